@@ -1,0 +1,57 @@
+# Everything a contributor runs. `make` alone lists it.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.complete
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --custom-compile-command 'make requirements'
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench servers requirements clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with the pinned dependencies and the project in it
+
+demo: setup ## Watch dumps arrive, be stored, and be read back
+	@$(BIN)/python tests/demo.py
+
+test: lint ## Lint, then run every test; without the servers, those that need them are skipped
+	@tests/servers/install.sh --check || test -z "$(CI)"
+	@$(BIN)/pytest
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup ## Put the code into the expected style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## Measure throughput
+	@$(BIN)/python -m bench
+
+servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus (Debian, root)
+	@tests/servers/install.sh
+
+requirements: setup ## Pin the newest dependencies that pyproject.toml allows
+	$(COMPILE) --upgrade pyproject.toml --output-file requirements/runtime.txt
+	$(COMPILE) --upgrade --constraint requirements/runtime.txt pyproject.toml --group dev \
+		--output-file requirements/dev.txt
+	$(COMPILE) --constraint requirements/dev.txt --group build --output-file requirements/build.txt
+
+clean: ## Remove what the other targets made
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+
+$(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt | $(BIN)/uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
