@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Install the servers that tests run, from Debian's packages. Does nothing where they are there already.
+# With --check, only says what is missing.
+set -euo pipefail
+
+packages=()
+need() { command -v "$1" >/dev/null || packages+=("$2"); }
+need ceph-mon ceph-mon
+need ceph-osd ceph-osd
+need ceph ceph-common
+need radosgw radosgw
+need prometheus prometheus
+
+((${#packages[@]})) || exit 0
+
+if [[ ${1-} == --check ]]; then
+    echo "Servers missing for some tests: ${packages[*]}. To get them: make servers" >&2
+    exit 1
+fi
+if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
+    echo "Cannot install ${packages[*]}: this needs root and apt-get (Debian 12 or newer)." >&2
+    echo "On another system, install Ceph (mon, osd, radosgw) and Prometheus by its own means." >&2
+    exit 1
+fi
+
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${packages[@]}"

@@ -1,0 +1,137 @@
+"""Run servers on loopback that cannot outlive the test run."""
+
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Self
+
+
+class ServerError(RuntimeError):
+    """A server did not start, or one of its tools failed. The message ends with its own last words."""
+
+
+class ServerGroup:
+    """Processes that end together: on `close`, and also when this process is killed.
+
+    Every server joins the process group of a guard, a shell which waits for the end of a pipe. The pipe ends
+    with this process, however that comes about, and the guard then kills the group. (A parent-death signal
+    would not do: it fires when the *thread* that started the server ends.)
+    """
+
+    def __init__(self, logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self._logs = logs
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._guard = subprocess.Popen(
+            ["sh", "-c", "read -r _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, name: str, argv: list[str]) -> None:
+        """Start a server; what it prints is kept for `log_tail`."""
+        if self.alive(name):
+            return
+        with (self._logs / f"{name}.log").open("ab") as log:
+            self._servers[name] = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=self._guard.pid,
+            )
+
+    def alive(self, name: str) -> bool:
+        """Say whether the server was started and has not ended."""
+        server = self._servers.get(name)
+        return server is not None and server.poll() is None
+
+    def signal(self, name: str, signum: signal.Signals) -> None:
+        """Send a signal; after SIGKILL, return when the server is gone."""
+        self._servers[name].send_signal(signum)
+        if signum is signal.SIGKILL:
+            self._servers[name].wait()
+
+    def wait_for(self, name: str, ready: Callable[[], bool], *, timeout_s: float) -> None:
+        """Return once `ready` holds. Raise ServerError if the server ends first, or is late."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            if not self.alive(name):
+                code = self._servers[name].returncode
+                raise ServerError(f"{name} ended with {code}\n{self.log_tail(name)}")
+            if time.monotonic() > deadline:
+                raise ServerError(f"{name} was not ready within {timeout_s:g} s\n{self.log_tail(name)}")
+            time.sleep(0.02)
+
+    def log_tail(self, name: str, lines: int = 20) -> str:
+        """Return the end of what the server printed."""
+        text = (self._logs / f"{name}.log").read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def close(self) -> None:
+        """Kill every server, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._guard.pid, signal.SIGKILL)
+        for process in (*self._servers.values(), self._guard):
+            process.wait()
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on.
+
+    It lies below the range for outgoing connections: there, a client that keeps calling a dead server would
+    sooner or later be given that very port and connect to itself.
+    """
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def run_tool(argv: list[str], *, stdin: str = "", timeout_s: float = 30) -> str:
+    """Run a command to its end and return what it printed. Raise ServerError if it fails."""
+    try:
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=True
+        )
+    except subprocess.CalledProcessError as exc:
+        raise ServerError(f"{' '.join(argv)} ended with {exc.returncode}\n{exc.stdout}{exc.stderr}") from exc
+    except subprocess.TimeoutExpired as exc:
+        raise ServerError(f"{' '.join(argv)} took over {timeout_s:g} s") from exc
+    return done.stdout
+
+
+def http_get(port: int, path: str, *, timeout_s: float = 5) -> tuple[int, bytes]:
+    """Fetch a page from a server on loopback: its status and body."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def listens(port: int) -> bool:
+    """Say whether somebody accepts connections on a loopback port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def answers(port: int, path: str) -> bool:
+    """Say whether a server on loopback answers this path with 200."""
+    try:
+        return http_get(port, path, timeout_s=1)[0] == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False

@@ -1,0 +1,103 @@
+"""A real Prometheus that scrapes what a test exports."""
+
+import http.client
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+from urllib.parse import urlencode
+
+from tests.servers.process import ServerError, ServerGroup, answers, free_port, http_get, run_tool
+
+PROGRAMS = ("prometheus", "promtool")
+
+_START_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One series of a query's result, at the time of the query."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Prometheus:
+    """A Prometheus that scrapes `targets` ("host:port") every second, as long as the `with` block lasts."""
+
+    def __init__(self, targets: Sequence[str], *, rules: Sequence[Path] = ()) -> None:
+        self._config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(path.resolve()) for path in rules],
+            "scrape_configs": [{"job_name": "test", "static_configs": [{"targets": list(targets)}]}],
+        }
+
+    def __enter__(self) -> Self:
+        for tries_left in reversed(range(_START_TRIES)):
+            self._root = Path(tempfile.mkdtemp(prefix="prometheus-"))
+            self._servers = ServerGroup(self._root / "log")
+            self._port = free_port()
+            try:
+                self._bring_up()
+            except BaseException as exc:
+                self.__exit__()
+                # Somebody else may have taken the port: try another.
+                if not isinstance(exc, ServerError) or not tries_left:
+                    raise
+            else:
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._servers.close()
+        shutil.rmtree(self._root)
+
+    @property
+    def url(self) -> str:
+        """Where its own pages are."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def query(self, expr: str) -> list[Sample]:
+        """Evaluate a PromQL expression that gives an instant vector. Raise ValueError if it is not valid."""
+        status, body = http_get(self._port, "/api/v1/query?" + urlencode({"query": expr}))
+        answer = json.loads(body)
+        if status != http.client.OK:
+            raise ValueError(f"{expr}: {answer['error']}")
+        return [Sample(series["metric"], float(series["value"][1])) for series in answer["data"]["result"]]
+
+    def wait_for(self, expr: str, *, timeout_s: float = 15) -> list[Sample]:
+        """Return the first result of `expr` that is not empty. Raise TimeoutError if there is none."""
+        deadline = time.monotonic() + timeout_s
+        while not (samples := self.query(expr)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{expr}: nothing within {timeout_s:g} s; up: {self.query('up')}")
+            time.sleep(0.1)
+        return samples
+
+    def _bring_up(self) -> None:
+        config = self._root / "prometheus.yml"
+        config.write_text(json.dumps(self._config))  # JSON is YAML
+        argv = [
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={self._root / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+        ]
+        self._servers.start("prometheus", argv)
+        self._servers.wait_for("prometheus", lambda: answers(self._port, "/-/ready"), timeout_s=30)
+
+
+class StartPrometheus(Protocol):
+    """The `prometheus` fixture: start one that runs until the test ends."""
+
+    def __call__(self, targets: Sequence[str], *, rules: Sequence[Path] = ()) -> Prometheus:
+        """Scrape `targets` ("host:port") every second and evaluate the rule files."""
+
+
+def promtool_check_metrics(text: str) -> None:
+    """Hold an exposition against Prometheus' own linter. Raise ServerError with its complaints."""
+    run_tool(["promtool", "check", "metrics"], stdin=text)
