@@ -1,0 +1,79 @@
+"""Fixtures for all tests: real dumps, a real S3 store, a real Prometheus."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.dumps import DumpLibrary, unpack
+from tests.servers import ceph as ceph_server
+from tests.servers import prometheus as prometheus_server
+from tests.servers.ceph import CephS3, S3Bucket
+from tests.servers.prometheus import Prometheus, StartPrometheus
+
+_not_run = pytest.StashKey[set[str]]()
+
+
+@pytest.fixture(scope="session")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> DumpLibrary:
+    """The dumps by name; read-only and shared by all tests."""
+    return DumpLibrary(tmp_path_factory.mktemp("dumps"))
+
+
+@pytest.fixture
+def dump_copy(tmp_path: Path) -> Callable[[str], Path]:
+    """Unpack a dump for this test alone, which may change it."""
+    return lambda name: unpack(name, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def ceph(pytestconfig: pytest.Config) -> Iterator[CephS3]:
+    """One S3 store for all tests. Whoever kills or pauses a part of it brings it back."""
+    _need(pytestconfig, ceph_server.PROGRAMS)
+    with CephS3() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(ceph: CephS3) -> S3Bucket:
+    """An empty bucket for this test alone."""
+    return ceph.make_bucket(f"test-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def prometheus(pytestconfig: pytest.Config) -> Iterator[StartPrometheus]:
+    """Start a Prometheus that scrapes the given targets until the test ends."""
+    _need(pytestconfig, prometheus_server.PROGRAMS)
+    with ExitStack() as servers:
+
+        def start(targets: Sequence[str], *, rules: Sequence[Path] = ()) -> Prometheus:
+            return servers.enter_context(Prometheus(targets, rules=rules))
+
+        yield start
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_not_run] = set()
+
+
+def _need(config: pytest.Config, programs: Sequence[str]) -> None:
+    """Skip the test when a server is not installed; in CI, fail it."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if not missing:
+        return
+    reason = f"not installed: {', '.join(missing)} (make servers)"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    config.stash[_not_run].add(reason)
+    pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say it again at the end: a skipped server test proves nothing."""
+    reasons = config.stash[_not_run]
+    for reason in sorted(reasons):
+        terminalreporter.write_line(f"TESTS WITH REAL SERVERS DID NOT RUN: {reason}", red=True, bold=True)

@@ -1,0 +1,57 @@
+"""The real dumps in `tests/data`; its README says what each one shows."""
+
+import csv
+import lzma
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+
+NAMES = (
+    "dtypes-1rank",
+    "lenet-1rank",
+    "lenet-4rank",
+    "longnames-1rank",
+    "mindspore-2.0.0-cpu-sync",
+    "mindspore-2.7.1-cpu-sync",
+    "nan-log-2rank",
+    "tinybert-2rank",
+)
+
+
+def unpack(name: str, into: Path) -> Path:
+    """Unpack a dump below `into` and return its directory, `into / name`."""
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+        archive.extractall(into, filter="data")
+    return into / name
+
+
+class DumpLibrary(Mapping[str, Path]):
+    """The dumps by name, each unpacked below `root` when it is first asked for, and read-only then."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __getitem__(self, name: str) -> Path:
+        if name not in NAMES:
+            raise KeyError(name)
+        path = self._root / name
+        if not path.exists():
+            unpack(name, self._root)
+            for below in path.rglob("*"):
+                below.chmod(0o555 if below.is_dir() else 0o444)
+            path.chmod(0o555)
+        return path
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+def large_profile() -> list[dict[str, str]]:
+    """Return one row per file of one iteration of a large dump, to build a load of the same shape."""
+    with lzma.open(DATA / "tinybert-large.profile.csv.xz", "rt", newline="") as text:
+        return list(csv.DictReader(text))
