@@ -1,26 +1,22 @@
 """A real S3 object store on this machine: Ceph's monitor, one OSD and the S3 gateway."""
 
 import json
-import shutil
 import signal
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import fsspec
 
-from tests.servers.process import ServerError, ServerGroup, answers, free_port, listens, run_tool
+from tests.servers.process import LoopbackServer, answers, free_port, listens, run_tool
 
 PROGRAMS = ("ceph", "ceph-authtool", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 
 Store = Literal["memstore", "bluestore"]
 Daemon = Literal["mon", "osd", "gateway"]
-
-_START_TRIES = 3
 
 # Short paxos intervals, one replica and few placement groups: a cluster that is up in a second.
 # No gateway cache: to keep it coherent, each change would wait half a minute for a gateway that was killed.
@@ -91,7 +87,7 @@ class S3Bucket:
         return f"s3://{self.name}/store"
 
 
-class CephS3:
+class CephS3(LoopbackServer):
     """An S3 object store that lives as long as the `with` block.
 
     `memstore` keeps objects in memory: they survive a killed gateway, not a killed OSD. `bluestore` keeps
@@ -107,26 +103,6 @@ class CephS3:
     ) -> None:
         self._store = store
         self._gateway_settings = dict(gateway_settings or {})
-
-    def __enter__(self) -> Self:
-        for tries_left in reversed(range(_START_TRIES)):
-            self._root = Path(tempfile.mkdtemp(prefix="ceph-"))
-            self._servers = ServerGroup(self._root / "log")
-            self._port, self._mon_port = free_port(), free_port()
-            try:
-                self._bring_up()
-            except BaseException as exc:
-                self.__exit__()
-                # Somebody else may have taken one of the ports: try others.
-                if not isinstance(exc, ServerError) or not tries_left:
-                    raise
-            else:
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._servers.close()
-        shutil.rmtree(self._root)
 
     @property
     def endpoint_url(self) -> str:
@@ -209,11 +185,12 @@ class CephS3:
 
     @property
     def _conf(self) -> list[str]:
-        return ["-c", str(self._root / "ceph.conf")]
+        return ["-c", str(self._servers.root / "ceph.conf")]
 
-    def _bring_up(self) -> None:
-        self._write_conf()
-        self._start_monitor()
+    def _bring_up(self, root: Path) -> None:
+        self._port, self._mon_port = free_port(), free_port()
+        self._write_conf(root)
+        self._start_monitor(root)
         osd_uuid = str(uuid.uuid4())
         self._ceph("osd", "new", osd_uuid)
         run_tool(["ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", osd_uuid, *self._conf])
@@ -222,17 +199,17 @@ class CephS3:
         keys = [f"--access-key={self.access_key}", f"--secret-key={self.secret_key}"]
         self._admin("user", "create", "--uid=test", "--display-name=test", *keys)
 
-    def _write_conf(self) -> None:
+    def _write_conf(self, root: Path) -> None:
         self._fsid = str(uuid.uuid4())
         conf = _CONF.format(
-            fsid=self._fsid, root=self._root, store=self._store, port=self._port, mon_port=self._mon_port
+            fsid=self._fsid, root=root, store=self._store, port=self._port, mon_port=self._mon_port
         )
         conf += "".join(f"{name} = {value}\n" for name, value in self._gateway_settings.items())
-        (self._root / "ceph.conf").write_text(conf)
-        (self._root / "osd").mkdir()
+        (root / "ceph.conf").write_text(conf)
+        (root / "osd").mkdir()
 
-    def _start_monitor(self) -> None:
-        keyring, monmap = str(self._root / "keyring"), str(self._root / "monmap")
+    def _start_monitor(self, root: Path) -> None:
+        keyring, monmap = str(root / "keyring"), str(root / "monmap")
         caps = [word for service in ("mon", "osd", "mgr") for word in ("--cap", service, "allow *")]
         run_tool(["ceph-authtool", keyring, "--create-keyring"])
         for name in ("mon.", "client.admin", "client.gateway", "osd.0"):

@@ -3,14 +3,19 @@
 import http.client
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Self
+
+START_TRIES = 3
 
 
 class ServerError(RuntimeError):
@@ -18,19 +23,20 @@ class ServerError(RuntimeError):
 
 
 class ServerGroup:
-    """Processes that end together: on `close`, and also when this process is killed.
+    """Processes that end together, and their directory `root`: on `close`, or when this process is killed.
 
     Every server joins the process group of a guard, a shell which waits for the end of a pipe. The pipe ends
     with this process, however that comes about, and the guard then kills the group. (A parent-death signal
     would not do: it fires when the *thread* that started the server ends.)
     """
 
-    def __init__(self, logs: Path) -> None:
-        logs.mkdir(parents=True, exist_ok=True)
-        self._logs = logs
+    def __init__(self, name: str) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix=f"{name}-"))
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self._guard = subprocess.Popen(
-            ["sh", "-c", "read -r _; kill -KILL 0"], stdin=subprocess.PIPE, process_group=0
+            ["sh", "-c", 'read -r _; rm -rf "$0"; kill -KILL 0', str(self.root)],
+            stdin=subprocess.PIPE,
+            process_group=0,
         )
 
     def __enter__(self) -> Self:
@@ -43,7 +49,7 @@ class ServerGroup:
         """Start a server; what it prints is kept for `log_tail`."""
         if self.alive(name):
             return
-        with (self._logs / f"{name}.log").open("ab") as log:
+        with self._log(name).open("ab") as log:
             self._servers[name] = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -76,7 +82,7 @@ class ServerGroup:
 
     def log_tail(self, name: str, lines: int = 20) -> str:
         """Return the end of what the server printed."""
-        text = (self._logs / f"{name}.log").read_text(errors="replace")
+        text = self._log(name).read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     def close(self) -> None:
@@ -87,6 +93,37 @@ class ServerGroup:
             process.wait()
         if self._guard.stdin is not None:
             self._guard.stdin.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _log(self, name: str) -> Path:
+        return self.root / f"{name}.log"
+
+
+class LoopbackServer(ABC):
+    """A server, of one process or several, that lives as long as the `with` block."""
+
+    _servers: ServerGroup
+
+    def __enter__(self) -> Self:
+        for tries_left in reversed(range(START_TRIES)):
+            self._servers = ServerGroup(type(self).__name__.lower())
+            try:
+                self._bring_up(self._servers.root)
+            except BaseException as exc:
+                self._servers.close()
+                # Somebody else may have taken one of its ports: it picks others.
+                if not isinstance(exc, ServerError) or not tries_left:
+                    raise
+            else:
+                break
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._servers.close()
+
+    @abstractmethod
+    def _bring_up(self, root: Path) -> None:
+        """Configure it in the empty directory `root`, on free ports, and start it, or raise ServerError."""
 
 
 def free_port() -> int:

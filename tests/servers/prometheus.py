@@ -2,20 +2,16 @@
 
 import http.client
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 from urllib.parse import urlencode
 
-from tests.servers.process import ServerError, ServerGroup, answers, free_port, http_get, run_tool
+from tests.servers.process import LoopbackServer, answers, free_port, http_get, run_tool
 
 PROGRAMS = ("prometheus", "promtool")
-
-_START_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +22,7 @@ class Sample:
     value: float
 
 
-class Prometheus:
+class Prometheus(LoopbackServer):
     """A Prometheus that scrapes `targets` ("host:port") every second, as long as the `with` block lasts."""
 
     def __init__(self, targets: Sequence[str], *, rules: Sequence[Path] = ()) -> None:
@@ -35,26 +31,6 @@ class Prometheus:
             "rule_files": [str(path.resolve()) for path in rules],
             "scrape_configs": [{"job_name": "test", "static_configs": [{"targets": list(targets)}]}],
         }
-
-    def __enter__(self) -> Self:
-        for tries_left in reversed(range(_START_TRIES)):
-            self._root = Path(tempfile.mkdtemp(prefix="prometheus-"))
-            self._servers = ServerGroup(self._root / "log")
-            self._port = free_port()
-            try:
-                self._bring_up()
-            except BaseException as exc:
-                self.__exit__()
-                # Somebody else may have taken the port: try another.
-                if not isinstance(exc, ServerError) or not tries_left:
-                    raise
-            else:
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._servers.close()
-        shutil.rmtree(self._root)
 
     @property
     def url(self) -> str:
@@ -78,13 +54,14 @@ class Prometheus:
             time.sleep(0.1)
         return samples
 
-    def _bring_up(self) -> None:
-        config = self._root / "prometheus.yml"
+    def _bring_up(self, root: Path) -> None:
+        self._port = free_port()
+        config = root / "prometheus.yml"
         config.write_text(json.dumps(self._config))  # JSON is YAML
         argv = [
             "prometheus",
             f"--config.file={config}",
-            f"--storage.tsdb.path={self._root / 'data'}",
+            f"--storage.tsdb.path={root / 'data'}",
             f"--web.listen-address=127.0.0.1:{self._port}",
         ]
         self._servers.start("prometheus", argv)

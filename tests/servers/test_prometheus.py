@@ -22,26 +22,27 @@ def target() -> Iterator[str]:
     server.server_close()
 
 
-def test_scrapes_its_targets(prometheus: StartPrometheus, target: str) -> None:
-    server = prometheus([target])
-
-    [sample] = server.wait_for("test_lag_seconds")
-
-    assert sample.value == 1.5
-    assert sample.labels["rank"] == "3"
-    assert server.query("sum(test_lag_seconds) > 2") == []
-    with pytest.raises(ValueError, match="parse error"):
-        server.query("sum(")
-
-
-def test_fires_alerts(prometheus: StartPrometheus, target: str, tmp_path: Path) -> None:
+def test_scrapes_its_targets_and_fires_alerts(
+    prometheus: StartPrometheus, target: str, tmp_path: Path
+) -> None:
     rules = tmp_path / "rules.yml"
     lag = {"alert": "Lag", "expr": "test_lag_seconds > 1"}
     rules.write_text(json.dumps({"groups": [{"name": "test", "rules": [lag]}]}))
+    server = prometheus([target], rules=[rules])
 
-    [alert] = prometheus([target], rules=[rules]).wait_for('ALERTS{alertstate="firing"}')
+    [sample] = server.wait_for("test_lag_seconds")
+    assert sample.value == 1.5
+    assert sample.labels["rank"] == "3"
 
+    [alert] = server.wait_for('ALERTS{alertstate="firing"}')
     assert alert.labels["alertname"] == "Lag"
+
+
+def test_invalid_query_is_told_apart_from_an_empty_result(prometheus: StartPrometheus) -> None:
+    server = prometheus([])
+    assert server.query("up") == []
+    with pytest.raises(ValueError, match="parse error"):
+        server.query("sum(")
 
 
 def test_linter_finds_a_badly_named_metric(prometheus: StartPrometheus) -> None:
