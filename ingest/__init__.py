@@ -1,0 +1,40 @@
+"""dump-ingest: tensor dumps of training jobs in one queryable Zarr store.
+
+    import ingest
+    store = ingest.open_store("s3://bucket/run.zarr")
+    for tensor in store.tensors(step=9, where="nan_count > 0"):
+        print(tensor.rank, tensor.name, tensor.statistics.nan_count)
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingest.reader.store import DumpStore, Step
+    from ingest.reader.tensor import Tensor
+
+try:
+    __version__ = version("dump-ingest")
+except PackageNotFoundError:  # run from a checkout that was not installed
+    __version__ = "0"
+
+__all__ = ["DumpStore", "Step", "Tensor", "__version__", "open_store"]
+
+_LAZY = {
+    "DumpStore": "ingest.reader.store",
+    "Step": "ingest.reader.store",
+    "Tensor": "ingest.reader.tensor",
+    "open_store": "ingest.reader.store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy, so that `dump-ingest --help` imports neither numpy nor a codec.
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

@@ -1,0 +1,166 @@
+"""When is a step complete? No dump system says so; content, later steps and silence do.
+
+A tensor file is whole when its header accounts for its size. A step is complete when its files are whole and
+either a later step of its rank has begun or nothing has changed for a quiet period. A file that stays short
+through the quiet period will not grow any more: it is quarantined, and the step commits without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from ingest.layouts.base import Listing, Problem
+from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
+from workers.formats import npy
+from workers.model import SourceFile, StepKey, TensorName
+from workers.source import OpenFile
+
+#: Bytes read of each file before it is planned: its header, and enough payload to tell most copies apart.
+HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long silence must last."""
+
+    quiet_s: float = 10.0
+    """Without a later step: how long nothing may have changed."""
+    settle_s: float = 1.0
+    """With a later step: the same; covers graphs that take turns in one directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What the first bytes of one tensor file say."""
+
+    header: npy.NpyHeader | None
+    sample: int = 0
+    """Hash of the first payload bytes: equal for copies."""
+    problem: str = ""
+    may_grow: bool = False
+    """The file is short, and may just not be written to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A listing with what is known of the content of its files."""
+
+    listing: Listing
+    names: Mapping[str, TensorName | None]
+    inspections: Mapping[str, Inspection]
+    """Of the tensor files, by path."""
+    denied: tuple[Problem, ...] = ()
+    """Files that may not be read."""
+
+    @property
+    def unfinished(self) -> str:
+        """The first file that may still be written to, or "" when there is none."""
+        for path, inspection in self.inspections.items():
+            if inspection.may_grow:
+                return path
+            name = self.names[path]
+            if name is not None and not name.op_type:
+                return path  # its row of mapping.csv is missing
+        return ""
+
+
+def inspect(root: Path, listing: Listing, names: Mapping[str, TensorName | None]) -> Inspected:
+    """Read the first bytes of every tensor file of a listing.
+
+    Raises:
+        SourceChanged: a file vanished or changed since it was listed.
+    """
+    inspections: dict[str, Inspection] = {}
+    denied: list[Problem] = []
+    for file in listing.files:
+        if file.path not in names:
+            continue
+        try:
+            inspections[file.path] = _inspect(root, file, listing.key)
+        except AccessDenied as exc:
+            denied.append(Problem(file.path, "permission denied", exc.hint, denied=True))
+        except SourceChanged:
+            raise
+        except OSError as exc:
+            inspections[file.path] = Inspection(None, problem=f"cannot be read: {exc.strerror}")
+    return Inspected(listing, names, inspections, tuple(denied))
+
+
+def _inspect(root: Path, file: SourceFile, key: StepKey) -> Inspection:
+    with OpenFile(root, file, str(key)) as opened:
+        head = opened.head(HEAD_BYTES)
+        try:
+            length = npy.header_length(head)
+            if length > len(head) < file.size:
+                head = opened.head(length)
+            header = npy.parse_header(head, file_size=file.size)
+        except npy.Truncated as exc:
+            # A read-only file was closed by its writer: what is missing was lost (full disk).
+            return Inspection(None, problem=exc.message, may_grow=file.writable)
+        except UnreadableTensor as exc:
+            return Inspection(None, problem=exc.message)
+    return Inspection(header, xxhash.xxh3_64_intdigest(head[length:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a step is not taken yet."""
+
+    reason: str
+
+
+class QuietClock:
+    """Remembers since when each step has not changed.
+
+    Two clocks are compared only where nothing else is known: a step seen for the first time has been quiet
+    since its newest change, by the clock of its file system. From then on only what is observed counts.
+    """
+
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._monotonic, self._wall = monotonic, wall
+        self._seen: dict[StepKey, tuple[tuple[SourceFile, ...], float]] = {}
+
+    def quiet_for(self, listing: Listing) -> float:
+        """Return for how many seconds the files of this listing have been as they are."""
+        now = self._monotonic()
+        before = self._seen.get(listing.key)
+        if before is None:
+            age = max(self._wall() - listing.newest_change, 0.0)
+            self._seen[listing.key] = (listing.files, now - age)
+            return age
+        files, since = before
+        if files != listing.files:
+            self._seen[listing.key] = (listing.files, now)
+            return 0.0
+        return now - since
+
+    def forget(self, present: Collection[StepKey]) -> None:
+        """Drop what is remembered of steps that are not `present` any more."""
+        for key in [key for key in self._seen if key not in present]:
+            del self._seen[key]
+
+
+def waits_for_time(listing: Listing, quiet_for_s: float, policy: Policy) -> Waiting | None:
+    """Return why a step cannot be complete yet, before any file of it is opened; None when it may be."""
+    if not listing.files:
+        return Waiting("no files yet")
+    if listing.later_begun and quiet_for_s >= policy.settle_s:
+        return None
+    if quiet_for_s >= policy.quiet_s:
+        return None
+    wanted = policy.settle_s if listing.later_begun else policy.quiet_s
+    return Waiting(f"quiet for {quiet_for_s:.1f} s of {wanted:g} s")
+
+
+def waits_for_content(inspected: Inspected, quiet_for_s: float, policy: Policy) -> Waiting | None:
+    """Return why a step whose time has come is not complete, by the content of its files; None when it is."""
+    if quiet_for_s < policy.quiet_s and (path := inspected.unfinished):
+        return Waiting(f"{path} is not whole yet")
+    return None

@@ -1,0 +1,66 @@
+"""Listing directories: regular files only, never outside of the root, nothing unreadable unsaid."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingest.layouts.base import Problem
+from workers.errors import AccessDenied
+from workers.model import SourceFile
+
+
+@dataclass(slots=True)
+class Walk:
+    """Collects what is found below one dump root."""
+
+    root: Path
+    files: list[SourceFile] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    directories: list[tuple[str, int]] = field(default_factory=list)
+    newest_change: float = 0.0
+
+    def entries(self, directory: str) -> list[os.DirEntry[str]]:
+        """Return the entries of a directory, sorted by name; a problem and nothing if it cannot be read."""
+        try:
+            with os.scandir(self.root / directory) as found:
+                return sorted(found, key=lambda entry: entry.name)
+        except PermissionError:
+            self.problems.append(Problem(directory or ".", "permission denied", AccessDenied.hint, denied=True))
+        except FileNotFoundError:
+            pass  # removed or renamed since its parent was listed; the next scan will see
+        except OSError as exc:
+            self.problems.append(Problem(directory or ".", f"cannot be listed: {exc.strerror}"))
+        return []
+
+    def take_tree(self, directory: str) -> None:
+        """Take every file of a directory and of all directories below it."""
+        try:
+            # Before it is listed: whatever comes later gives it another time.
+            mtime_ns = (self.root / directory).stat().st_mtime_ns
+        except OSError:
+            mtime_ns = -1
+        self.directories.append((directory, mtime_ns))
+        for entry in self.entries(directory):
+            if entry.is_dir(follow_symlinks=False):
+                self.take_tree(f"{directory}/{entry.name}")
+            else:
+                self.take(entry, f"{directory}/{entry.name}")
+
+    def take(self, entry: os.DirEntry[str], path: str) -> None:
+        """Take one directory entry that is no directory."""
+        try:
+            found = entry.stat(follow_symlinks=False)
+        except OSError as exc:
+            if not isinstance(exc, FileNotFoundError):
+                self.problems.append(Problem(path, f"cannot be examined: {exc.strerror}"))
+            return
+        if not stat.S_ISREG(found.st_mode):
+            kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
+            self.problems.append(Problem(path, f"is {kind}; it is not followed", "Copy its target into the dump."))
+            return
+        self.files.append(SourceFile(path, found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IWUSR)))
+        # ctime too: tools that copy restore the modification time, but cannot set this one.
+        self.newest_change = max(self.newest_change, found.st_mtime, found.st_ctime)

@@ -1,0 +1,161 @@
+"""From an inspected step to a plan: which bytes go where, and which task does what. Pure arithmetic.
+
+Possible copies (same element type, same size, same first bytes) go to one task, so duplicates are found
+across the whole step before anything is encoded. Each task begins on shard boundaries of its own, so no
+shard is ever written by two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from ingest.completeness import Inspected
+from workers.model import (
+    CONVERTER_VERSION,
+    ArraySpec,
+    Entry,
+    Grid,
+    Kind,
+    Origin,
+    Segment,
+    ShardJob,
+    SourceFile,
+    StepPlan,
+    StoreAddress,
+    TensorName,
+)
+
+
+def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid) -> str:
+    """Return the name of the generation that these source files make: 32 hexadecimal digits.
+
+    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file.
+    """
+    running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
+    for file in files:
+        running.update(f"{file.path}\0{file.size}\0{file.mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return running.hexdigest()
+
+
+def plan_step(inspected: Inspected, origin: Origin, store: StoreAddress, grid: Grid) -> StepPlan:
+    """Plan the conversion of one step. The same listing gives the same plan, everywhere."""
+    listing = inspected.listing
+    entries = _entries(inspected)
+    arrays = _arrays(entries, grid)
+    name = fingerprint(listing.files, origin.layout, grid)
+    jobs = tuple(
+        ShardJob(
+            key=listing.key,
+            number=number,
+            fingerprint=name,
+            root=origin.root,
+            store=store,
+            segments=segments,
+            entries={row: entries[row] for segment in segments for row in segment.rows},
+        )
+        for number, segments in enumerate(_segments(inspected, entries, arrays, grid))
+    )
+    problems = tuple(str(problem) for problem in listing.problems)
+    return StepPlan(listing.key, name, origin, store, entries, tuple(arrays.values()), jobs, problems)
+
+
+def _entries(inspected: Inspected) -> tuple[Entry, ...]:
+    entries = [_entry(inspected, file) for file in inspected.listing.files]
+    # In order of execution, as far as the writer's clock tells; what has no time comes first.
+    return tuple(sorted(entries, key=lambda entry: (entry.name.timestamp, entry.source.path)))
+
+
+def _entry(inspected: Inspected, file: SourceFile) -> Entry:
+    inspection = inspected.inspections.get(file.path)
+    if inspection is None:
+        return Entry(file, Kind.FILE, TensorName())
+    name = inspected.names[file.path]
+    if name is None:
+        return Entry(file, Kind.FILE, TensorName(), problem="its name is not understood; kept as a file")
+    if inspection.header is None:
+        return Entry(file, Kind.QUARANTINED, name, problem=inspection.problem)
+    return Entry(file, Kind.TENSOR, name, inspection.header)
+
+
+def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
+    """Return the grid of each packed array, by path."""
+    nbytes: dict[str, int] = {}
+    like: dict[str, Entry] = {}
+    for entry in entries:
+        nbytes[entry.array] = nbytes.get(entry.array, 0) + entry.nbytes
+        like.setdefault(entry.array, entry)
+    specs = {}
+    for path in sorted(nbytes):
+        element = like[path].header.element if like[path].header else None
+        itemsize = element.stored_itemsize if element else 1
+        # A small array is one chunk, no larger than what there is to put in.
+        chunk = max(min(grid.chunk_nbytes, nbytes[path]) // itemsize, 1)
+        chunks = max(math.ceil(nbytes[path] / (chunk * itemsize)), 1)
+        specs[path] = ArraySpec(
+            path=path,
+            data_type=element.stored_name if element else "uint8",
+            itemsize=itemsize,
+            big_endian=bool(element and element.is_native and element.big_endian),
+            chunk=chunk,
+            chunks_per_shard=min(chunks, max(grid.shard_nbytes // (chunk * itemsize), 1)),
+        )
+    return specs
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows that may be copies of one another."""
+
+    array: str
+    rows: list[int]
+    nbytes: int
+
+
+def _segments(
+    inspected: Inspected, entries: Sequence[Entry], arrays: dict[str, ArraySpec], grid: Grid
+) -> list[tuple[Segment, ...]]:
+    """Return the segments of each job."""
+    next_shard = dict.fromkeys(arrays, 0)
+    jobs = []
+    for groups in _packed(_groups(inspected, entries), grid.job_nbytes):
+        rows: dict[str, list[int]] = {}
+        for group in groups:
+            rows.setdefault(group.array, []).extend(group.rows)
+        segments = []
+        for path in sorted(rows):
+            in_order = tuple(sorted(rows[path]))
+            segments.append(Segment(arrays[path], next_shard[path], in_order))
+            # As if there were no copies; shards that turn out not to be needed are never written.
+            next_shard[path] += arrays[path].shards_for(sum(entries[row].nbytes for row in in_order))
+        jobs.append(tuple(segments))
+    return jobs
+
+
+def _groups(inspected: Inspected, entries: Sequence[Entry]) -> list[_Group]:
+    groups: dict[tuple[str, int, int], _Group] = {}
+    for row, entry in enumerate(entries):
+        inspection = inspected.inspections.get(entry.source.path)
+        sample = inspection.sample if inspection else 0
+        group = groups.setdefault((entry.array, entry.nbytes, sample), _Group(entry.array, [], 0))
+        group.rows.append(row)
+        group.nbytes += entry.source.size
+    return list(groups.values())
+
+
+def _packed(groups: Sequence[_Group], job_nbytes: int) -> list[list[_Group]]:
+    """Spread the groups over as few jobs as the size of a job allows, all about equally large."""
+    total = sum(group.nbytes for group in groups)
+    count = max(math.ceil(total / job_nbytes), 1)
+    share = total / count
+    jobs: list[list[_Group]] = [[]]
+    filled = 0
+    for group in groups:
+        if jobs[-1] and filled + group.nbytes / 2 > share * len(jobs):
+            jobs.append([])
+        jobs[-1].append(group)
+        filled += group.nbytes
+    return jobs

@@ -1,0 +1,1 @@
+"""Reading a store: steps, tensors, files; finding, exporting, verifying."""

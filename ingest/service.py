@@ -1,0 +1,194 @@
+"""The service: watcher, store and submitter wired together. `tick` does it once, `watch` and `ingest` keep on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ingest.committed import Committed
+from ingest.completeness import Inspected
+from ingest.layouts.base import Problem
+from ingest.plan import plan_step
+from ingest.submit import Outcome, StepCommitted, StepFailed, Submitter
+from ingest.watch import View, Watcher
+from workers.errors import DumpIngestError, StoreError
+from workers.model import CommitSummary, Origin, StepKey, StoreAddress
+
+#: Steps under way at once; more only wait in memory.
+MAX_STEPS_UNDER_WAY = 64
+#: How often the run files of a rank are committed again while they keep changing: first and longest pause.
+_RUN_PAUSE_S = (60.0, 3600.0)
+_FAILED_PAUSE_S = 60.0
+_TICK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTrouble:
+    """The store could not be asked what it holds; it is asked again at the next look."""
+
+    error: StoreError
+
+
+Happening: TypeAlias = Outcome | View | StoreTrouble
+Observer: TypeAlias = Callable[[Happening], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What one run of the service came to."""
+
+    commits: list[CommitSummary] = field(default_factory=list)
+    failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
+    unchanged: list[StepKey] = field(default_factory=list)
+    """Steps that the store held already."""
+    problems: tuple[Problem, ...] = ()
+    missing_steps: tuple[int, ...] = ()
+    """Steps that the configuration of the dump asks for, and that no rank has."""
+
+
+@dataclass(slots=True)
+class Service:
+    """Takes the steps of one dump into one store."""
+
+    watcher: Watcher
+    submitter: Submitter
+    committed: Committed
+    store: StoreAddress
+    observers: list[Observer] = field(default_factory=list)
+    poll_s: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    view: View | None = None
+    _next_look: float = 0.0
+    _view_is_fresh: bool = False
+    """Whether nothing has come of any task since the last look."""
+    _paused: dict[StepKey, float] = field(default_factory=dict)
+    """Until when a step is left alone."""
+    _run_pauses: dict[StepKey, float] = field(default_factory=dict)
+
+    def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
+        """Look if it is time to, take on what is complete, and wait a moment for tasks to finish."""
+        now = self.clock()
+        if now >= self._next_look:
+            self._look()
+        self._take_on()
+        if wake is not None and not self.submitter.busy:
+            wake(min(_TICK_S, self.poll_s))
+            outcomes = self.submitter.drive(0.0)
+        else:
+            outcomes = self.submitter.drive(min(_TICK_S, self.poll_s))
+        for outcome in outcomes:
+            self._note(outcome)
+        return outcomes
+
+    def look_soon(self) -> None:
+        """Look at the dump at the next tick: something there has changed."""
+        self._next_look = 0.0
+
+    def watch(self, stop: threading.Event, *, drain_s: float) -> None:
+        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""
+        while not stop.is_set():
+            self.tick(wake=stop.wait)
+        self._drain(drain_s)
+
+    def ingest(self, stop: threading.Event) -> Report:
+        """Take everything that is there, wait for what is not complete yet, and say what came of it."""
+        report = Report()
+        at_start: frozenset[StepKey] | None = None
+        while not stop.is_set():
+            for outcome in self.tick(wake=stop.wait):
+                if isinstance(outcome, StepCommitted):
+                    report.commits.append(outcome.summary)
+                elif isinstance(outcome, StepFailed):
+                    report.failures[outcome.plan.key] = outcome.error
+            if self.view is None or self.submitter.busy:
+                continue
+            if not self._view_is_fresh:
+                self._next_look = 0.0
+                continue
+            if at_start is None:
+                at_start = frozenset(self.view.present.keys() - self.view.pending.keys())
+            # Run files may change as long as the job runs: once is enough.
+            taken = {summary.key for summary in report.commits if summary.key.step is None}
+            if not self.view.pending.keys() - report.failures.keys() - self.watcher.denied.keys() - taken:
+                break
+        self.submitter.cancel()
+        self._close(report, at_start or frozenset())
+        return report
+
+    def _close(self, report: Report, at_start: frozenset[StepKey]) -> None:
+        if self.view is None:
+            return
+        committed = {summary.key for summary in report.commits}
+        report.unchanged = sorted(at_start - committed, key=lambda key: key.order)
+        report.problems = self.view.problems
+        if self.view.expected_steps:
+            report.missing_steps = tuple(sorted(self.view.expected_steps - {key.step for key in self.view.present}))
+        for key, denied in self.watcher.denied.items():
+            report.failures[key] = DumpIngestError(f"{key}: {denied[0]}", hint=denied[0].hint)
+
+    def _look(self) -> None:
+        try:
+            self.view = self.watcher.look(self.committed.holds)
+        except StoreError as exc:
+            # A one-shot run without a first look has nothing to go on with.
+            if self.view is None:
+                raise
+            self._tell(StoreTrouble(exc))
+        else:
+            self._view_is_fresh = True
+            self._tell(self.view)
+        self._next_look = self.clock() + self.poll_s
+
+    def _take_on(self) -> None:
+        now = self.clock()
+        left_alone = {key for key, until in self._paused.items() if until > now} | self.submitter.busy
+        while self._has_room():
+            taken = self.watcher.take(1, busy=left_alone)
+            if not taken:
+                return
+            self._offer(taken[0])
+
+    def _has_room(self) -> bool:
+        busy = self.submitter.busy
+        return not busy or (
+            len(busy) < MAX_STEPS_UNDER_WAY and self.submitter.offered_nbytes < self.submitter.limits.inflight_nbytes
+        )
+
+    def _offer(self, inspected: Inspected) -> None:
+        dump = self.watcher.dump
+        origin = Origin(dump.layout, socket.gethostname(), str(dump.root))
+        plan = plan_step(inspected, origin, self.store, self.watcher.grid)
+        try:
+            if self.committed.check_again(plan.key, plan.fingerprint):
+                return
+        except StoreError as exc:
+            self._tell(StoreTrouble(exc))
+            return
+        self.submitter.offer(plan)
+
+    def _note(self, outcome: Outcome) -> None:
+        self._view_is_fresh = False
+        if isinstance(outcome, StepCommitted):
+            self.committed.add(outcome.summary)
+            if outcome.plan.key.step is None:
+                pause_s = self._run_pauses.get(outcome.plan.key, _RUN_PAUSE_S[0])
+                self._paused[outcome.plan.key] = self.clock() + pause_s
+                self._run_pauses[outcome.plan.key] = min(pause_s * 2, _RUN_PAUSE_S[1])
+        elif isinstance(outcome, StepFailed):
+            self._paused[outcome.plan.key] = self.clock() + _FAILED_PAUSE_S
+        self._tell(outcome)
+
+    def _drain(self, drain_s: float) -> None:
+        until = self.clock() + drain_s
+        while self.submitter.busy and self.clock() < until:
+            for outcome in self.submitter.drive(_TICK_S):
+                self._note(outcome)
+        self.submitter.cancel()
+
+    def _tell(self, happening: Happening) -> None:
+        for observer in self.observers:
+            observer(happening)

@@ -1,0 +1,111 @@
+"""The watcher: looks at a dump and says which steps are complete. No sleeping, no store, no Dask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ingest.completeness import (
+    Inspected,
+    Policy,
+    QuietClock,
+    Waiting,
+    inspect,
+    waits_for_content,
+    waits_for_time,
+)
+from ingest.layouts.base import Dump, Listing, Problem
+from ingest.plan import fingerprint
+from workers.errors import SourceChanged
+from workers.model import Grid, StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one look at a dump showed."""
+
+    present: dict[StepKey, Listing]
+    pending: dict[StepKey, Listing]
+    """Those of `present` that are not committed as they are now, complete or not."""
+    problems: tuple[Problem, ...]
+    expected_steps: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Looks at one dump again and again. All state is a cache: losing it costs a closer look."""
+
+    dump: Dump
+    policy: Policy
+    grid: Grid
+    order: Literal["oldest", "newest"] = "oldest"
+    """Which steps of a backlog come first."""
+    clock: QuietClock = field(default_factory=QuietClock)
+    waiting: dict[StepKey, Waiting] = field(default_factory=dict)
+    """Why the pending steps that were examined last are not complete."""
+    denied: dict[StepKey, tuple[Problem, ...]] = field(default_factory=dict)
+    """Pending steps that wait for permissions, and on what."""
+    _known: dict[StepKey, Listing] = field(default_factory=dict)
+    _inspected: dict[StepKey, Inspected] = field(default_factory=dict)
+    _to_examine: list[tuple[Listing, float]] = field(default_factory=list)
+
+    def look(self, is_committed: Callable[[StepKey, str], bool]) -> View:
+        """List the dump now; `is_committed(key, fingerprint)` tells what the store already holds."""
+        scan = self.dump.scan(self._known)
+        present = {listing.key: listing for listing in scan.listings}
+        self._forget(present)
+        pending: dict[StepKey, Listing] = {}
+        self._to_examine = []
+        for key, listing in sorted(present.items(), key=lambda item: item[0].order, reverse=self.order == "newest"):
+            quiet_for_s = self.clock.quiet_for(listing)
+            if is_committed(key, fingerprint(listing.files, self.dump.layout, self.grid)):
+                self._known[key] = listing
+                self._inspected.pop(key, None)
+            else:
+                self._known.pop(key, None)
+                pending[key] = listing
+                self._to_examine.append((listing, quiet_for_s))
+        problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
+        problems += [p for found in self.denied.values() for p in found]
+        return View(present, pending, tuple(dict.fromkeys(problems)), scan.expected_steps)
+
+    def take(self, room: int, *, busy: Collection[StepKey]) -> list[Inspected]:
+        """Return up to `room` complete steps of the last look, each once; `busy` ones are passed over.
+
+        Only here are files opened, so a large backlog is inspected little by little.
+        """
+        taken: list[Inspected] = []
+        while self._to_examine and len(taken) < room:
+            listing, quiet_for_s = self._to_examine.pop(0)
+            if listing.key in busy:
+                continue
+            self.waiting.pop(listing.key, None)
+            self.denied.pop(listing.key, None)
+            result = self._examine(listing, quiet_for_s)
+            if isinstance(result, Waiting):
+                self.waiting[listing.key] = result
+            else:
+                taken.append(result)
+        return taken
+
+    def _examine(self, listing: Listing, quiet_for_s: float) -> Inspected | Waiting:
+        if waits := waits_for_time(listing, quiet_for_s, self.policy):
+            return waits
+        inspected = self._inspected.get(listing.key)
+        if inspected is None or inspected.listing.files != listing.files or inspected.denied:
+            try:
+                inspected = inspect(self.dump.root, listing, self.dump.names(listing))
+            except SourceChanged as exc:
+                return Waiting(exc.message)
+            self._inspected[listing.key] = inspected
+        if denied := tuple(p for p in (*listing.problems, *inspected.denied) if p.denied):
+            self.denied[listing.key] = denied
+            return Waiting(f"{denied[0]}")
+        return waits_for_content(inspected, quiet_for_s, self.policy) or inspected
+
+    def _forget(self, present: Collection[StepKey]) -> None:
+        self.clock.forget(present)
+        for cache in (self._known, self._inspected, self.waiting, self.denied):
+            for key in [key for key in cache if key not in present]:
+                del cache[key]  # type: ignore[attr-defined]

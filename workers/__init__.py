@@ -1,0 +1,1 @@
+"""The data plane of dump-ingest: what a Dask task runs."""

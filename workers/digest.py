@@ -1,0 +1,22 @@
+"""Digests of payload bytes.
+
+XXH3-128 (xxHash 0.8, https://github.com/Cyan4973/xxHash) over the payload as the dump held it, in its
+canonical big-endian form of 16 bytes. It does not depend on chunks, codecs or shards, so it survives
+re-encoding; of a tensor that is read in pieces it is the digest of the whole, fed in order.
+"""
+
+from __future__ import annotations
+
+import xxhash
+
+DIGEST_BYTES = 16
+
+
+def new_digest() -> xxhash.xxh3_128:
+    """Return a running digest with `update(buffer)`, `digest()` and `hexdigest()`."""
+    return xxhash.xxh3_128()
+
+
+def digest(data: bytes | bytearray | memoryview) -> bytes:
+    """Return the 16-byte digest of `data`."""
+    return xxhash.xxh3_128_digest(data)

@@ -1,0 +1,94 @@
+"""What can go wrong, split by what the caller should do about it.
+
+DumpIngestError
+├── UsageError              the request is wrong: change it
+├── DumpError               the dump is bad: another attempt will not help
+│   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
+│   ├── AccessDenied        files of another user: change the owner or the mode
+│   └── SourceChanged       a file changed while it was read: scan again
+└── StoreError              the store refused
+    ├── StoreDenied         wrong credentials or no permission: do not retry
+    ├── StoreUnavailable    worth another attempt
+    ├── StoreFormatError    written by another version, or no store at all
+    └── DamagedStore        stored bytes are wrong: stop and look
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DumpIngestError(Exception):
+    """Base of all errors of this project; `hint` is the next step for a human."""
+
+    hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if hint is not None:
+            self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries between Dask workers and the client.
+        return _rebuild, (type(self), self.message, self.hint)
+
+
+def _rebuild(cls: type[DumpIngestError], message: str, hint: str) -> DumpIngestError:
+    return cls(message, hint=hint)
+
+
+class UsageError(DumpIngestError):
+    """The request cannot be carried out as it was made."""
+
+
+class DumpError(DumpIngestError):
+    """The dump is bad; another attempt will not help."""
+
+
+class UnreadableTensor(DumpError):
+    """One file does not hold the tensor it claims to hold."""
+
+
+class AccessDenied(DumpError, PermissionError):
+    """Dump files belong to another user."""
+
+    hint = (
+        "MindSpore writes files as 0400 and directories as 0700: run dump-ingest as the training "
+        "user, or give it read access (for instance: setfacl -R -m u:USER:rX DUMP)."
+    )
+
+
+class SourceChanged(DumpError):
+    """A file of the dump changed or vanished between planning and reading."""
+
+    hint = "The directory is scanned again and the step is planned anew."
+
+
+class StoreError(DumpIngestError):
+    """The store refused."""
+
+
+class StoreDenied(StoreError, PermissionError):
+    """The store does not accept these credentials, or they may not do this."""
+
+    hint = (
+        "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL (or the profile or role) in the "
+        "environment of this process and of the Dask workers; for a directory, its owner and mode."
+    )
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer, or answered with a passing error."""
+
+    hint = "Nothing half done is visible; run the same command again when the store is back."
+
+
+class StoreFormatError(StoreError):
+    """The store has a format that this version does not read."""
+
+
+class DamagedStore(StoreError):
+    """The bytes read back are not the bytes written."""
+
+    hint = "Keep the source dump and run `dump-ingest verify` on this store."

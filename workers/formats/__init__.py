@@ -1,0 +1,1 @@
+"""Decoders: what the bytes of one dump file mean."""

@@ -1,0 +1,274 @@
+"""Values that pass between the planner, the Dask tasks and the store. All frozen, all picklable."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.formats.npy import NpyHeader
+
+#: Raised whenever the same source would be stored differently; part of every fingerprint.
+CONVERTER_VERSION = 1
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """One rank's dump of one step; `step` None is what the rank dumped outside of any step."""
+
+    rank: int
+    step: int | None
+
+    @property
+    def path(self) -> str:
+        """The leaf group of the store that belongs to this key."""
+        return f"rank_{self.rank}/" + ("run" if self.step is None else f"step_{self.step}")
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """A sort key: by step, then rank; what belongs to no step comes first."""
+        return (-1 if self.step is None else self.step, self.rank)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} " + ("run files" if self.step is None else f"step {self.step}")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file of a dump as a listing shows it; `path` is relative to the dump, with `/`."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    writable: bool = field(default=True, compare=False)
+    """Whether its owner may write it: MindSpore takes that away when it has closed the file."""
+
+
+class Kind(StrEnum):
+    """What a row of the index is."""
+
+    TENSOR = "tensor"
+    FILE = "file"
+    """Kept as it is: IR, execution order, CSV, JSON, anything with an unknown name."""
+    QUARANTINED = "quarantined"
+    """Claims to be a tensor and is not; its raw bytes are kept where they could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """What the name and the place of a dump file tell about its tensor. -1 and "" where they do not."""
+
+    net: str = ""
+    graph: str = ""
+    op_type: str = ""
+    op_name: str = ""
+    io: str = ""
+    slot: int = -1
+    occurrence: int = 0
+    """Number of this dump among those of the same op and slot in one step, in order of time (loops)."""
+    task: int = -1
+    stream: int = -1
+    timestamp: int = -1
+    """Microseconds since the epoch, by the writer's clock."""
+    format: str = ""
+    declared_dtype: str = ""
+    """The type before the writer converted it, as the file name spells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One source file of a step: one row of its index."""
+
+    source: SourceFile
+    kind: Kind
+    name: TensorName
+    header: NpyHeader | None = None
+    problem: str = ""
+
+    @property
+    def array(self) -> str:
+        """The packed array that takes the payload, relative to the generation."""
+        return f"tensors/{self.header.element.array}" if self.header else "files"
+
+    @property
+    def data_offset(self) -> int:
+        """Where the payload begins in the file, in bytes."""
+        return self.header.data_offset if self.header else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes."""
+        return self.source.size - self.data_offset
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """The grid of one packed 1-D array."""
+
+    path: str
+    data_type: str
+    itemsize: int
+    big_endian: bool
+    chunk: int
+    """Elements per inner chunk."""
+    chunks_per_shard: int
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of one inner chunk before compression."""
+        return self.chunk * self.itemsize
+
+    @property
+    def shard(self) -> int:
+        """Elements per shard."""
+        return self.chunk * self.chunks_per_shard
+
+    @property
+    def shard_nbytes(self) -> int:
+        """Bytes of one shard before compression."""
+        return self.shard * self.itemsize
+
+    def shards_for(self, nbytes: int) -> int:
+        """How many shards hold `nbytes` payload bytes."""
+        return math.ceil(nbytes / self.shard_nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of one packed array that one task fills: it begins on a shard boundary."""
+
+    array: ArraySpec
+    first_shard: int
+    rows: tuple[int, ...]
+    """Rows of the index, in the order in which their payloads are packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where a store is. Holds no credentials: those come from the environment of each process."""
+
+    url: str
+    options: str = "{}"
+    """fsspec storage options as JSON text, so that an address can be hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """The work of one Dask task: read these files once, write these whole shards."""
+
+    key: StepKey
+    number: int
+    fingerprint: str
+    root: str
+    store: StoreAddress
+    segments: tuple[Segment, ...]
+    entries: dict[int, Entry]
+    """By row."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that will be read."""
+        return sum(entry.source.size for entry in self.entries.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a step comes from; part of its commit record."""
+
+    layout: str
+    host: str
+    root: str
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Everything needed to convert and commit one step: what is in it and which task does what."""
+
+    key: StepKey
+    fingerprint: str
+    origin: Origin
+    store: StoreAddress
+    entries: tuple[Entry, ...]
+    arrays: tuple[ArraySpec, ...]
+    jobs: tuple[ShardJob, ...] = field(repr=False, default=())
+    problems: tuple[str, ...] = ()
+    """What is wrong with the step as a whole, beside the problems of its entries."""
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of all source files."""
+        return sum(entry.source.size for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one finished `ShardJob` reports. Columns are aligned with `rows`."""
+
+    number: int
+    rows: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    """First element in the packed array, shape (n,); -1 where nothing could be read."""
+    digests: npt.NDArray[np.uint8]
+    """Shape (n, 16)."""
+    statistics: npt.NDArray[np.float64]
+    """Shape (n, len(statistics.FIELDS)); NaN rows for what is no tensor."""
+    ends: dict[str, int]
+    """For each packed array, one past the last element written."""
+    stored: dict[str, int]
+    """For each shard written (key relative to the generation), its size in bytes."""
+    problems: dict[int, str]
+    """By row: why its bytes could not be read."""
+    bytes_read: int
+    duplicates: int
+    """Tensors that were already there under the same type and digest."""
+    duplicate_bytes: int
+    """The payload bytes of those."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """The totals of one committed step; also part of its commit record."""
+
+    key: StepKey
+    fingerprint: str
+    status: str
+    """`complete`, or `partial` when something is quarantined or missing."""
+    tensors: int
+    files: int
+    quarantined: int
+    unparsed: int
+    """Files in a step whose name is not understood; kept as files."""
+    duplicates: int
+    """Tensors whose payload is that of another tensor of the step."""
+    raw_bytes: int
+    stored_bytes: int
+    """Of shards and tables; metadata documents are not counted."""
+    objects: int
+    """Objects written for this step, metadata documents included."""
+    nan_count: int
+    pos_inf_count: int
+    neg_inf_count: int
+    nan_tensors: int
+    pos_inf_tensors: int
+    neg_inf_tensors: int
+    anomalous_tensors: int
+    """Tensors with at least one NaN or infinity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How payloads are cut into chunks, shards and tasks; part of every fingerprint."""
+
+    chunk_nbytes: int = MIB
+    """Inner chunks: what a small read costs."""
+    shard_nbytes: int = 128 * MIB
+    """Shards before compression: what one object holds, and what a task must keep in memory."""
+    job_nbytes: int = 256 * MIB
+    """What one task reads, unless one tensor or one set of possible copies is larger."""

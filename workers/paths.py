@@ -1,0 +1,47 @@
+"""Paths of dump files: as text in the store, and never outside of the dump."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from workers.errors import DumpError
+
+_ESCAPED = re.compile(r"%([0-9A-F]{2})")
+
+
+def to_text(path: str) -> str:
+    """Return a path as valid Unicode: bytes that are no UTF-8, and `%`, become `%XX`.
+
+    The inverse is `from_text`. Nearly every path comes back as it is.
+    """
+    if "%" not in path and path.isprintable():
+        return path
+    escaped = path.replace("%", "%25")
+    return "".join(_escape(char) for char in escaped)
+
+
+def _escape(char: str) -> str:
+    if "\udc80" <= char <= "\udcff":  # surrogateescape: a byte that is no UTF-8
+        return f"%{ord(char) - 0xDC00:02X}"
+    return char
+
+
+def from_text(text: str) -> str:
+    """Return the path, as `os` functions take it, that `to_text` was given."""
+    raw = _ESCAPED.sub(lambda match: os.fsdecode(bytes([int(match[1], 16)])), text)
+    # Escaped bytes that stand together may form a character again.
+    return os.fsdecode(os.fsencode(raw))
+
+
+def inside(root: Path, path: str) -> Path:
+    """Return `root / path`, for a relative path that stays below `root`.
+
+    Raises:
+        DumpError: the path is absolute or leaves `root`.
+    """
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise DumpError(f"the path {path!r} leaves its directory")
+    return root.joinpath(*parts)

@@ -1,0 +1,168 @@
+"""`publish`: what a Dask worker runs when all shards of a step are written: receipts become the commit.
+
+Idempotent, and the last write of a step is the one that makes it visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from workers import paths
+from workers.errors import DumpIngestError
+from workers.model import CommitSummary, Entry, Kind, Receipt, StepPlan
+from workers.store import commit, metadata, tables
+from workers.store.objects import open_objects
+from workers.store.tables import LABELS, NUMBERS, Tables
+
+#: How many problems a commit record names; all of them are in the index.
+MAX_PROBLEMS_IN_RECORD = 100
+
+
+def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
+    """Write index, statistics and metadata of a step, then its commit. Returns its totals.
+
+    Raises:
+        StoreError: the store refused; the step is not visible, or still in its previous generation.
+    """
+    if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
+        # A programming error, and one that would lose data: refuse rather than commit.
+        raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
+    built = _tables(plan, receipts)
+    documents, chunks = tables.encode(built)
+    ends = _ends(receipts)
+    nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
+    if any(path.startswith("tensors/") for path in ends):
+        nodes["tensors"] = metadata.group()
+    nodes.update((spec.path, metadata.packed_array(spec, ends[spec.path])) for spec in plan.arrays if ends.get(spec.path))
+    stored = {key: size for receipt in receipts for key, size in receipt.stored.items()}
+    stored.update((key, len(data)) for key, data in chunks.items())
+    summary = _summarise(plan, receipts, built, stored_bytes=sum(stored.values()), objects=len(stored) + len(nodes) + 1)
+    commit.write(
+        open_objects(plan.store),
+        summary,
+        origin=plan.origin,
+        nodes=nodes,
+        objects_to_write=chunks,
+        facts={
+            "nets": sorted(set(built.label("net")) - {""}),
+            "graphs": sorted(set(built.label("graph")) - {""}),
+            "stored": stored,
+            "problems": _problems(plan, built),
+        },
+    )
+    return summary
+
+
+def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
+    ends: dict[str, int] = {}
+    for receipt in receipts:
+        for path, end in receipt.ends.items():
+            ends[path] = max(ends.get(path, 0), end)
+    return ends
+
+
+def _tables(plan: StepPlan, receipts: Sequence[Receipt]) -> Tables:
+    n = len(plan.entries)
+    offsets = np.full(n, -1, np.int64)
+    digest = tables.empty_digests(n)
+    statistics = tables.empty_statistics(n)
+    problems: dict[int, str] = {}
+    for receipt in receipts:
+        offsets[receipt.rows] = receipt.offsets
+        digest[receipt.rows] = receipt.digests
+        statistics[receipt.rows] = receipt.statistics
+        problems.update(receipt.problems)
+    entries = plan.entries
+    return Tables(
+        labels=np.array([_labels(e, problems.get(row, "")) for row, e in enumerate(entries)], object),
+        numbers=np.array([_numbers(e, int(offsets[row])) for row, e in enumerate(entries)], np.int64),
+        shape=tables.shape_table([e.header.shape if e.header else (e.nbytes,) for e in entries]),
+        digest=digest,
+        statistics=statistics,
+    )
+
+
+def _labels(entry: Entry, read_problem: str) -> tuple[str, ...]:
+    name, header = entry.name, entry.header
+    values = {
+        "kind": Kind.QUARANTINED.value if read_problem else entry.kind.value,
+        "net": name.net,
+        "graph": name.graph,
+        "op_type": name.op_type,
+        "op_name": name.op_name,
+        "io": name.io,
+        "format": name.format,
+        "declared_dtype": name.declared_dtype,
+        "dtype": header.element.name if header else "",
+        "array": entry.array,
+        "source": paths.to_text(entry.source.path),
+        "header": header.raw.decode("latin-1") if header else "",
+        "problem": read_problem or entry.problem,
+    }
+    return tuple(paths.to_text(values[field]) if field in _FROM_PATHS else values[field] for field in LABELS)
+
+
+#: Columns cut out of file names, which may hold any bytes.
+_FROM_PATHS = frozenset(["net", "graph", "op_type", "op_name"])
+
+
+def _numbers(entry: Entry, offset: int) -> tuple[int, ...]:
+    name, header = entry.name, entry.header
+    values = {
+        "slot": name.slot,
+        "occurrence": name.occurrence,
+        "task": name.task,
+        "stream": name.stream,
+        "timestamp": name.timestamp,
+        "offset": offset,
+        "size": entry.nbytes // (header.element.stored_itemsize if header else 1),
+        "nbytes": entry.nbytes,
+        "ndim": len(header.shape) if header else 1,
+        "fortran_order": int(header.fortran_order) if header else 0,
+        "mtime_ns": entry.source.mtime_ns,
+    }
+    return tuple(values[field] for field in NUMBERS)
+
+
+def _summarise(
+    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, *, stored_bytes: int, objects: int
+) -> CommitSummary:
+    kinds = built.label("kind")
+    is_tensor = kinds == Kind.TENSOR
+    quarantined = int(np.count_nonzero(kinds == Kind.QUARANTINED))
+    nan, pos_inf, neg_inf = (
+        np.nan_to_num(built.statistic(name)[is_tensor]) for name in ("nan_count", "pos_inf_count", "neg_inf_count")
+    )
+    return CommitSummary(
+        key=plan.key,
+        fingerprint=plan.fingerprint,
+        status="partial" if quarantined or plan.problems else "complete",
+        tensors=int(np.count_nonzero(is_tensor)),
+        files=int(np.count_nonzero(kinds == Kind.FILE)),
+        quarantined=quarantined,
+        unparsed=sum(1 for entry in plan.entries if entry.kind is Kind.FILE and entry.problem),
+        duplicates=sum(receipt.duplicates for receipt in receipts),
+        raw_bytes=plan.nbytes,
+        stored_bytes=stored_bytes,
+        objects=objects,
+        nan_count=int(nan.sum()),
+        pos_inf_count=int(pos_inf.sum()),
+        neg_inf_count=int(neg_inf.sum()),
+        nan_tensors=int(np.count_nonzero(nan)),
+        pos_inf_tensors=int(np.count_nonzero(pos_inf)),
+        neg_inf_tensors=int(np.count_nonzero(neg_inf)),
+        anomalous_tensors=int(np.count_nonzero(nan + pos_inf + neg_inf)),
+    )
+
+
+def _problems(plan: StepPlan, built: Tables) -> list[str]:
+    named = [
+        f"{source}: {problem}"
+        for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
+        if problem
+    ]
+    problems = [*plan.problems, *named]
+    more = len(problems) - MAX_PROBLEMS_IN_RECORD
+    return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]

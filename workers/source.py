@@ -1,0 +1,100 @@
+"""Reading dump files: only regular files, only as large as planned, and only if they hold still."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from workers import paths
+from workers.errors import AccessDenied, DumpError, SourceChanged
+from workers.model import SourceFile
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
+
+
+class OpenFile:
+    """One dump file, open for reading. A context manager."""
+
+    def __init__(self, root: Path, source: SourceFile, where: str) -> None:
+        """Open the file if it is what the listing saw; `where` names rank and step in errors.
+
+        Raises:
+            SourceChanged: it vanished, or its size or time differ.
+            AccessDenied: it may not be read.
+            OSError: the disk failed.
+        """
+        self._source = source
+        self._where = where
+        path = paths.inside(root, source.path)
+        try:
+            self._fd = os.open(path, _FLAGS)
+        except FileNotFoundError as exc:
+            raise SourceChanged(f"{where}: {source.path} is gone") from exc
+        except PermissionError as exc:
+            raise AccessDenied(f"{where}: {source.path}: permission denied") from exc
+        try:
+            self.check_unchanged()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def check_unchanged(self) -> None:
+        """Raise `SourceChanged` if the file is no longer what the listing saw."""
+        now = os.fstat(self._fd)
+        if not stat.S_ISREG(now.st_mode):
+            raise DumpError(f"{self._where}: {self._source.path} is no regular file")
+        if now.st_size != self._source.size or now.st_mtime_ns != self._source.mtime_ns:
+            raise SourceChanged(
+                f"{self._where}: {self._source.path} changed while it was ingested "
+                f"({self._source.size} bytes planned, {now.st_size} now)"
+            )
+
+    def head(self, nbytes: int) -> bytes:
+        """Return up to `nbytes` from the beginning."""
+        return os.pread(self._fd, nbytes, 0)
+
+    def pieces(self, buffer: memoryview, header: bytes) -> Iterator[memoryview]:
+        """Yield the payload behind `header` in views of `buffer`, each valid until the next.
+
+        Raises:
+            SourceChanged: the file begins otherwise than with `header`, or ends early.
+        """
+        found = bytearray(len(header))
+        left = self._source.size - len(header)
+        position = 0
+        while True:
+            piece = buffer[: min(left, len(buffer))]
+            # Header and payload of a small file arrive in one system call.
+            wanted = [found, piece] if position == 0 else [piece]
+            self._read(wanted, position)
+            if position == 0 and found != header:
+                raise SourceChanged(f"{self._where}: {self._source.path} has another header now")
+            position += sum(len(part) for part in wanted)
+            left -= len(piece)
+            if len(piece):
+                yield piece
+            if not left:
+                return
+
+    def _read(self, buffers: list[bytearray | memoryview], position: int) -> None:
+        wanted = sum(len(part) for part in buffers)
+        got = os.preadv(self._fd, buffers, position) if wanted else 0
+        if got == wanted:
+            return
+        # A short read is rare (2 GiB limit, network file systems): go on by hand.
+        for part in buffers:
+            view = memoryview(part)
+            while len(view):
+                n = os.preadv(self._fd, [view], position)
+                if n == 0:
+                    raise SourceChanged(f"{self._where}: {self._source.path} ended at byte {position}")
+                position += n
+                view = view[n:]

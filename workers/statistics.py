@@ -1,0 +1,153 @@
+"""Statistics of one tensor, in one pass and bounded memory.
+
+Counts are exact. Minimum, maximum, mean, standard deviation and L2 norm are over the finite elements
+and accumulated in float64: mean and squared deviations block by block, joined by Chan's formula
+(Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm"), which does not cancel.
+
+Complex elements count as NaN when either part is NaN, else as +Inf when either part is infinite; zero
+counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, fields
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+
+#: Elements per block: a block and its float64 copy stay in the L2 cache.
+BLOCK = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What is known of the values of one tensor; NaN where nothing is known.
+
+    `count` is the number of elements; `negative_count` and `positive_count` include infinities.
+    `std` is the population standard deviation.
+    """
+
+    count: float = math.nan
+    nan_count: float = math.nan
+    pos_inf_count: float = math.nan
+    neg_inf_count: float = math.nan
+    zero_count: float = math.nan
+    negative_count: float = math.nan
+    positive_count: float = math.nan
+    min: float = math.nan
+    max: float = math.nan
+    mean: float = math.nan
+    std: float = math.nan
+    l2_norm: float = math.nan
+
+    def as_row(self) -> tuple[float, ...]:
+        """Return the values in the order of `FIELDS`."""
+        return astuple(self)
+
+
+FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Statistics))
+#: The fields that are counts of elements, exact in float64 up to 2**53.
+COUNT_FIELDS = FIELDS[:7]
+UNKNOWN = Statistics()
+
+
+class RunningStatistics:
+    """Statistics of a tensor that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(len(COUNT_FIELDS))
+        self._finite = 0
+        self._min, self._max = math.inf, -math.inf
+        self._mean = self._m2 = self._sum_of_squares = 0.0
+        self._complex = False
+
+    def update(self, values: Array) -> None:
+        """Take in a piece: a 1-D array of any numeric or boolean dtype, of either byte order."""
+        for start in range(0, values.size, BLOCK):
+            block = values[start : start + BLOCK]
+            self._complex = block.dtype.kind == "c"
+            if self._complex:
+                self._update_complex(block)
+            else:
+                self._update_real(block)
+
+    def result(self) -> Statistics:
+        """Return the statistics of everything taken in so far."""
+        known = self._finite > 0 and not self._complex
+        return Statistics(
+            *(float(n) for n in self._counts),
+            min=self._min if known else math.nan,
+            max=self._max if known else math.nan,
+            mean=self._mean if known else math.nan,
+            std=math.sqrt(self._m2 / self._finite) if known else math.nan,
+            l2_norm=math.sqrt(self._sum_of_squares) if self._finite else math.nan,
+        )
+
+    def _update_real(self, block: Array) -> None:
+        if block.dtype.kind in "biu":
+            nan = pos_inf = neg_inf = 0
+            finite = block.astype(np.float64)
+        else:
+            # Half precision and bfloat16 widen to float32 without loss, and compare faster there.
+            block = block.astype(np.float32) if block.dtype.itemsize < 4 else block
+            mask = np.isfinite(block)
+            if mask.all():
+                nan = pos_inf = neg_inf = 0
+                finite = block.astype(np.float64)
+            else:
+                nan = int(np.count_nonzero(np.isnan(block)))
+                pos_inf = int(np.count_nonzero(np.isposinf(block)))
+                neg_inf = block.size - int(np.count_nonzero(mask)) - nan - pos_inf
+                finite = block[mask].astype(np.float64)
+        negative = int(np.count_nonzero(finite < 0))
+        zero = finite.size - int(np.count_nonzero(finite))
+        positive = finite.size - negative - zero
+        self._counts += (block.size, nan, pos_inf, neg_inf, zero, negative + neg_inf, positive + pos_inf)
+        if finite.size:
+            self._min = min(self._min, float(finite.min()))
+            self._max = max(self._max, float(finite.max()))
+            self._merge_moments(finite)
+
+    def _merge_moments(self, finite: npt.NDArray[np.float64]) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            n = finite.size
+            # Halved before it is summed, so that the mean of two huge values is no infinity.
+            mean = float(np.mean(finite)) if abs(self._max) < 1e290 > abs(self._min) else _mean_of_huge(finite)
+            self._sum_of_squares += float(np.dot(finite, finite))
+            m2 = float(np.sum(np.square(finite - mean)))
+            delta = mean - self._mean
+            total = self._finite + n
+            self._mean += delta * (n / total)
+            self._m2 += m2 + delta * delta * (self._finite * n / total)
+            self._finite = total
+
+    def _update_complex(self, block: Array) -> None:
+        nan = np.isnan(block)
+        finite = np.isfinite(block)
+        inf = block.size - int(np.count_nonzero(nan)) - int(np.count_nonzero(finite))
+        magnitude = np.abs(block[finite].astype(np.complex128))
+        zero = magnitude.size - int(np.count_nonzero(magnitude))
+        self._counts += (block.size, np.count_nonzero(nan), inf, 0, zero, 0, 0)
+        self._finite += magnitude.size
+        self._sum_of_squares += float(np.dot(magnitude, magnitude))
+
+
+def _mean_of_huge(finite: npt.NDArray[np.float64]) -> float:
+    scale = float(np.max(np.abs(finite)))
+    return float(np.mean(finite / scale)) * scale
+
+
+def summarise(values: Array) -> Statistics:
+    """Return the statistics of a 1-D array that is in memory as a whole."""
+    running = RunningStatistics()
+    running.update(values)
+    return running.result()
+
+
+def has_statistics(dtype: np.dtype[Any]) -> bool:
+    """Whether elements of this type are numbers that can be summarised."""
+    return dtype.kind in "biufc" or dtype.name == "bfloat16"

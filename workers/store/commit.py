@@ -1,0 +1,177 @@
+"""The commit: how a step becomes visible, and what its record says.
+
+Everything of a generation is written first; the `zarr.json` of the leaf goes last, in one PUT, and carries
+the record and the metadata of every node below it. A leaf without that object does not exist for readers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from workers.errors import DamagedStore, StoreFormatError
+from workers.model import CommitSummary, Origin, StepKey
+from workers.store import metadata
+from workers.store.objects import ObjectStore
+
+LEAF = "zarr.json"
+_SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a reader knows of a committed step before it reads any table."""
+
+    key: StepKey
+    fingerprint: str
+    summary: CommitSummary
+    record: Mapping[str, Any]
+    nodes: Mapping[str, metadata.Document]
+    """Metadata of every node of the generation, by its path in it."""
+
+    @property
+    def prefix(self) -> str:
+        """Where the generation is, relative to the store."""
+        return f"{self.key.path}/{self.fingerprint}"
+
+
+def ensure_parents(objects: ObjectStore, key: StepKey) -> None:
+    """Write the groups above a leaf where they are missing.
+
+    Raises:
+        StoreFormatError: the store was written by a newer version, or is something else.
+    """
+    if read_root(objects) is None:
+        root = metadata.group({metadata.ATTRIBUTE: {"format_version": metadata.FORMAT_VERSION}})
+        objects.put("zarr.json", metadata.encode(root))
+    rank = f"rank_{key.rank}/zarr.json"
+    if objects.get(rank) is None:
+        objects.put(rank, metadata.encode(metadata.group({"rank": key.rank})))
+
+
+def read_root(objects: ObjectStore) -> Mapping[str, Any] | None:
+    """Return the attributes of the store, or None when there is no store yet.
+
+    Raises:
+        StoreFormatError: it was written by a newer version, or is something else.
+    """
+    data = objects.get("zarr.json")
+    if data is None:
+        return None
+    try:
+        attributes = json.loads(data)["attributes"][metadata.ATTRIBUTE]
+        format_version = int(attributes["format_version"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise StoreFormatError(
+            f"{objects.address.url} is a Zarr hierarchy, but no dump-ingest store",
+            hint="Choose another --store; nothing was written.",
+        ) from exc
+    if format_version > metadata.FORMAT_VERSION:
+        raise StoreFormatError(
+            f"{objects.address.url} has store format {format_version}; this version of dump-ingest reads "
+            f"up to {metadata.FORMAT_VERSION}",
+            hint="Upgrade dump-ingest on this machine; nothing was written.",
+        )
+    return dict(attributes)
+
+
+def write(
+    objects: ObjectStore,
+    summary: CommitSummary,
+    *,
+    origin: Origin,
+    nodes: Mapping[str, metadata.Document],
+    objects_to_write: Mapping[str, bytes],
+    facts: Mapping[str, Any],
+    now: datetime | None = None,
+) -> None:
+    """Make a step visible. Safe to call again; the same generation is then written again as it was.
+
+    Args:
+        objects: the store.
+        summary: the totals of the step.
+        origin: where it comes from.
+        nodes: metadata of every array and group of the generation, by path in it.
+        objects_to_write: chunks of the generation that no task has written, by path in it.
+        facts: further fields of the record.
+        now: the time of the commit.
+    """
+    key, fingerprint = summary.key, summary.fingerprint
+    ensure_parents(objects, key)
+    previous = read(objects, key)
+    history = [] if previous is None else [*previous.record["previous"], previous.fingerprint]
+    prefix = f"{key.path}/{fingerprint}"
+    documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
+    documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
+    objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
+    record = {
+        "format_version": metadata.FORMAT_VERSION,
+        "rank": key.rank,
+        "step": key.step,
+        "fingerprint": fingerprint,
+        "committed_at": (now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+        "source": asdict(origin),
+        "summary": {k: v for k, v in asdict(summary).items() if k not in ("key", "fingerprint")},
+        "software": {name: version(name) for name in _SOFTWARE},
+        "previous": [name for name in dict.fromkeys(history) if name != fingerprint],
+        **facts,
+    }
+    below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
+    objects.put(f"{key.path}/{LEAF}", metadata.encode(metadata.leaf(record, below)))
+
+
+def read(objects: ObjectStore, key: StepKey) -> Commit | None:
+    """Return the commit of a step, or None when the step is not there."""
+    data = objects.get(f"{key.path}/{LEAF}")
+    return None if data is None else parse(data, key)
+
+
+def read_many(objects: ObjectStore, keys: Sequence[StepKey]) -> list[Commit]:
+    """Return the commits of those of the steps that are there, in the order of `keys`."""
+    found = objects.get_many([f"{key.path}/{LEAF}" for key in keys])
+    paths = ((key, f"{key.path}/{LEAF}") for key in keys)
+    return [parse(found[path], key) for key, path in paths if path in found]
+
+
+def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[StepKey]:
+    """Return the steps for which there is anything at all, committed or not, in order."""
+    if ranks is None:
+        names = objects.children()
+        ranks = [int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal()]
+    keys = []
+    for rank in ranks:
+        for name in objects.children(f"rank_{rank}"):
+            if name == "run":
+                keys.append(StepKey(rank, None))
+            elif name.startswith("step_") and name[5:].isdecimal():
+                keys.append(StepKey(rank, int(name[5:])))
+    return sorted(keys, key=lambda key: key.order)
+
+
+def parse(data: bytes, key: StepKey) -> Commit:
+    """Read the `zarr.json` of a leaf.
+
+    Raises:
+        DamagedStore: it is no commit of this step.
+        StoreFormatError: a newer version wrote it.
+    """
+    try:
+        document = json.loads(data)
+        record = document["attributes"][metadata.ATTRIBUTE]
+        if record["format_version"] > metadata.FORMAT_VERSION:
+            raise StoreFormatError(
+                f"{key} has store format {record['format_version']}; this version of dump-ingest reads up to "
+                f"{metadata.FORMAT_VERSION}",
+                hint="Upgrade dump-ingest on this machine.",
+            )
+        fingerprint = record["fingerprint"]
+        summary = CommitSummary(key=key, fingerprint=fingerprint, **record["summary"])
+        inline = document["consolidated_metadata"]["metadata"]
+        nodes = {path[len(fingerprint) + 1 :]: node for path, node in inline.items()}
+    except (ValueError, KeyError, TypeError) as exc:
+        raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r}") from exc
+    return Commit(key, fingerprint, summary, record, nodes)

@@ -1,0 +1,109 @@
+"""Zarr v3 metadata documents, as plain JSON.
+
+Format: zarr-specs, "Zarr core specification" version 3.1. Written by hand because a worker then needs no
+zarr-python to commit a step; the tests open the result with zarr-python, zarrs and TensorStore.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from workers.formats import dtypes
+from workers.model import ArraySpec
+from workers.store import shards
+
+Document: TypeAlias = dict[str, Any]
+
+#: The attribute of a group under which everything of ours stands.
+ATTRIBUTE = "dump_ingest"
+#: Raised when an older version could no longer read a store.
+FORMAT_VERSION = 1
+
+
+def group(attributes: Mapping[str, Any] | None = None) -> Document:
+    """Return the metadata of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes or {})}
+
+
+def leaf(record: Mapping[str, Any], nodes: Mapping[str, Document]) -> Document:
+    """Return the metadata of a leaf group: its commit record, and the metadata of all nodes below it."""
+    inline = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
+    return {**group({ATTRIBUTE: dict(record)}), "consolidated_metadata": inline}
+
+
+def packed_array(spec: ArraySpec, length: int) -> Document:
+    """Return the metadata of a packed array of `length` elements."""
+    name = spec.path.rsplit("/", 1)[-1]
+    return _array((length,), spec.data_type, (spec.shard,), shards.codecs(spec), (f"{name}_element",))
+
+
+def packed_spec(path: str, document: Document) -> ArraySpec:
+    """Return the grid of a packed array from its metadata: the inverse of `packed_array`.
+
+    Raises:
+        KeyError: this is no packed array.
+    """
+    (sharding,) = document["codecs"]
+    configuration = sharding["configuration"]
+    (chunk,) = configuration["chunk_shape"]
+    (shard,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+    element = dtypes.from_name(document["data_type"])
+    to_bytes = configuration["codecs"][0]
+    big_endian = to_bytes.get("configuration", {}).get("endian") == "big"
+    return ArraySpec(path, document["data_type"], element.itemsize, big_endian, chunk, shard // chunk)
+
+
+def table_array(
+    shape: tuple[int, int], data_type: str, dimension_names: tuple[str, str], fields: Sequence[str]
+) -> Document:
+    """Return the metadata of a table that is one chunk; `fields` name its columns."""
+    serializer: Document = {"name": "vlen-utf8"}
+    if data_type != "string":
+        serializer = {"name": "bytes"}
+        if data_type != "uint8":
+            serializer["configuration"] = {"endian": "little"}
+    zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+    # A chunk may not be empty, also where the table is.
+    chunk = (max(shape[0], 1), max(shape[1], 1))
+    document = _array(shape, data_type, chunk, [serializer, zstd, {"name": "crc32c"}], dimension_names)
+    document["attributes"] = {"fields": list(fields)}
+    return document
+
+
+def _array(
+    shape: tuple[int, ...],
+    data_type: str,
+    chunk: tuple[int, ...],
+    codecs: list[Document],
+    dimension_names: tuple[str, ...],
+) -> Document:
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": _fill_value(data_type),
+        "codecs": codecs,
+        "dimension_names": list(dimension_names),
+        "attributes": {},
+        "storage_transformers": [],
+    }
+
+
+def _fill_value(data_type: str) -> Any:
+    if data_type == "string":
+        return ""
+    if data_type == "bool":
+        return False
+    if data_type.startswith("complex"):
+        return [0.0, 0.0]
+    return 0.0 if "float" in data_type else 0
+
+
+def encode(document: Document) -> bytes:
+    """Return a metadata document as the bytes of `zarr.json`; NaN is refused, for JSON has none."""
+    return json.dumps(document, indent=1, allow_nan=False).encode()

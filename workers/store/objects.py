@@ -1,0 +1,185 @@
+"""The object seam: the few operations on a bucket or a directory that the store is built from.
+
+One class over fsspec. Every failure leaves as a `StoreError`, so callers never see what backend it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from workers.errors import StoreDenied, StoreError, StoreUnavailable, UsageError
+from workers.model import StoreAddress
+
+_SECRET_WORDS = ("secret", "password", "token", "key")
+
+
+class ObjectStore:
+    """Objects under one URL, named by `/`-separated keys. Safe to share between threads, not across forks."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        """Prepare access to `address`; nothing is read or written yet.
+
+        Raises:
+            UsageError: the URL names an unknown protocol, or the options hold a secret.
+        """
+        self.address = address
+        options: dict[str, Any] = json.loads(address.options)
+        if address.url.startswith(("s3://", "s3a://")):
+            # Listings cached in this process would hide what others have written since.
+            options.setdefault("use_listings_cache", False)
+        try:
+            self._fs, self._base = fsspec.core.url_to_fs(address.url, **options)
+        except (ValueError, ImportError, TypeError) as exc:
+            raise UsageError(f"store {address.url}: {exc}", hint=_PROTOCOL_HINT) from exc
+        self._base = self._base.rstrip("/")
+        protocol = self._fs.protocol
+        self._local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self.address.url!r})"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write one object, replacing any of that name: all or nothing, and there when this returns."""
+        with self._wrapped("write", key):
+            if self._local:
+                self._put_local(key, data)
+            else:
+                self._fs.pipe_file(self._path(key), data)
+
+    def put_many(self, objects: Mapping[str, bytes]) -> None:
+        """Write several objects, each as by `put`, in no particular order and at once where possible."""
+        if self._local:
+            for key, data in objects.items():
+                self.put(key, data)
+            return
+        with self._wrapped("write", f"{len(objects)} objects"):
+            self._fs.pipe({self._path(key): data for key, data in objects.items()})
+
+    def get(self, key: str) -> bytes | None:
+        """Return an object, or None when there is none of that name."""
+        with self._wrapped("read", key):
+            try:
+                return bytes(self._fs.cat_file(self._path(key)))
+            except FileNotFoundError:
+                return None
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """Return those of the named objects that exist, fetched at once where possible."""
+        if not keys:
+            return {}
+        paths = {self._path(key): key for key in keys}
+        with self._wrapped("read", keys[0]):
+            found = self._fs.cat(list(paths), on_error="return")
+            results = {}
+            for path, value in found.items():
+                if isinstance(value, FileNotFoundError):
+                    continue
+                if isinstance(value, Exception):
+                    raise value
+                results[paths[path if path in paths else self._fs._strip_protocol(path)]] = bytes(value)  # noqa: SLF001
+            return results
+
+    def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+        """Return bytes `start` to `stop`; a negative `start` counts from the end. None when absent."""
+        with self._wrapped("read", key):
+            try:
+                return bytes(self._fs.cat_file(self._path(key), start=start, end=stop))
+            except FileNotFoundError:
+                return None
+
+    def children(self, prefix: str = "") -> list[str]:
+        """Return the names one level below `prefix`, sorted; empty when there is nothing."""
+        with self._wrapped("list", prefix):
+            try:
+                found = self._fs.ls(self._path(prefix), detail=False, **self._refresh())
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted({str(path).rstrip("/").rsplit("/", 1)[-1] for path in found} - {""})
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return the size in bytes of every object below `prefix`, by key relative to it."""
+        base = self._path(prefix)
+        with self._wrapped("list", prefix):
+            found = self._fs.find(base, detail=True, **self._refresh())
+        return {str(path)[len(base) :].lstrip("/"): int(info["size"]) for path, info in found.items()}
+
+    def _refresh(self) -> dict[str, Any]:
+        return {} if self._local else {"refresh": True}
+
+    def _path(self, key: str) -> str:
+        return f"{self._base}/{key}" if key else self._base
+
+    def _put_local(self, key: str, data: bytes) -> None:
+        path = Path(self._path(key))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its target, for a rename is atomic only within one file system.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    @contextmanager
+    def _wrapped(self, verb: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (StoreError, UsageError):
+            raise
+        except PermissionError as exc:
+            raise StoreDenied(f"cannot {verb} {self._name(key)}: {_reason(exc)}") from exc
+        except FileNotFoundError as exc:
+            raise StoreUnavailable(
+                f"cannot {verb} {self._name(key)}: {_reason(exc)}", hint="Does the bucket exist?"
+            ) from exc
+        except Exception as exc:
+            # Backends raise what they like (botocore, aiohttp, gcsfs...): here it all becomes one error.
+            kind = StoreDenied if type(exc).__name__ in _DENIED else StoreUnavailable
+            raise kind(f"cannot {verb} {self._name(key)}: {_reason(exc)}") from exc
+
+    def _name(self, key: str) -> str:
+        return f"{self.address.url.rstrip('/')}/{key}"
+
+
+_PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
+_DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
+
+
+def _reason(exc: BaseException) -> str:
+    return " ".join(f"{type(exc).__name__}: {exc}".split())[:300]
+
+
+def resolve(url: str, options: Mapping[str, Any] | None = None) -> StoreAddress:
+    """Turn what a user typed into an address: a URL as it is, anything else an absolute directory.
+
+    Raises:
+        UsageError: `options` hold a credential; those belong into the environment.
+    """
+    for name in options or {}:
+        if any(word in name.lower() for word in _SECRET_WORDS):
+            raise UsageError(
+                f"store option {name!r} looks like a credential",
+                hint="Put credentials into the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...): options "
+                "are sent to the Dask workers and shown by `dump-ingest config show`.",
+            )
+    frozen = json.dumps(dict(options or {}), sort_keys=True)
+    if "://" in url or "::" in url:
+        return StoreAddress(url.rstrip("/"), frozen)
+    return StoreAddress(str(Path(url).expanduser().absolute()), frozen)
+
+
+@lru_cache(maxsize=16)
+def open_objects(address: StoreAddress) -> ObjectStore:
+    """Return the `ObjectStore` of `address`, made once per process."""
+    return ObjectStore(address)
