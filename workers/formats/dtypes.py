@@ -91,6 +91,9 @@ def from_npy_descr(descr: str) -> ElementType:
     if dtype.hasobject:
         message = f"element type {descr:.80} holds pickled Python objects, which are never loaded"
         raise ValueError(message)
+    if dtype.shape:
+        message = f"element type {descr:.80} is an array of its own"
+        raise ValueError(message)
     if dtype.itemsize == 0:
         message = f"element type {descr:.80} has no size"
         raise ValueError(message)

@@ -116,7 +116,7 @@ def _parse_header_text(header: bytes) -> NpyHeader:
     encoding = "utf-8" if header[6] == 3 else "latin-1"
     try:
         fields = ast.literal_eval(header[text_start:].decode(encoding).strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as exc:
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
         raise UnreadableTensor("its npy header is not a Python literal") from exc
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
         raise UnreadableTensor("its npy header lacks descr, fortran_order or shape")
@@ -127,8 +127,13 @@ def _parse_header_text(header: bytes) -> NpyHeader:
         or not all(type(n) is int and 0 <= n < 2**62 for n in shape)
         or not isinstance(fortran_order, bool)
     ):
-        raise UnreadableTensor(f"its npy header has an impossible shape or order: {shape!r:.80}")
-    return NpyHeader(_element(fields["descr"]), shape, fortran_order, header)
+        # Not shown: of an integer of thousands of digits, not even the text can be made.
+        raise UnreadableTensor("its npy header has an impossible shape or order")
+    element = _element(fields["descr"])
+    # Also where another axis is 0: numpy could not make an array of that shape.
+    if math.prod(n for n in shape if n) * element.itemsize >= 2**63:
+        raise UnreadableTensor("its npy header has a shape of more bytes than there are addresses")
+    return NpyHeader(element, shape, fortran_order, header)
 
 
 def _element(descr: object) -> ElementType:

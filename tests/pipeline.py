@@ -1,0 +1,41 @@
+"""A dump into a store within this process: look, plan, convert, publish. No Dask, no waiting."""
+
+from pathlib import Path
+
+from ingest.completeness import inspect
+from ingest.layouts.base import Listing
+from ingest.layouts.detect import find_dump
+from ingest.plan import plan_step
+from workers.convert import convert
+from workers.model import CommitSummary, Grid, Origin, StepKey, StepPlan
+from workers.publish import publish
+from workers.store.objects import resolve
+
+#: So small that a few hundred bytes already make several chunks, shards and jobs.
+SMALL_GRID = Grid(chunk_nbytes=64, shard_nbytes=256, job_nbytes=512)
+
+
+def listings(dump: Path) -> dict[StepKey, Listing]:
+    """List every step of a dump."""
+    return {listing.key: listing for listing in find_dump(dump).scan({}).listings}
+
+
+def plan_all(dump: Path, store: Path | str, grid: Grid | None = None) -> list[StepPlan]:
+    """Plan every step of a dump as if it were complete."""
+    found = find_dump(dump)
+    address = resolve(str(store))
+    origin = Origin(found.layout, "test-host", str(found.root))
+    return [
+        plan_step(inspect(found.root, listing, found.names(listing)), origin, address, grid or Grid())
+        for listing in found.scan({}).listings
+    ]
+
+
+def run(plan: StepPlan) -> CommitSummary:
+    """Convert and publish one step."""
+    return publish(plan, [convert(job) for job in plan.jobs])
+
+
+def ingest_directly(dump: Path, store: Path | str, grid: Grid | None = None) -> list[CommitSummary]:
+    """Take every step of a dump into a store, complete or not."""
+    return [run(plan) for plan in plan_all(dump, store, grid)]
