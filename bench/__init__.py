@@ -1,0 +1,1 @@
+"""Measurements on a load of the shape of a real dump; `python -m bench` prints them."""

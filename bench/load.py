@@ -1,0 +1,152 @@
+"""A dump of the shape of a real one, built from its profile: same names, types, shapes, copies and zeros.
+
+The profile (`tests/data/README.md` describes its columns) lists the files of one iteration. The values are
+made up: normal, with the standard deviation and the share of zeros of the original.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import lzma
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+NET = "TinyBert"
+#: Length of the header that MindSpore writes, whatever stands in it.
+HEADER_BYTES = 128
+#: Written by the first rank in its first step: microseconds since the epoch.
+_FIRST_TIMESTAMP = 1_795_222_034_064_380
+_STEP_US = 5_000_000
+_FILE_US = (45, 180)
+"""From one file to the next, at least and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """One file of the iteration that the profile describes."""
+
+    name: str
+    """With `*` for the time."""
+    descr: str
+    shape: tuple[int, ...]
+    content: int
+    """Files of equal content have equal numbers."""
+    zero_fraction: float
+    std: float
+    """Of the elements that are not zero; 0 where they are all the same."""
+    unchanged: bool
+    """Whether the iteration before held the same bytes."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What was built: totals over all steps and ranks."""
+
+    directory: Path
+    files: int
+    nbytes: int
+    distinct_nbytes: int
+    """The same without copies within a step."""
+
+
+def read_profile(path: Path) -> list[ProfileRow]:
+    """Read a profile: CSV, as it is or packed by xz."""
+    data = path.read_bytes()
+    text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode()
+    return [
+        ProfileRow(
+            name=row["name"],
+            descr=row["descr"],
+            shape=tuple(int(n) for n in row["shape"].split("x") if n),
+            content=int(row["content"]),
+            zero_fraction=float(row["zero_fraction"]),
+            std=float(row["std_of_nonzero"]),
+            unchanged=row["same_as_previous_step"] == "1",
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    ]
+
+
+def build(profile_path: Path, directory: Path, *, steps: int = 1, ranks: int = 1) -> Load:
+    """Write a dump below `directory`, as MindSpore leaves it. The same arguments give the same bytes.
+
+    Needs memory for one tensor only. What is unchanged from step to step in the profile is so here too.
+    """
+    rows = read_profile(profile_path)
+    files = nbytes = distinct_nbytes = 0
+    for rank in range(ranks):
+        for step in range(steps):
+            target = directory / f"rank_{rank}" / NET / "0" / str(step)
+            target.mkdir(mode=0o700, parents=True)
+            for paths, header, payload in _contents(rows, target, rank, step):
+                for path in paths:
+                    with path.open("xb", buffering=0) as file:
+                        file.write(header)
+                        file.write(payload)
+                    path.chmod(0o400)
+                files += len(paths)
+                nbytes += len(paths) * (len(header) + len(payload))
+                distinct_nbytes += len(header) + len(payload)
+    return Load(directory, files, nbytes, distinct_nbytes)
+
+
+def _contents(
+    rows: Sequence[ProfileRow], target: Path, rank: int, step: int
+) -> Iterator[tuple[list[Path], bytes, memoryview]]:
+    """Yield each distinct content of one step, as header and payload, with the files that hold it."""
+    gaps = np.random.default_rng([rank, step]).integers(*_FILE_US, len(rows))
+    times = _FIRST_TIMESTAMP + step * _STEP_US + np.cumsum(gaps)
+    names = [f"{row.name.replace('*', str(at))}.npy" for row, at in zip(rows, times, strict=True)]
+    paths = {row.name: target / name for row, name in zip(rows, names, strict=True)}
+    changed = {row.content for row in rows if not row.unchanged}
+
+    def kind(row: ProfileRow) -> tuple[Any, ...]:
+        return row.content, row.descr, row.shape
+
+    for _, group in groupby(sorted(rows, key=kind), key=kind):
+        same = list(group)
+        first = same[0]
+        seed = [first.content, rank, step if first.content in changed else 0]
+        payload = np.ascontiguousarray(_values(first, np.random.Generator(np.random.SFC64(seed))))
+        yield [paths[row.name] for row in same], _header(first), payload.data.cast("B")
+
+
+def _values(row: ProfileRow, rng: np.random.Generator) -> npt.NDArray[Any]:
+    dtype = np.dtype(row.descr)
+    if row.zero_fraction == 1 and row.std == 0:
+        return np.zeros(row.size, dtype)
+    if dtype.kind == "f":
+        if row.std:
+            values = rng.standard_normal(row.size, np.float32).astype(dtype, copy=False)
+            values *= dtype.type(row.std)
+        else:
+            values = np.full(row.size, rng.standard_normal(), dtype)
+    elif dtype.kind == "b" or not row.std:
+        values = np.full(row.size, row.content + 1).astype(dtype)
+    else:
+        values = rng.integers(1, 2 + round(row.std * math.sqrt(12)), row.size).astype(dtype)
+    if row.zero_fraction > 0:
+        # The share is rounded: a tensor that is "all" zeros still has something that tells it from others.
+        values[1:][rng.random(row.size - 1, np.float32) < row.zero_fraction] = 0
+    return values
+
+
+def _header(row: ProfileRow) -> bytes:
+    """Return a header as MindSpore writes it: 128 bytes, a comma behind every axis."""
+    shape = "".join(f"{n}," for n in row.shape)
+    text = f"{{'descr': '{row.descr}', 'fortran_order': False, 'shape': ({shape}), }}"
+    body = text.ljust(HEADER_BYTES - 11).encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
