@@ -3,6 +3,7 @@
 Counts are exact. Minimum, maximum, mean, standard deviation and L2 norm are over the finite elements
 and accumulated in float64: mean and squared deviations block by block, joined by Chan's formula
 (Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm"), which does not cancel.
+No BLAS: the last bits of its sums depend on the number of threads.
 
 Complex elements count as NaN when either part is NaN, else as +Inf when either part is infinite; zero
 counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
@@ -11,7 +12,7 @@ counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +47,7 @@ class Statistics:
 
     def as_row(self) -> tuple[float, ...]:
         """Return the values in the order of `FIELDS`."""
-        return astuple(self)
+        return tuple(getattr(self, field) for field in FIELDS)
 
 
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Statistics))
@@ -59,21 +60,26 @@ class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
     def __init__(self) -> None:
-        self._counts = np.zeros(len(COUNT_FIELDS))
+        self._counts = [0] * len(COUNT_FIELDS)
         self._finite = 0
         self._min, self._max = math.inf, -math.inf
         self._mean = self._m2 = self._sum_of_squares = 0.0
         self._complex = False
+        # One block, used again and again: a fresh one would cost more than the arithmetic on it.
+        self._scratch = np.empty(0)
 
     def update(self, values: Array) -> None:
         """Take in a piece: a 1-D array of any numeric or boolean dtype, of either byte order."""
-        for start in range(0, values.size, BLOCK):
-            block = values[start : start + BLOCK]
-            self._complex = block.dtype.kind == "c"
-            if self._complex:
-                self._update_complex(block)
-            else:
-                self._update_real(block)
+        self._complex = values.dtype.kind == "c"
+        if len(self._scratch) < min(values.size, BLOCK):
+            self._scratch = np.empty(min(values.size, BLOCK))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, values.size, BLOCK):
+                block = values[start : start + BLOCK]
+                if self._complex:
+                    self._update_complex(block)
+                else:
+                    self._update_real(block)
 
     def result(self) -> Statistics:
         """Return the statistics of everything taken in so far."""
@@ -88,52 +94,50 @@ class RunningStatistics:
         )
 
     def _update_real(self, block: Array) -> None:
-        if block.dtype.kind in "biu":
-            nan = pos_inf = neg_inf = 0
-            finite = block.astype(np.float64)
-        else:
-            # Half precision and bfloat16 widen to float32 without loss, and compare faster there.
-            block = block.astype(np.float32) if block.dtype.itemsize < 4 else block
-            mask = np.isfinite(block)
-            if mask.all():
-                nan = pos_inf = neg_inf = 0
-                finite = block.astype(np.float64)
-            else:
-                nan = int(np.count_nonzero(np.isnan(block)))
-                pos_inf = int(np.count_nonzero(np.isposinf(block)))
-                neg_inf = block.size - int(np.count_nonzero(mask)) - nan - pos_inf
-                finite = block[mask].astype(np.float64)
-        negative = int(np.count_nonzero(finite < 0))
-        zero = finite.size - int(np.count_nonzero(finite))
+        nan = pos_inf = neg_inf = 0
+        finite = self._scratch[: block.size]
+        np.copyto(finite, block, casting="unsafe")
+        low, high = float(finite.min()), float(finite.max())
+        if not (math.isfinite(low) and math.isfinite(high)):  # NaN is both
+            nan = int(np.count_nonzero(np.isnan(finite)))
+            pos_inf = int(np.count_nonzero(finite == math.inf))
+            neg_inf = int(np.count_nonzero(finite == -math.inf))
+            finite = finite[np.isfinite(finite)]
+            low, high = float(finite.min(initial=math.inf)), float(finite.max(initial=-math.inf))
+        negative = int(np.count_nonzero(finite < 0)) if low < 0 else 0
+        zero = int(np.count_nonzero(finite == 0)) if low <= 0 <= high else 0
         positive = finite.size - negative - zero
-        self._counts += (block.size, nan, pos_inf, neg_inf, zero, negative + neg_inf, positive + pos_inf)
+        self._count(block.size, nan, pos_inf, neg_inf, zero, negative + neg_inf, positive + pos_inf)
         if finite.size:
-            self._min = min(self._min, float(finite.min()))
-            self._max = max(self._max, float(finite.max()))
+            self._min, self._max = min(self._min, low), max(self._max, high)
             self._merge_moments(finite)
 
+    def _count(self, *counts: int) -> None:
+        self._counts = [before + more for before, more in zip(self._counts, counts, strict=True)]
+
     def _merge_moments(self, finite: npt.NDArray[np.float64]) -> None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            n = finite.size
-            # Halved before it is summed, so that the mean of two huge values is no infinity.
-            mean = float(np.mean(finite)) if abs(self._max) < 1e290 > abs(self._min) else _mean_of_huge(finite)
-            self._sum_of_squares += float(np.dot(finite, finite))
-            m2 = float(np.sum(np.square(finite - mean)))
-            delta = mean - self._mean
-            total = self._finite + n
-            self._mean += delta * (n / total)
-            self._m2 += m2 + delta * delta * (self._finite * n / total)
-            self._finite = total
+        """Merge the moments of a block, which is overwritten."""
+        n = finite.size
+        # Scaled down before it is summed, so that the mean of two huge values is no infinity.
+        mean = float(finite.sum()) / n if abs(self._max) < 1e290 > abs(self._min) else _mean_of_huge(finite)
+        finite -= mean
+        finite *= finite
+        m2 = float(finite.sum())
+        self._sum_of_squares += m2 + mean * mean * n
+        delta = mean - self._mean
+        total = self._finite + n
+        self._mean += delta * (n / total)
+        self._m2 += m2 + delta * delta * (self._finite * n / total)
+        self._finite = total
 
     def _update_complex(self, block: Array) -> None:
-        nan = np.isnan(block)
+        nan = int(np.count_nonzero(np.isnan(block)))
         finite = np.isfinite(block)
-        inf = block.size - int(np.count_nonzero(nan)) - int(np.count_nonzero(finite))
         magnitude = np.abs(block[finite].astype(np.complex128))
         zero = magnitude.size - int(np.count_nonzero(magnitude))
-        self._counts += (block.size, np.count_nonzero(nan), inf, 0, zero, 0, 0)
+        self._count(block.size, nan, block.size - nan - int(np.count_nonzero(finite)), 0, zero, 0, 0)
         self._finite += magnitude.size
-        self._sum_of_squares += float(np.dot(magnitude, magnitude))
+        self._sum_of_squares += float(np.sum(np.square(magnitude)))
 
 
 def _mean_of_huge(finite: npt.NDArray[np.float64]) -> float:
