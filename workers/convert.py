@@ -68,7 +68,7 @@ class _Conversion:
         spec = segment.array
         prefix = f"{self._job.key.path}/{self._job.fingerprint}"
 
-        def emit(shard: int, data: bytes) -> None:
+        def emit(shard: int, data: bytes | bytearray) -> None:
             key = f"{spec.path}/c/{shard}"
             self._objects.put(f"{prefix}/{key}", data)
             self._stored[key] = len(data)

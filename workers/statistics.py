@@ -85,7 +85,7 @@ class RunningStatistics:
         """Return the statistics of everything taken in so far."""
         known = self._finite > 0 and not self._complex
         return Statistics(
-            *(float(n) for n in self._counts),
+            **{name: float(n) for name, n in zip(COUNT_FIELDS, self._counts, strict=True)},
             min=self._min if known else math.nan,
             max=self._max if known else math.nan,
             mean=self._mean if known else math.nan,

@@ -47,7 +47,7 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({self.address.url!r})"
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object, replacing any of that name: all or nothing, and there when this returns."""
         with self._wrapped("write", key):
             if self._local:
@@ -118,7 +118,7 @@ class ObjectStore:
     def _path(self, key: str) -> str:
         return f"{self._base}/{key}" if key else self._base
 
-    def _put_local(self, key: str, data: bytes) -> None:
+    def _put_local(self, key: str, data: bytes | bytearray) -> None:
         path = Path(self._path(key))
         path.parent.mkdir(parents=True, exist_ok=True)
         # Beside its target, for a rename is atomic only within one file system.

@@ -18,7 +18,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-from numcodecs import Blosc
+from numcodecs import Blosc, blosc
 
 from workers.errors import DamagedStore
 from workers.model import ArraySpec
@@ -37,7 +37,11 @@ def codecs(spec: ArraySpec) -> list[dict[str, Any]]:
             "name": "sharding_indexed",
             "configuration": {
                 "chunk_shape": [spec.chunk],
-                "codecs": [bytes_codec(spec), {"name": "blosc", "configuration": _blosc_config(spec)}, crc32c],
+                "codecs": [
+                    bytes_codec(spec),
+                    {"name": "blosc", "configuration": _blosc_config(spec)},
+                    crc32c,
+                ],
                 "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, crc32c],
                 "index_location": "end",
             },
@@ -62,6 +66,9 @@ def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _blosc(spec: ArraySpec) -> Blosc:
+    # With threads the blocks of a chunk come in any order, and the same source would not give the same bytes.
+    # For the whole process, as zarr-python does.
+    blosc.use_threads = False
     config = _blosc_config(spec)
     shuffle = {"noshuffle": Blosc.NOSHUFFLE, "bitshuffle": Blosc.BITSHUFFLE}[config["shuffle"]]
     return Blosc(config["cname"], config["clevel"], shuffle, 0, typesize=config["typesize"])
@@ -87,10 +94,10 @@ def without_crc32c(data: bytes, where: str) -> bytes:
 class ShardPacker:
     """Packs payloads one behind the other into whole shards.
 
-    Memory: one inner chunk, and the encoded chunks of one shard.
+    Memory: one inner chunk, and one encoded shard.
     """
 
-    def __init__(self, spec: ArraySpec, first_shard: int, emit: Callable[[int, bytes], None]) -> None:
+    def __init__(self, spec: ArraySpec, first_shard: int, emit: Callable[[int, bytearray], None]) -> None:
         """Start at the boundary of `first_shard`; `emit(shard number, object)` is called for each one."""
         self._spec = spec
         self._emit = emit
@@ -98,13 +105,13 @@ class ShardPacker:
         self._shard = first_shard
         self._buffer = bytearray(spec.chunk_nbytes)
         self._filled = 0
-        self._chunks: list[bytes] = []
-        self._written = 0
+        self._encoded = bytearray()
+        self._lengths: list[int] = []
 
     @property
     def position(self) -> int:
         """The element of the array at which the next payload will begin."""
-        in_shard = len(self._chunks) * self._spec.chunk + self._filled // self._spec.itemsize
+        in_shard = len(self._lengths) * self._spec.chunk + self._filled // self._spec.itemsize
         return self._shard * self._spec.shard + in_shard
 
     def append(self, payload: memoryview) -> None:
@@ -129,23 +136,28 @@ class ShardPacker:
             self._buffer[self._filled :] = bytes(len(self._buffer) - self._filled)
             self._encode(self._buffer)
             self._filled = 0
-        if self._chunks:
+        if self._lengths:
             self._finish_shard()
 
     def _encode(self, chunk: memoryview | bytearray) -> None:
         encoded = self._codec.encode(chunk)
-        self._chunks.append(encoded + crc32c(encoded))
-        if len(self._chunks) == self._spec.chunks_per_shard:
+        self._encoded += encoded
+        self._encoded += crc32c(encoded)
+        self._lengths.append(len(encoded) + _CRC_BYTES)
+        if len(self._lengths) == self._spec.chunks_per_shard:
             self._finish_shard()
 
     def _finish_shard(self) -> None:
         index = np.full((self._spec.chunks_per_shard, 2), _MISSING, dtype="<u8")
-        lengths = np.array([len(chunk) for chunk in self._chunks], dtype="<u8")
+        lengths = np.array(self._lengths, dtype="<u8")
         index[: len(lengths), 0] = np.cumsum(lengths) - lengths
         index[: len(lengths), 1] = lengths
         encoded_index = index.tobytes()
-        self._emit(self._shard, b"".join([*self._chunks, encoded_index, crc32c(encoded_index)]))
-        self._chunks = []
+        self._encoded += encoded_index
+        self._encoded += crc32c(encoded_index)
+        self._emit(self._shard, self._encoded)
+        self._encoded = bytearray()
+        self._lengths = []
         self._shard += 1
 
 
@@ -202,7 +214,9 @@ class ShardReader:
         shard, begin = divmod(first, self.spec.chunks_per_shard)
         entries = self._index(shard)[begin:]
         wanted = last - first
-        written = int(np.argmax(entries[:, 0] == _MISSING)) if (entries[:, 0] == _MISSING).any() else len(entries)
+        written = (
+            int(np.argmax(entries[:, 0] == _MISSING)) if (entries[:, 0] == _MISSING).any() else len(entries)
+        )
         if written < wanted:
             raise DamagedStore(f"{self._key(shard)}: a chunk that holds data is missing")
         entries = entries[: min(max(wanted, self._read_ahead), written)]
@@ -213,7 +227,9 @@ class ShardReader:
             raise DamagedStore(f"{self._key(shard)}: bytes {start} to {stop} are missing")
         self._chunks = {}
         for number, (offset, nbytes) in enumerate(entries.tolist(), start=first):
-            decoded = self._decode(data[offset - start : offset - start + nbytes], f"{self._key(shard)} chunk {number}")
+            decoded = self._decode(
+                data[offset - start : offset - start + nbytes], f"{self._key(shard)} chunk {number}"
+            )
             if number >= last - 1:
                 self._chunks[number] = decoded
             if number < last:
