@@ -1,9 +1,9 @@
 """dump-ingest: tensor dumps of training jobs in one queryable Zarr store.
 
-    import ingest
-    store = ingest.open_store("s3://bucket/run.zarr")
-    for tensor in store.tensors(step=9, where="nan_count > 0"):
-        print(tensor.rank, tensor.name, tensor.statistics.nan_count)
+import ingest
+store = ingest.open_store("s3://bucket/run.zarr")
+for tensor in store.tensors(step=9, where="nan_count > 0"):
+    print(tensor.rank, tensor.name, tensor.statistics.nan_count)
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Committed:
         return self._fingerprints.get(key) == fingerprint
 
     def check_again(self, key: StepKey, fingerprint: str) -> bool:
-        """The same, asking the store: another watcher may have committed the step meanwhile."""
+        """Ask the store the same: another watcher may have committed the step meanwhile."""
         found = commit.read(self.objects, key)
         if found is not None:
             self._fingerprints[key] = found.fingerprint

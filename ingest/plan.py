@@ -90,7 +90,8 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
         like.setdefault(entry.array, entry)
     specs = {}
     for path in sorted(nbytes):
-        element = like[path].header.element if like[path].header else None
+        header = like[path].header
+        element = header.element if header else None
         itemsize = element.stored_itemsize if element else 1
         # A small array is one chunk, no larger than what there is to put in.
         chunk = max(min(grid.chunk_nbytes, nbytes[path]) // itemsize, 1)

@@ -1,4 +1,7 @@
-"""The service: watcher, store and submitter wired together. `tick` does it once, `watch` and `ingest` keep on."""
+"""The service: watcher, store and submitter wired together.
+
+`tick` does it once; `watch` and `ingest` keep on.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ingest.layouts.base import Problem
 from ingest.plan import plan_step
 from ingest.submit import Outcome, StepCommitted, StepFailed, Submitter
 from ingest.watch import View, Watcher
-from workers.errors import DumpIngestError, StoreError
+from workers.errors import ClusterError, DumpIngestError, StoreError
 from workers.model import CommitSummary, Origin, StepKey, StoreAddress
 
 #: Steps under way at once; more only wait in memory.
@@ -33,7 +36,14 @@ class StoreTrouble:
     error: StoreError
 
 
-Happening: TypeAlias = Outcome | View | StoreTrouble
+@dataclass(frozen=True, slots=True)
+class ClusterTrouble:
+    """There are no Dask workers to be had; the steps under way wait for them."""
+
+    error: ClusterError
+
+
+Happening: TypeAlias = Outcome | View | StoreTrouble | ClusterTrouble
 Observer: TypeAlias = Callable[[Happening], None]
 
 
@@ -60,6 +70,8 @@ class Service:
     store: StoreAddress
     observers: list[Observer] = field(default_factory=list)
     poll_s: float = 1.0
+    patient: bool = False
+    """Whether to wait for a cluster that is not there, rather than raise."""
     clock: Callable[[], float] = time.monotonic
     view: View | None = None
     _next_look: float = 0.0
@@ -77,9 +89,16 @@ class Service:
         self._take_on()
         if wake is not None and not self.submitter.busy:
             wake(min(_TICK_S, self.poll_s))
-            outcomes = self.submitter.drive(0.0)
-        else:
-            outcomes = self.submitter.drive(min(_TICK_S, self.poll_s))
+        return self._drive()
+
+    def _drive(self) -> list[Outcome]:
+        try:
+            outcomes = self.submitter.drive(_TICK_S if self.submitter.busy else 0.0)
+        except ClusterError as exc:
+            if not self.patient:
+                raise
+            self._tell(ClusterTrouble(exc))
+            return []
         for outcome in outcomes:
             self._note(outcome)
         return outcomes
@@ -126,7 +145,9 @@ class Service:
         report.unchanged = sorted(at_start - committed, key=lambda key: key.order)
         report.problems = self.view.problems
         if self.view.expected_steps:
-            report.missing_steps = tuple(sorted(self.view.expected_steps - {key.step for key in self.view.present}))
+            report.missing_steps = tuple(
+                sorted(self.view.expected_steps - {key.step for key in self.view.present})
+            )
         for key, denied in self.watcher.denied.items():
             report.failures[key] = DumpIngestError(f"{key}: {denied[0]}", hint=denied[0].hint)
 
@@ -155,7 +176,8 @@ class Service:
     def _has_room(self) -> bool:
         busy = self.submitter.busy
         return not busy or (
-            len(busy) < MAX_STEPS_UNDER_WAY and self.submitter.offered_nbytes < self.submitter.limits.inflight_nbytes
+            len(busy) < MAX_STEPS_UNDER_WAY
+            and self.submitter.offered_nbytes < self.submitter.limits.inflight_nbytes
         )
 
     def _offer(self, inspected: Inspected) -> None:
@@ -185,8 +207,7 @@ class Service:
     def _drain(self, drain_s: float) -> None:
         until = self.clock() + drain_s
         while self.submitter.busy and self.clock() < until:
-            for outcome in self.submitter.drive(_TICK_S):
-                self._note(outcome)
+            self._drive()
         self.submitter.cancel()
 
     def _tell(self, happening: Happening) -> None:

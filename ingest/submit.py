@@ -11,10 +11,12 @@ import queue
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import (
     AccessDenied,
+    ClusterError,
     DumpError,
     DumpIngestError,
     SourceChanged,
@@ -82,7 +84,7 @@ class TaskRetried:
     """A task failed and will be submitted again."""
 
     plan: StepPlan
-    reason: str
+    error: DumpIngestError
     attempt: int
     pause_s: float
 
@@ -103,7 +105,7 @@ class _Step:
     plan: StepPlan
     offered_at: float
     receipts: dict[int, Receipt] = field(default_factory=dict)
-    futures: dict[int, Future] = field(default_factory=dict)
+    futures: dict[int, Future[Any]] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
 
 
@@ -111,22 +113,22 @@ class _Step:
 class _Finished:
     key: StepKey
     number: int
-    attempt: int
-    fingerprint: str
-    future: Future
+    future: Future[Any]
 
 
 @dataclass(slots=True)
 class Submitter:
     """Drives steps through Dask. Single-threaded: all methods are called by one thread."""
 
-    client: Client
+    connect: Callable[[], Client]
+    """Returns a connected client; called for the first task, and again when a client is lost."""
     limits: Limits
     clock: Callable[[], float] = time.monotonic
     _steps: dict[StepKey, _Step] = field(default_factory=dict)
     _waiting: list[tuple[float, StepKey, int]] = field(default_factory=list)
     """Tasks to submit: not before when, of which step, which job."""
     _inflight_nbytes: int = 0
+    _client: Client | None = None
     _finished: queue.SimpleQueue[_Finished] = field(default_factory=queue.SimpleQueue)
 
     @property
@@ -147,7 +149,13 @@ class Submitter:
         self._waiting += [(0.0, plan.key, number) for number in numbers]
 
     def drive(self, timeout_s: float) -> list[Outcome]:
-        """Submit what fits, wait up to `timeout_s` for a task to finish, and say what came of it."""
+        """Submit what fits, wait up to `timeout_s` for a task to finish, and say what came of it.
+
+        Raises:
+            ClusterError: there is no scheduler. Everything stays under way; call again later.
+        """
+        if self._steps:
+            self._connected()
         self._submit_waiting()
         outcomes: list[Outcome] = []
         for finished in self._drain(timeout_s):
@@ -164,13 +172,19 @@ class Submitter:
         self._waiting.clear()
         self._inflight_nbytes = 0
 
-    def replace_client(self, client: Client) -> None:
-        """Go on with another client: whatever was in flight is submitted again."""
-        self.client = client
-        for key, step in self._steps.items():
-            self._waiting += [(0.0, key, number) for number in step.futures]
-            step.futures.clear()
-        self._inflight_nbytes = 0
+    def _connected(self) -> Client:
+        """Return a client that works. What was in flight with a lost one is submitted again.
+
+        Raises:
+            ClusterError: there is no scheduler.
+        """
+        if self._client is None or self._client.status in ("closing", "closed"):
+            for key, step in self._steps.items():
+                self._waiting += [(0.0, key, number) for number in step.futures]
+                step.futures.clear()
+            self._inflight_nbytes = 0
+            self._client = self.connect()
+        return self._client
 
     def _drain(self, timeout_s: float) -> Iterator[_Finished]:
         try:
@@ -189,7 +203,9 @@ class Submitter:
             if step is None:
                 continue
             nbytes = self._nbytes(step, number)
-            full = full or (self._inflight_nbytes > 0 and self._inflight_nbytes + nbytes > self.limits.inflight_nbytes)
+            full = full or (
+                self._inflight_nbytes > 0 and self._inflight_nbytes + nbytes > self.limits.inflight_nbytes
+            )
             if full or due > now:
                 later.append((due, key, number))
             else:
@@ -213,25 +229,20 @@ class Submitter:
             else (convert, (plan.jobs[number],))
         )
         # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
-        name = f"{function.__name__}-0{plan.fingerprint[:15]}-{plan.key.rank}-{plan.key.step}-{number}-{attempt}-{time.time_ns()}"
-        future = self.client.submit(function, *arguments, key=name, pure=False)
+        place = f"{plan.key.rank}-{plan.key.step}-{number}-{attempt}-{time.time_ns()}"
+        name = f"{function.__name__}-0{plan.fingerprint[:15]}-{place}"
+        future = self._connected().submit(function, *arguments, key=name, pure=False)
         step.futures[number] = future
-        finished = self._finished
+        future.add_done_callback(partial(self._on_done, plan.key, number))
 
-        def done(future: Future, *, token: tuple[Any, ...] = (plan.key, number, attempt, plan.fingerprint)) -> None:
-            finished.put(_Finished(*token, future))
-
-        future.add_done_callback(done)
+    def _on_done(self, key: StepKey, number: int, future: Future[Any]) -> None:
+        # Called in a thread of the client: only the queue is touched.
+        self._finished.put(_Finished(key, number, future))
 
     def _settle(self, finished: _Finished) -> list[Outcome]:
         step = self._steps.get(finished.key)
         number = finished.number
-        current = (
-            step is not None
-            and step.plan.fingerprint == finished.fingerprint
-            and step.futures.get(number) is finished.future
-        )
-        if step is None or not current:
+        if step is None or step.futures.get(number) is not finished.future:
             return []  # of a step or a client that was given up
         del step.futures[number]
         self._inflight_nbytes -= self._nbytes(step, number)
@@ -256,7 +267,7 @@ class Submitter:
             return StepFailed(step.plan, error)
         pause_s = self.limits.pause_s(attempt)
         self._waiting.append((self.clock() + pause_s, step.plan.key, number))
-        return TaskRetried(step.plan, error.message, attempt, pause_s)
+        return TaskRetried(step.plan, error, attempt, pause_s)
 
     def _drop(self, step: _Step) -> None:
         del self._steps[step.plan.key]
@@ -265,18 +276,21 @@ class Submitter:
             future.cancel()
 
 
-def _result_of(future: Future, plan: StepPlan) -> Receipt | CommitSummary | DumpIngestError:
+def _result_of(future: Future[Any], plan: StepPlan) -> Receipt | CommitSummary | DumpIngestError:
     """Return what a task that has come to its end brought, or why it brought nothing."""
+    from distributed import KilledWorker
     from distributed.client import FutureCancelledError
 
     if future.status == "cancelled":
-        return DumpIngestError(f"{plan.key}: the scheduler lost the task")
+        return ClusterError(f"{plan.key}: the scheduler lost the task")
     try:
         result: Receipt | CommitSummary = future.result(timeout=_GATHER_TIMEOUT_S)
     except DumpIngestError as exc:
         return exc
     except (FutureCancelledError, TimeoutError) as exc:
-        return DumpIngestError(f"{plan.key}: the result of the task was lost ({type(exc).__name__})")
+        return ClusterError(f"{plan.key}: the result of the task was lost ({type(exc).__name__})")
+    except KilledWorker as exc:
+        return ClusterError(f"{plan.key}: every worker that took the task died ({exc.last_worker!r:.100})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
         return DumpIngestError(f"{plan.key}: {type(exc).__name__}: {exc}"[:500])
     return result

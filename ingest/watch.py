@@ -57,7 +57,9 @@ class Watcher:
         self._forget(present)
         pending: dict[StepKey, Listing] = {}
         self._to_examine = []
-        for key, listing in sorted(present.items(), key=lambda item: item[0].order, reverse=self.order == "newest"):
+        for key, listing in sorted(
+            present.items(), key=lambda item: item[0].order, reverse=self.order == "newest"
+        ):
             quiet_for_s = self.clock.quiet_for(listing)
             if is_committed(key, fingerprint(listing.files, self.dump.layout, self.grid)):
                 self._known[key] = listing
@@ -108,4 +110,4 @@ class Watcher:
         self.clock.forget(present)
         for cache in (self._known, self._inspected, self.waiting, self.denied):
             for key in [key for key in cache if key not in present]:
-                del cache[key]  # type: ignore[attr-defined]
+                del cache[key]

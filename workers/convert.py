@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workers import statistics
+from workers import events, statistics
 from workers.digest import new_digest
 from workers.model import MIB, Entry, Receipt, Segment, ShardJob
 from workers.source import OpenFile
@@ -38,11 +38,17 @@ def convert(job: ShardJob) -> Receipt:
         StoreError: the store refused.
     """
     started = time.perf_counter()
-    objects = open_objects(job.store)
-    work = _Conversion(job, objects)
-    for segment in job.segments:
-        work.run(segment)
-    return work.receipt(time.perf_counter() - started)
+    events.emit(events.ConvertStarted(job))
+    try:
+        work = _Conversion(job, open_objects(job.store))
+        for segment in job.segments:
+            work.run(segment)
+    except BaseException as exc:
+        events.emit(events.ConvertFailed(job, exc))
+        raise
+    receipt = work.receipt(time.perf_counter() - started)
+    events.emit(events.Converted(job, receipt))
+    return receipt
 
 
 class _Conversion:

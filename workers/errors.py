@@ -6,6 +6,7 @@ DumpIngestError
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
 │   ├── AccessDenied        files of another user: change the owner or the mode
 │   └── SourceChanged       a file changed while it was read: scan again
+├── ClusterError            no Dask scheduler or workers: retry when they are back
 └── StoreError              the store refused
     ├── StoreDenied         wrong credentials or no permission: do not retry
     ├── StoreUnavailable    worth another attempt
@@ -19,9 +20,12 @@ from typing import Any
 
 
 class DumpIngestError(Exception):
-    """Base of all errors of this project; `hint` is the next step for a human."""
+    """Base of all errors of this project."""
 
     hint = ""
+    """The next step for a human."""
+    reason = "other"
+    """A short name for metrics; the closed set is `REASONS`."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -41,9 +45,13 @@ def _rebuild(cls: type[DumpIngestError], message: str, hint: str) -> DumpIngestE
 class UsageError(DumpIngestError):
     """The request cannot be carried out as it was made."""
 
+    reason = "usage"
+
 
 class DumpError(DumpIngestError):
     """The dump is bad; another attempt will not help."""
+
+    reason = "dump"
 
 
 class UnreadableTensor(DumpError):
@@ -53,6 +61,7 @@ class UnreadableTensor(DumpError):
 class AccessDenied(DumpError, PermissionError):
     """Dump files belong to another user."""
 
+    reason = "access_denied"
     hint = (
         "MindSpore writes files as 0400 and directories as 0700: run dump-ingest as the training "
         "user, or give it read access (for instance: setfacl -R -m u:USER:rX DUMP)."
@@ -62,7 +71,14 @@ class AccessDenied(DumpError, PermissionError):
 class SourceChanged(DumpError):
     """A file of the dump changed or vanished between planning and reading."""
 
+    reason = "source_changed"
     hint = "The directory is scanned again and the step is planned anew."
+
+
+class ClusterError(DumpIngestError):
+    """The Dask cluster did not do the work: out of reach, restarted, or a worker died."""
+
+    reason = "cluster"
 
 
 class StoreError(DumpIngestError):
@@ -72,6 +88,7 @@ class StoreError(DumpIngestError):
 class StoreDenied(StoreError, PermissionError):
     """The store does not accept these credentials, or they may not do this."""
 
+    reason = "store_denied"
     hint = (
         "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL (or the profile or role) in the "
         "environment of this process and of the Dask workers; for a directory, its owner and mode."
@@ -81,14 +98,33 @@ class StoreDenied(StoreError, PermissionError):
 class StoreUnavailable(StoreError):
     """The store did not answer, or answered with a passing error."""
 
+    reason = "store_unavailable"
     hint = "Nothing half done is visible; run the same command again when the store is back."
 
 
 class StoreFormatError(StoreError):
     """The store has a format that this version does not read."""
 
+    reason = "store_format"
+
 
 class DamagedStore(StoreError):
     """The bytes read back are not the bytes written."""
 
+    reason = "damaged_store"
     hint = "Keep the source dump and run `dump-ingest verify` on this store."
+
+
+#: All values of `DumpIngestError.reason`, for metrics that must exist before the first failure.
+REASONS = (
+    "access_denied",
+    "cluster",
+    "damaged_store",
+    "dump",
+    "other",
+    "source_changed",
+    "store_denied",
+    "store_format",
+    "store_unavailable",
+    "usage",
+)

@@ -5,11 +5,12 @@ Idempotent, and the last write of a step is the one that makes it visible.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from workers import paths
+from workers import events, paths
 from workers.errors import DumpIngestError
 from workers.model import CommitSummary, Entry, Kind, Receipt, StepPlan
 from workers.store import commit, metadata, tables
@@ -26,6 +27,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     Raises:
         StoreError: the store refused; the step is not visible, or still in its previous generation.
     """
+    started = time.perf_counter()
     if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
         # A programming error, and one that would lose data: refuse rather than commit.
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
@@ -35,10 +37,16 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
     if any(path.startswith("tensors/") for path in ends):
         nodes["tensors"] = metadata.group()
-    nodes.update((spec.path, metadata.packed_array(spec, ends[spec.path])) for spec in plan.arrays if ends.get(spec.path))
+    nodes.update(
+        (spec.path, metadata.packed_array(spec, ends[spec.path]))
+        for spec in plan.arrays
+        if ends.get(spec.path)
+    )
     stored = {key: size for receipt in receipts for key, size in receipt.stored.items()}
     stored.update((key, len(data)) for key, data in chunks.items())
-    summary = _summarise(plan, receipts, built, stored_bytes=sum(stored.values()), objects=len(stored) + len(nodes) + 1)
+    summary = _summarise(
+        plan, receipts, built, stored_bytes=sum(stored.values()), objects=len(stored) + len(nodes) + 1
+    )
     commit.write(
         open_objects(plan.store),
         summary,
@@ -52,6 +60,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
             "problems": _problems(plan, built),
         },
     )
+    events.emit(events.Published(summary, time.perf_counter() - started))
     return summary
 
 
@@ -133,7 +142,8 @@ def _summarise(
     is_tensor = kinds == Kind.TENSOR
     quarantined = int(np.count_nonzero(kinds == Kind.QUARANTINED))
     nan, pos_inf, neg_inf = (
-        np.nan_to_num(built.statistic(name)[is_tensor]) for name in ("nan_count", "pos_inf_count", "neg_inf_count")
+        np.nan_to_num(built.statistic(name)[is_tensor])
+        for name in ("nan_count", "pos_inf_count", "neg_inf_count")
     )
     return CommitSummary(
         key=plan.key,

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from workers import paths
 from workers.errors import AccessDenied, DumpError, SourceChanged
@@ -40,7 +41,7 @@ class OpenFile:
             os.close(self._fd)
             raise
 
-    def __enter__(self) -> OpenFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,7 +74,7 @@ class OpenFile:
         while True:
             piece = buffer[: min(left, len(buffer))]
             # Header and payload of a small file arrive in one system call.
-            wanted = [found, piece] if position == 0 else [piece]
+            wanted: list[bytearray | memoryview] = [found, piece] if position == 0 else [piece]
             self._read(wanted, position)
             if position == 0 and found != header:
                 raise SourceChanged(f"{self._where}: {self._source.path} has another header now")
@@ -92,7 +93,7 @@ class OpenFile:
         # A short read is rare (2 GiB limit, network file systems): go on by hand.
         for part in buffers:
             view = memoryview(part)
-            while len(view):
+            while view:
                 n = os.preadv(self._fd, [view], position)
                 if n == 0:
                     raise SourceChanged(f"{self._where}: {self._source.path} ended at byte {position}")

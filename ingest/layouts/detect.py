@@ -33,13 +33,13 @@ def find_dump(directory: Path) -> Dump:
     if not found:
         raise UsageError(
             f"{directory}: no dump of a known layout",
-            hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}. If the job has not begun "
-            "to dump yet, use `dump-ingest watch`, which waits for it.",
+            hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}. If the job has not "
+            "begun to dump yet, use `dump-ingest watch`, which waits for it.",
         )
     if len(found) > 1:
         names = ", ".join(str(path) for path in found[:4])
         raise UsageError(
-            f"{directory} holds {len(found)} dumps: {names}{', ...' if len(found) > 4 else ''}",  # noqa: PLR2004
+            f"{directory} holds {len(found)} dumps: {names}{', ...' if len(found) > 4 else ''}",
             hint="Their ranks and steps would collide: ingest each into a store of its own.",
         )
     return MindSporeDump(found[0])

@@ -1,10 +1,12 @@
 """Family A: MindSpore synchronous dumps, versions 1.3 to 2.10.
 
-    {dump}/rank_{r}/{net}/{graph}/{iteration}/{op_type}.{op_name}.{task}.{stream}.{time}.{io}.{slot}.{format}[.{dtype}].npy
-    {dump}/rank_{r}/{net}/{graph}/constants/...        {dump}/rank_{r}/{graphs,execution_order,.dump_metadata}/...
+    rank_{r}/{net}/{graph}/{iteration}/
+        {op_type}.{op_name}.{task}.{stream}.{time}.{io}.{slot}.{format}[.{dtype}].npy
+    rank_{r}/{net}/{graph}/constants/...
+    rank_{r}/{graphs,execution_order,.dump_metadata}/...
 
-All graphs of one rank and iteration make one step. What stands in a rank but in no iteration are its run files;
-files beside the `rank_*` directories belong to the run files of the lowest rank.
+All graphs of one rank and iteration make one step. What stands in a rank but in no iteration are its run
+files; files beside the `rank_*` directories belong to the run files of the lowest rank.
 """
 
 from __future__ import annotations
@@ -149,7 +151,11 @@ class MindSporeDump:
         if run.files or run.problems:
             run.files.sort(key=lambda file: file.path)
             yield Listing(
-                StepKey(rank, None), tuple(run.files), run.newest_change, later_begun=False, problems=tuple(run.problems)
+                StepKey(rank, None),
+                tuple(run.files),
+                run.newest_change,
+                later_begun=False,
+                problems=tuple(run.problems),
             )
 
     def _find_iterations(self, run: Walk, rank_directory: str) -> dict[int, list[str]]:
@@ -225,16 +231,16 @@ class MindSporeDump:
             text = (self.root / directory / "mapping.csv").read_text("utf-8", "surrogateescape")
         except OSError:
             return {}
-        return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) == 2}  # noqa: PLR2004
+        return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) == 2}
 
 
 def _net_and_graph(directory: str) -> tuple[str, str]:
     parts = directory.split("/")  # rank_{r}/{net}/{graph}/{iteration}[/...]
-    return (parts[1], parts[2]) if len(parts) > 3 else ("", "")  # noqa: PLR2004
+    return (parts[1], parts[2]) if len(parts) > 3 else ("", "")
 
 
 def _with_occurrences(names: dict[str, TensorName | None]) -> dict[str, TensorName | None]:
-    """Number the dumps of one op and slot in order of time: loops dump it several times a step."""
+    """Count the dumps of one op and slot in order of time: loops dump it several times a step."""
     count: dict[tuple[str, ...], int] = {}
     numbered = dict(names)
     in_time = sorted(((n.timestamp, path, n) for path, n in names.items() if n), key=lambda item: item[:2])

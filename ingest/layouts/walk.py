@@ -28,7 +28,9 @@ class Walk:
             with os.scandir(self.root / directory) as found:
                 return sorted(found, key=lambda entry: entry.name)
         except PermissionError:
-            self.problems.append(Problem(directory or ".", "permission denied", AccessDenied.hint, denied=True))
+            self.problems.append(
+                Problem(directory or ".", "permission denied", AccessDenied.hint, denied=True)
+            )
         except FileNotFoundError:
             pass  # removed or renamed since its parent was listed; the next scan will see
         except OSError as exc:
@@ -59,8 +61,12 @@ class Walk:
             return
         if not stat.S_ISREG(found.st_mode):
             kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
-            self.problems.append(Problem(path, f"is {kind}; it is not followed", "Copy its target into the dump."))
+            self.problems.append(
+                Problem(path, f"is {kind}; it is not followed", "Copy its target into the dump.")
+            )
             return
-        self.files.append(SourceFile(path, found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IWUSR)))
+        self.files.append(
+            SourceFile(path, found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IWUSR))
+        )
         # ctime too: tools that copy restore the modification time, but cannot set this one.
         self.newest_change = max(self.newest_change, found.st_mtime, found.st_ctime)

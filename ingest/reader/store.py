@@ -44,7 +44,9 @@ def open_store(url: str, **storage_options: Any) -> DumpStore:
     """
     objects = open_objects(resolve(url, storage_options))
     if commit.read_root(objects) is None:
-        raise StoreFormatError(f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` make one.")
+        raise StoreFormatError(
+            f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` make one."
+        )
     return DumpStore(objects)
 
 
@@ -95,7 +97,7 @@ class DumpStore:
         return self._steps[key]
 
     def select(self, rank: Choice = None, step: Choice = None) -> list[Step]:
-        """Return the committed steps of these ranks and steps; all where None. No run files if `step` is given.
+        """Return the committed steps of these ranks and steps; all where None. With `step`, no run files.
 
         Raises:
             UsageError: a rank or step that was asked for is not in the store.
@@ -233,7 +235,9 @@ class Step:
         for row in sorted(rows, key=lambda row: (array[row], offset[row])):
             reader, first, itemsize = self._place(row, readers, read_ahead=_READ_AHEAD)
             size = int(self.tables.number("size")[row])
-            pieces = iter(()) if reader is None else reader.pieces(first, first + size, piece_nbytes // itemsize)
+            pieces = (
+                iter(()) if reader is None else reader.pieces(first, first + size, piece_nbytes // itemsize)
+            )
             yield row, pieces
 
     def _place(
@@ -255,15 +259,23 @@ class Step:
                 spec = metadata.packed_spec(path, document)
             except (KeyError, TypeError, ValueError) as exc:
                 raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
-            readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec, read_ahead=read_ahead)
+            readers[path] = ShardReader(
+                self.objects, f"{self.commit.prefix}/{path}", spec, read_ahead=read_ahead
+            )
         return readers[path], first, readers[path].spec.itemsize
 
     def _columns(self) -> dict[str, Any]:
         found: dict[str, Any] = {name: self.tables.label(name) for name in tables.LABELS}
         found |= {name: self.tables.number(name) for name in tables.NUMBERS}
         found |= {name: self.tables.statistic(name) for name in FIELDS}
-        names: npt.NDArray[Any] = np.array([Tensor(self, row).name for row in range(len(self.tables.labels))], object)
-        return found | {"rank": self.key.rank, "step": -1 if self.key.step is None else self.key.step, "name": names}
+        names: npt.NDArray[Any] = np.array(
+            [Tensor(self, row).name for row in range(len(self.tables.labels))], object
+        )
+        return found | {
+            "rank": self.key.rank,
+            "step": -1 if self.key.step is None else self.key.step,
+            "name": names,
+        }
 
 
 @lru_cache(maxsize=64)

@@ -51,7 +51,7 @@ class Tensor:
 
     @property
     def name(self) -> str:
-        """Operator type, operator name, input or output, slot; and the occurrence, where it is dumped repeatedly."""
+        """Operator type and name, input or output, slot; and the occurrence, where a loop repeats it."""
         repeated = f"#{self.occurrence}" if self.occurrence else ""
         return f"{self.op_type}.{self.op_name}.{self.io}.{self.slot}{repeated}"
 
@@ -124,7 +124,7 @@ class Tensor:
     @property
     def digest(self) -> str:
         """XXH3-128 of the payload as it was dumped, in hexadecimal. Equal digest, equal bytes."""
-        return self._step.tables.digest[self.row].tobytes().hex()
+        return bytes(self._step.tables.digest[self.row]).hex()
 
     @property
     def source(self) -> str:
@@ -147,7 +147,8 @@ class Tensor:
         payload = self._step.read(self.row)
         if verify and digest(payload).hex() != self.digest:
             raise DamagedStore(f"{self._step.key}: {self.name}: the digest does not match")
-        return self._shaped(np.frombuffer(payload, self._dtype()), self.shape)
+        flat: npt.NDArray[Any] = np.frombuffer(payload, self._dtype())
+        return self._shaped(flat, self.shape)
 
     def dask(self) -> dask.array.Array:
         """Return the tensor as a dask array that reads only the ranges it needs, when it needs them."""
@@ -155,7 +156,8 @@ class Tensor:
 
         shape = self.shape
         if math.prod(shape) == 0 or not shape:
-            return da.from_array(self.read(), chunks=shape)
+            small: dask.array.Array = da.from_array(self.read(), chunks=shape)
+            return small
         # Blocks along the slowest axis are contiguous in the store.
         axis = len(shape) - 1 if self._number("fortran_order") else 0
         row_nbytes = self.nbytes // shape[axis]
@@ -168,7 +170,8 @@ class Tensor:
             )
             for begin, end in _spans(shape[axis], rows)
         ]
-        return da.concatenate(blocks, axis=axis)
+        whole: dask.array.Array = da.concatenate(blocks, axis=axis)
+        return whole
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the first and the last `count` elements, flat, in the order of the dump."""
@@ -239,11 +242,11 @@ def _spans(length: int, step: int) -> Iterator[tuple[int, int]]:
 
 
 def _delayed_block(tensor: Tensor, axis: int, begin: int, end: int) -> Any:
-    import dask
+    from dask.delayed import delayed
 
     # The tensor itself is not pickled into the graph: only where it is.
     reference = (tensor._step.address, tensor._step.key, tensor._step.fingerprint, tensor.row)  # noqa: SLF001
-    return dask.delayed(_read_block, pure=True)(reference, axis, begin, end)
+    return delayed(_read_block, pure=True)(reference, axis, begin, end)
 
 
 def _read_block(reference: tuple[Any, ...], axis: int, begin: int, end: int) -> npt.NDArray[Any]:

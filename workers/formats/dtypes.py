@@ -59,7 +59,7 @@ class ElementType:
         return self.itemsize if self.is_native else 1
 
     def to_numpy(self) -> AnyDType:
-        """The numpy dtype with which the payload bytes can be viewed."""
+        """Return the numpy dtype with which the payload bytes can be viewed."""
         dtype = _EXTENDED.get(self.name) or _numpy_dtype(self.name)
         return dtype.newbyteorder(">") if self.big_endian else dtype
 

@@ -6,7 +6,6 @@ One class over fsspec. Every failure leaves as a `StoreError`, so callers never 
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -96,6 +95,14 @@ class ObjectStore:
             except FileNotFoundError:
                 return None
 
+    def delete(self, key: str) -> None:
+        """Remove one object; nothing happens when there is none."""
+        with self._wrapped("delete", key):
+            try:
+                self._fs.rm_file(self._path(key))
+            except FileNotFoundError:
+                return
+
     def children(self, prefix: str = "") -> list[str]:
         """Return the names one level below `prefix`, sorted; empty when there is nothing."""
         with self._wrapped("list", prefix):
@@ -126,7 +133,7 @@ class ObjectStore:
         try:
             with temporary.open("wb") as file:
                 file.write(data)
-            os.replace(temporary, path)
+            temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

@@ -169,7 +169,7 @@ class ShardReader:
     """
 
     def __init__(self, objects: ObjectStore, prefix: str, spec: ArraySpec, *, read_ahead: int = 0) -> None:
-        """Read the array whose shards are at `{prefix}/c/{number}`, `read_ahead` chunks more than asked for."""
+        """Read the shards at `{prefix}/c/{number}`, `read_ahead` chunks more than asked for."""
         self._objects = objects
         self._prefix = prefix
         self.spec = spec

@@ -10,15 +10,15 @@ import numpy as np
 from zarr.core.dtype.common import DataTypeValidationError, HasEndianness, HasItemSize
 from zarr.core.dtype.wrapper import ZDType
 
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
     """`bfloat16`, the upper half of a float32, under the name that TensorStore and zarrs use.
 
-    Extension data type "bfloat16" of zarr-extensions; backed by `ml_dtypes.bfloat16`. Its fill value is
-    a number, `"NaN"`, `"Infinity"`, `"-Infinity"`, or the bits as `"0x7fc0"`. Zarr format 2 has no name for it.
+    Extension data type "bfloat16" of zarr-extensions; backed by `ml_dtypes.bfloat16`. Its fill value is a
+    number, `"NaN"`, `"Infinity"`, `"-Infinity"`, or the bits as `"0x7fc0"`. Zarr format 2 has no name for it.
     """
 
     dtype_cls: ClassVar[Any] = type(_BFLOAT16)
@@ -27,7 +27,7 @@ class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
     @property
     def item_size(self) -> int:
         """Bytes per element."""
-        return _BFLOAT16.itemsize
+        return int(_BFLOAT16.itemsize)
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
@@ -52,7 +52,7 @@ class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
 
     def to_json(self, zarr_format: Any) -> Any:
         """Return the name of the type as it stands in array metadata."""
-        if zarr_format != 3:  # noqa: PLR2004
+        if zarr_format != 3:
             raise DataTypeValidationError("Zarr format 2 has no bfloat16")
         return self._zarr_v3_name
 

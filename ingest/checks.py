@@ -1,0 +1,100 @@
+"""The checks of `dump-ingest doctor`: each answers one question with what to do about a no."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingest import __version__
+from ingest.settings import Loaded, Settings
+from workers.errors import AccessDenied, DumpIngestError, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The answer to one question."""
+
+    check: str
+    ok: bool
+    detail: str
+    hint: str = ""
+
+
+def run_checks(loaded: Loaded, dump: Path | None) -> list[Check]:
+    """Check software, settings, and, where they are named, dump, store and scheduler."""
+    software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
+    results = [Check("software", ok=True, detail=software), _settings(loaded)]
+    if dump is not None:
+        results.append(_guarded("dump", lambda: _dump(dump)))
+    if loaded.settings.store is not None:
+        results.append(_guarded("store", lambda: _store(loaded.settings)))
+    if loaded.settings.scheduler is not None:
+        results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
+    return results
+
+
+def _guarded(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name, ok=True, detail=check())
+    except DumpIngestError as exc:
+        return Check(name, ok=False, detail=exc.message, hint=exc.hint)
+
+
+def _settings(loaded: Loaded) -> Check:
+    if loaded.unknown_variables:
+        names = ", ".join(loaded.unknown_variables)
+        return Check(
+            "settings", ok=False, detail=f"no settings: {names}", hint="See `dump-ingest config schema`."
+        )
+    given = sum(1 for origin in loaded.origins.values() if origin != "default")
+    return Check("settings", ok=True, detail=f"valid, {given} of {len(loaded.origins)} given")
+
+
+def _dump(directory: Path) -> str:
+    from ingest.layouts.detect import find_dump
+
+    dump = find_dump(directory)
+    scan = dump.scan({})
+    denied = [
+        p for p in (*scan.problems, *(p for listing in scan.listings for p in listing.problems)) if p.denied
+    ]
+    if denied:
+        raise AccessDenied(f"{len(denied)} unreadable, first: {denied[0]}")
+    # A few are enough: the files of a dump all have the same owner and mode.
+    for listing in scan.listings[:8]:
+        for file in listing.files[-1:]:
+            if not os.access(dump.root / file.path, os.R_OK):
+                raise AccessDenied(f"{file.path}: permission denied")
+    steps = [listing.key for listing in scan.listings if listing.key.step is not None]
+    ranks = {key.rank for key in steps}
+    nbytes = sum(listing.nbytes for listing in scan.listings)
+    return f"{dump.layout} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+
+
+def _store(settings: Settings) -> str:
+    from workers.store import commit
+    from workers.store.objects import open_objects, resolve
+
+    objects = open_objects(resolve(settings.store or "", settings.store_options))
+    root = commit.read_root(objects)
+    key = f".doctor-{uuid.uuid4().hex}"
+    payload = os.urandom(64)
+    objects.put(key, payload)
+    if objects.get(key) != payload:
+        raise StoreError(f"{settings.store}: an object did not come back as it was written")
+    objects.delete(key)
+    state = "no store there yet" if root is None else f"store format {root['format_version']}"
+    return f"{settings.store}: writable, {state}"
+
+
+def _scheduler(settings: Settings) -> str:
+    from ingest.cluster import Cluster
+
+    with Cluster(settings) as cluster:
+        workers = cluster.connect().scheduler_info()["workers"]
+    threads = sum(worker["nthreads"] for worker in workers.values())
+    return f"{settings.scheduler}: {len(workers)} workers, {threads} threads"

@@ -1,0 +1,137 @@
+"""What the commands share: options, exit codes, tables and JSON. stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+err = Console(stderr=True, highlight=False)
+out = Console(highlight=False)
+
+ConfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="YAML file of settings (see `config schema`)."),
+]
+StoreOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store", "-s", metavar="URL", help="The store: a directory, or a URL such as s3://bucket/run.zarr."
+    ),
+]
+StoreArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STORE",
+        help="The store: a directory or URL. Default: the `store` setting.",
+        show_default=False,
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+RankOption: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Option("--rank", "-r", min=0, help="Only this rank; may be repeated.", show_default=False),
+]
+StepOption: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Option("--step", "-n", min=0, help="Only this step; may be repeated.", show_default=False),
+]
+
+
+def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Print an object, or an array of flat objects, one a line. NaN and infinities become null."""
+    if isinstance(answer, Mapping):
+        sys.stdout.write(_dumps(answer) + "\n")
+        return
+    rows = ",\n ".join(_dumps(row) for row in answer)
+    sys.stdout.write(f"[{rows}]\n")
+
+
+def _dumps(row: Mapping[str, Any]) -> str:
+    return json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), title: str = ""
+) -> None:
+    """Print a table to stdout, as wide as its content where stdout is no terminal."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    console = out if out.is_terminal else Console(highlight=False, width=1000)
+    console.print(table)
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def number(value: float | None) -> str:
+    """Write a statistic in few characters."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.6g}"
+
+
+def step_name(step: int | None) -> str:
+    """Write a step; what belongs to none is `run`."""
+    return "run" if step is None else str(step)
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that the first SIGINT or SIGTERM sets; the second ends the process at once."""
+    stop = threading.Event()
+
+    def handle(_signal: int, _frame: object) -> None:
+        if stop.is_set():
+            sys.exit(EXIT_INTERRUPTED)
+        stop.set()
+
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, handle)
+    return stop
+
+
+def the_store(store: str | None, config: Path | None) -> Any:
+    """Open the store that was named, or else the one of the settings.
+
+    Raises:
+        UsageError: there is no name in either.
+    """
+    from ingest import open_store
+    from ingest.settings import load
+    from workers.errors import UsageError
+
+    settings = load(config, store=store).settings
+    if settings.store is None:
+        raise UsageError(
+            "no store", hint="Name it, or set DUMP_INGEST_STORE or `store` in the settings file."
+        )
+    return open_store(settings.store, **settings.store_options)

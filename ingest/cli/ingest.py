@@ -1,0 +1,207 @@
+"""`dump-ingest ingest`: take one dump into a store, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+from ingest.cli.common import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PARTLY,
+    ConfigOption,
+    JsonOption,
+    StoreOption,
+    err,
+    human_bytes,
+    print_json,
+    print_table,
+    step_name,
+    stop_on_signals,
+)
+
+if TYPE_CHECKING:
+    from ingest.service import Happening, Report
+    from workers.model import CommitSummary
+
+NAME = "ingest"
+#: A dump that somebody points at is usually finished: silence is shorter than for `watch`.
+_QUIET_S = 2.0
+_MAX_ROWS = 24
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", help="Dask scheduler (tcp://host:8786) or scheduler file. Default: own workers."
+    ),
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Worker processes, without --scheduler.")]
+QuietOption = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="How long the last step must not have changed."),
+]
+
+
+def command(
+    dump: Annotated[Path, typer.Argument(help="The directory that holds rank_0, rank_1, ...")],
+    store: StoreOption = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    quiet: QuietOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a dump into a store, and say what was in it.
+
+    Steps that are in the store already are left alone; run it again after anything went wrong.
+
+    [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
+    """
+    from ingest.cli.wiring import load_settings, open_service
+    from ingest.layouts.detect import find_dump
+
+    loaded = load_settings(config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet)
+    settings = loaded.settings
+    if loaded.origins["quiet_s"] == "default":
+        settings = settings.model_copy(
+            update={"quiet_s": _QUIET_S, "settle_s": min(settings.settle_s, _QUIET_S)}
+        )
+    stop = stop_on_signals()
+    with open_service(find_dump(dump), settings) as service, _Progress() as progress:
+        service.observers.append(progress.observe)
+        report = service.ingest(stop)
+    if json:
+        from ingest.reader.rows import summary_row
+
+        print_json([summary_row(summary) for summary in sorted(report.commits, key=lambda s: s.key.order)])
+    else:
+        _print_report(report, settings.store or "")
+    _complain(report)
+    if stop.is_set():
+        err.print("Interrupted. What is committed stays; run the same command again for the rest.")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if report.failures:
+        raise typer.Exit(EXIT_PARTLY if report.commits or report.unchanged else EXIT_FAILED)
+    if any(summary.status != "complete" for summary in report.commits):
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _print_report(report: Report, store: str) -> None:
+    commits = sorted(report.commits, key=lambda summary: summary.key.order)
+    if report.unchanged:
+        count = sum(1 for key in report.unchanged if key.step is not None)
+        err.print(f"{count} steps were in the store already, unchanged.")
+    if not commits:
+        return
+    shown = commits if len(commits) <= _MAX_ROWS else [s for s in commits if _is_special(s)][:_MAX_ROWS]
+    rows = [_row(f"{s.key.rank}", step_name(s.key.step), s.status, [s]) for s in shown]
+    if len(shown) < len(commits):
+        rest = [summary for summary in commits if summary not in shown]
+        rows.append(_row("", f"{len(rest)} more", "", rest))
+    rows.append(_row("all", str(len({s.key.step for s in commits} - {None})), _worst(commits), commits))
+    numbers = ("tensors", "files", "source", "stored", "copies", "NaN", "Inf", "problems")
+    print_table(("rank", "step", "status", *numbers), rows, right=numbers)
+    if any(summary.anomalous_tensors for summary in commits):
+        condition = "nan_count + pos_inf_count + neg_inf_count > 0"
+        err.print(f"\nNaN and Inf:  dump-ingest find {store} --where '{condition}'", soft_wrap=True)
+
+
+def _is_special(summary: CommitSummary) -> bool:
+    return summary.status != "complete" or bool(summary.anomalous_tensors)
+
+
+def _worst(commits: list[CommitSummary]) -> str:
+    return "partial" if any(summary.status == "partial" for summary in commits) else "complete"
+
+
+def _row(rank: str, step: str, status: str, commits: list[CommitSummary]) -> list[str]:
+    def total(field: str) -> int:
+        return sum(getattr(summary, field) for summary in commits)
+
+    return [
+        rank,
+        step,
+        status,
+        str(total("tensors")),
+        str(total("files")),
+        human_bytes(total("raw_bytes")),
+        human_bytes(total("stored_bytes")),
+        str(total("duplicates")),
+        str(total("nan_count")),
+        str(total("pos_inf_count") + total("neg_inf_count")),
+        str(total("quarantined") + total("unparsed")),
+    ]
+
+
+def _complain(report: Report) -> None:
+    from ingest.cli.app import report as report_error
+
+    for problem in report.problems:
+        err.print(
+            f"[yellow]problem:[/] {problem}" + (f" ({problem.hint})" if problem.hint else ""), soft_wrap=True
+        )
+    for summary in report.commits:
+        if summary.status != "complete" or summary.unparsed:
+            err.print(
+                f"[yellow]problem:[/] {summary.key}: {summary.quarantined} files quarantined, "
+                f"{summary.unparsed} with names that are not understood; "
+                "`dump-ingest ls STORE --problems` names them",
+                soft_wrap=True,
+            )
+    if report.missing_steps:
+        shown = ", ".join(map(str, report.missing_steps[:20]))
+        err.print(f"[yellow]note:[/] the dump's configuration asks for steps that no rank has (yet): {shown}")
+    for error in report.failures.values():
+        report_error(error)
+
+
+class _Progress:
+    """A progress bar on stderr, where that is a terminal."""
+
+    def __init__(self) -> None:
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[files]} files"),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=err,
+            disable=not err.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("listing", total=None, files=0)
+        self._done_bytes = self._done_files = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def observe(self, happening: Happening) -> None:
+        """Move the bar."""
+        from ingest.submit import JobConverted, TaskRetried
+        from ingest.watch import View
+
+        match happening:
+            case View():
+                pending = sum(listing.nbytes for listing in happening.pending.values())
+                self._bar.update(self._task, total=max(pending, self._done_bytes), description="ingesting")
+            case JobConverted(receipt=receipt):
+                self._done_bytes += receipt.bytes_read
+                self._done_files += len(receipt.rows)
+                self._bar.update(self._task, completed=self._done_bytes, files=self._done_files)
+            case TaskRetried(error=error):
+                err.print(f"[yellow]retrying:[/] {error.message}", soft_wrap=True)

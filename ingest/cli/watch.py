@@ -1,0 +1,86 @@
+"""`dump-ingest watch`: beside a running job, until told to stop."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ingest.cli.common import ConfigOption, StoreOption, stop_on_signals
+from ingest.cli.ingest import QuietOption, SchedulerOption, WorkersOption
+
+if TYPE_CHECKING:
+    from ingest.layouts.base import Dump
+
+NAME = "watch"
+
+
+def command(
+    dump: Annotated[Path, typer.Argument(help="The directory that holds, or will hold, rank_0, rank_1, ...")],
+    store: StoreOption = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    quiet: QuietOption = None,
+    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics.")] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take each step of a running job into the store as soon as it is complete.
+
+    SIGTERM finishes what is under way and exits with 0; a second one exits at once. After a crash, start it
+    again: the store knows what is done.
+
+    [bold]dump-ingest watch /data/dump --store s3://bucket/run.zarr --metrics 0.0.0.0:9108[/]
+    """
+    import structlog
+    from prometheus_client import CollectorRegistry
+
+    from ingest.cli.wiring import load_settings, open_service
+    from ingest.logs import ServiceLog, configure
+    from ingest.metrics import WatcherMetrics, serve
+    from ingest.wake import waker
+    from workers.errors import UsageError
+
+    settings = load_settings(
+        config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet, metrics=metrics
+    ).settings
+    configure(settings.log_level, settings.log_format)
+    log = structlog.get_logger("dump_ingest")
+    stop = stop_on_signals()
+    registry = CollectorRegistry()
+    seen = WatcherMetrics(registry)
+    if settings.metrics:
+        try:
+            serve(registry, settings.metrics)
+        except OSError as exc:
+            raise UsageError(
+                f"cannot serve /metrics at {settings.metrics}: {exc.strerror}",
+                hint="Choose another --metrics HOST:PORT.",
+            ) from exc
+    found = _wait_for_dump(dump, stop, settings.poll_s, log)
+    if found is None:
+        return
+    with open_service(found, settings, patient=True) as service:
+        service.observers += [seen.observe, ServiceLog().observe]
+        log.info("watching", dump=str(found.root), layout=found.layout, store=settings.store)
+        with waker(found.root, service.look_soon):
+            service.watch(stop, drain_s=settings.drain_s)
+        log.info("stopped")
+
+
+def _wait_for_dump(directory: Path, stop: threading.Event, poll_s: float, log: Any) -> Dump | None:
+    """Return the dump once there is one; None when told to stop before."""
+    from ingest.layouts.detect import find_dump
+    from workers.errors import DumpIngestError
+
+    said = ""
+    while not stop.is_set():
+        try:
+            return find_dump(directory)
+        except DumpIngestError as exc:
+            if exc.message != said:
+                log.warning("waiting_for_dump", reason=exc.message)
+            said = exc.message
+        stop.wait(poll_s)
+    return None

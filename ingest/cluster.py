@@ -1,0 +1,122 @@
+"""The Dask cluster: somebody else's, or worker processes of our own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ingest.settings import Settings
+from workers.errors import ClusterError
+from workers.plugin import IngestPlugin
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster
+
+_log = logging.getLogger(__name__)
+_MAX_OWN_WORKERS = 8
+#: Defaults that suit tasks which hold no results and may lose their worker.
+_DASK_DEFAULTS = {
+    "distributed.comm.retry.count": 3,
+    "distributed.scheduler.allowed-failures": 3,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+}
+
+
+class Cluster:
+    """Connects to the scheduler that the settings name, or starts workers when they are first needed.
+
+    A context manager; what it has started ends with it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Remember where to connect; nothing is started yet."""
+        self._settings = settings
+        self._local: LocalCluster | None = None
+        self._client: Client | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> Client:
+        """Return a new client with at least one worker behind it.
+
+        Raises:
+            ClusterError: the scheduler or its workers are not there.
+        """
+        import dask
+        from distributed import Client
+
+        dask.config.set({**_DASK_DEFAULTS, **self._settings.dask})
+        if self._client is not None:
+            self._client.close(timeout=1)
+        try:
+            self._client = Client(**self._address(), timeout=self._settings.scheduler_timeout_s)
+            self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
+        except (OSError, TimeoutError, ValueError) as exc:
+            raise ClusterError(self._complaint(exc), hint=_HINT) from exc
+        if self._local is None:
+            self._check_versions(self._client)
+        self._client.register_plugin(IngestPlugin())
+        return self._client
+
+    def close(self) -> None:
+        """Disconnect, and end the workers that were started here."""
+        if self._client is not None:
+            self._client.close(timeout=5)
+            self._client = None
+        if self._local is not None:
+            self._local.close(timeout=5)
+            self._local = None
+
+    def _address(self) -> dict[str, Any]:
+        scheduler = self._settings.scheduler
+        if scheduler is None:
+            return {"address": self._own()}
+        if "://" not in scheduler and Path(scheduler).is_file():
+            return {"scheduler_file": scheduler}
+        return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
+
+    def _own(self) -> LocalCluster:
+        from distributed import LocalCluster
+
+        if self._local is None:
+            workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
+                self._local = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    dashboard_address=None,
+                    worker_dashboard_address="127.0.0.1:0",
+                    silence_logs=logging.CRITICAL,
+                )
+        return self._local
+
+    def _check_versions(self, client: Client) -> None:
+        try:
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                client.get_versions(check=True)
+        except ValueError as exc:
+            raise ClusterError(f"versions differ: {exc}", hint="Use one image for all roles.") from exc
+        for warning in found:
+            _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
+
+    def _complaint(self, exc: BaseException) -> str:
+        where = self._settings.scheduler or "workers of its own"
+        reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
+        timeout_s = self._settings.scheduler_timeout_s
+        return f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
+
+
+_HINT = (
+    "Start one (`dask scheduler`, `dask worker`), correct --scheduler, or leave it out to use this machine."
+)

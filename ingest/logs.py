@@ -1,0 +1,105 @@
+"""Logs: one line per event, to stderr; readable on a terminal, JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ingest.service import ClusterTrouble, Happening, StoreTrouble
+from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+#: Libraries that say more than an operator can use.
+_QUIET = ("distributed", "botocore", "aiobotocore", "s3fs", "fsspec", "asyncio", "watchfiles")
+
+
+def configure(level: str, style: str) -> None:
+    """Send our events and the warnings of libraries to stderr, in one style."""
+    on_terminal = sys.stderr.isatty()
+    console = style == "console" or (style == "auto" and on_terminal)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer: Processor = (
+        structlog.dev.ConsoleRenderer(colors=on_terminal) if console else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_LEVELS[level])
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(_LEVELS[level], logging.ERROR))
+
+
+class ServiceLog:
+    """Logs what happens in the service: one line per step, with its key, bytes, seconds and outcome."""
+
+    def __init__(self) -> None:
+        """Log through structlog as it is configured at the time of the event."""
+        self._log = structlog.get_logger("dump_ingest")
+        self._last_trouble = ""
+
+    def observe(self, happening: Happening) -> None:
+        """Log one happening, if it is worth a line."""
+        match happening:
+            case StepCommitted(summary=s, seconds=seconds):
+                self._last_trouble = ""
+                tell = self._log.warning if s.anomalous_tensors or s.status != "complete" else self._log.info
+                tell(
+                    "step_committed",
+                    rank=s.key.rank,
+                    step=s.key.step,
+                    status=s.status,
+                    tensors=s.tensors,
+                    files=s.files,
+                    quarantined=s.quarantined,
+                    source_bytes=s.raw_bytes,
+                    stored_bytes=s.stored_bytes,
+                    nan_count=s.nan_count,
+                    pos_inf_count=s.pos_inf_count,
+                    neg_inf_count=s.neg_inf_count,
+                    seconds=round(seconds, 3),
+                )
+            case StepFailed(plan=plan, error=error):
+                self._log.error(
+                    "step_failed",
+                    rank=plan.key.rank,
+                    step=plan.key.step,
+                    error=error.message,
+                    hint=error.hint,
+                )
+            case StepStale(plan=plan, reason=reason):
+                self._log.info("step_changed", rank=plan.key.rank, step=plan.key.step, reason=reason)
+            case TaskRetried(plan=plan, error=error, attempt=attempt, pause_s=pause_s):
+                self._log.warning(
+                    "task_retried",
+                    rank=plan.key.rank,
+                    step=plan.key.step,
+                    attempt=attempt,
+                    pause_s=pause_s,
+                    error=error.message,
+                )
+            case StoreTrouble(error=error) | ClusterTrouble(error=error):
+                if error.message != self._last_trouble:  # once, not at every look
+                    self._log.error("trouble", error=error.message, hint=error.hint)
+                self._last_trouble = error.message

@@ -1,0 +1,49 @@
+"""Flat rows of plain values: what `--json` prints, and the documented contract of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ingest.reader.store import Step
+from workers.model import CommitSummary, Kind
+
+
+def summary_row(summary: CommitSummary) -> dict[str, Any]:
+    """Return the totals of one committed step."""
+    fields = asdict(summary)
+    del fields["key"]
+    return {"rank": summary.key.rank, "step": summary.key.step, **fields}
+
+
+def step_row(step: Step) -> dict[str, Any]:
+    """Return one committed step: its totals, and where and when it comes from."""
+    record = step.commit.record
+    return {
+        **summary_row(step.commit.summary),
+        "committed_at": record["committed_at"],
+        "layout": record["source"]["layout"],
+        "host": record["source"]["host"],
+        "root": record["source"]["root"],
+        "generations": 1 + len(record["previous"]),
+    }
+
+
+def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is no tensor in a step; with `problems`, only what something is wrong with."""
+    table = step.tables
+    kinds, wrong = table.label("kind"), table.label("problem")
+    mask = (wrong != "") if problems else (kinds != Kind.TENSOR.value)
+    for row in np.flatnonzero(mask):
+        yield {
+            "rank": step.key.rank,
+            "step": step.key.step,
+            "source": str(table.label("source")[row]),
+            "kind": str(kinds[row]),
+            "nbytes": int(table.number("nbytes")[row]),
+            "digest": table.digest[row].tobytes().hex(),
+            "problem": str(wrong[row]),
+        }

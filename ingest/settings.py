@@ -1,0 +1,154 @@
+"""Settings: flags, then `DUMP_INGEST_*` variables, then a YAML file, then defaults.
+
+No setting holds a credential: those come from the environment chain of the storage library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from workers.errors import UsageError
+
+ENV_PREFIX = "DUMP_INGEST_"
+CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
+_MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. Every field has a description, shown by `dump-ingest config schema`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    store: str | None = None
+    """Where the store is: a directory or any fsspec URL, such as s3://bucket/run.zarr."""
+    store_options: dict[str, Any] = Field(default_factory=dict)
+    """Options for fsspec. No credentials: those belong into the environment (AWS_ACCESS_KEY_ID, ...)."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler (tcp://host:8786), or its scheduler file. None: workers of its own."""
+    scheduler_timeout_s: float = Field(default=30.0, gt=0)
+    """How long to wait for the scheduler, and for its first worker."""
+    workers: int | None = Field(default=None, ge=1)
+    """Worker processes where there is no scheduler. None: one for each processor, at most eight."""
+    poll_s: float = Field(default=1.0, gt=0)
+    """How often the dump is listed. Polling is the truth; file events only wake it early."""
+    quiet_s: float = Field(default=10.0, ge=0)
+    """A step with no later step after it is complete when nothing has changed for this long."""
+    settle_s: float = Field(default=1.0, ge=0)
+    """The same for a step after which a later one has begun."""
+    order: Literal["oldest", "newest"] = "oldest"
+    """Which steps of a backlog come first."""
+    inflight_size: ByteSize = Field(default=ByteSize(1024 * _MIB), gt=0)
+    """Source bytes of all tasks under way."""
+    chunk_size: ByteSize = Field(default=ByteSize(_MIB), ge=4096)
+    """Inner chunks of the store: what a small read costs. Part of every fingerprint."""
+    shard_size: ByteSize = Field(default=ByteSize(128 * _MIB), ge=4096)
+    """Shards before compression: one object, and what a task holds in memory. Part of every fingerprint."""
+    job_size: ByteSize = Field(default=ByteSize(256 * _MIB), ge=4096)
+    """What one task reads, about. Part of every fingerprint."""
+    drain_s: float = Field(default=30.0, ge=0)
+    """After SIGTERM: how long to finish what is under way."""
+    metrics: str | None = "127.0.0.1:9108"
+    """Where `watch` serves /metrics: host:port. None or "": nowhere."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe messages that are logged."""
+    log_format: Literal["auto", "console", "json"] = "auto"
+    """How messages look; auto: console on a terminal, JSON otherwise."""
+    dask: dict[str, Any] = Field(default_factory=dict)
+    """Passed to dask.config.set, for instance {"distributed.comm.timeouts.connect": "60s"}."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _host_and_port(cls, value: str | None) -> str | None:
+        if not value:
+            return None
+        host, colon, port = value.rpartition(":")
+        if not colon or not port.isdecimal() or not host:
+            message = "must be host:port, such as 0.0.0.0:9108"
+            raise ValueError(message)
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take only what `load` has joined: it must know where each value comes from."""
+        return (init_settings,)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and where each of them comes from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+    unknown_variables: tuple[str, ...]
+    """Variables with our prefix that name no setting."""
+
+
+def load(config: Path | None = None, **flags: Any) -> Loaded:
+    """Join flags (None: not given), environment, YAML file and defaults.
+
+    Raises:
+        UsageError: the file cannot be read, a name is unknown, or a value is wrong.
+    """
+    if config is None and (named := os.environ.get(CONFIG_VARIABLE)):
+        config = Path(named)
+    from_file = {} if config is None else _read_yaml(config)
+    from_environment = EnvSettingsSource(Settings)()
+    given = {name: value for name, value in flags.items() if value is not None}
+    joined = {**from_file, **from_environment, **given}
+    origins = {
+        **dict.fromkeys(Settings.model_fields, "default"),
+        **dict.fromkeys(from_file, str(config)),
+        **{name: f"{ENV_PREFIX}{name.upper()}" for name in from_environment},
+        **{name: f"--{name.removesuffix('_s').replace('_', '-')}" for name in given},
+    }
+    try:
+        settings = Settings(**joined)
+    except ValidationError as exc:
+        raise UsageError(_explain(exc, origins), hint="See `dump-ingest config schema`.") from exc
+    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    unknown = sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
+    return Loaded(settings, origins, tuple(unknown))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as exc:
+        raise UsageError(f"{path}: {exc.strerror}", hint="Name the file with --config.") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(exc).split())}") from exc
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} must hold `name: value` lines")
+    return {str(name): value for name, value in found.items()}
+
+
+def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
+    lines = []
+    for one in error.errors():
+        name = str(one["loc"][0]) if one["loc"] else "settings"
+        what = (
+            "is no setting"
+            if one["type"] == "extra_forbidden"
+            else f"{one['msg'].lower()}, got {one['input']!r}"
+        )
+        lines.append(f"{name} ({origins.get(name, 'default')}): {what}")
+    return "; ".join(lines)

@@ -1,0 +1,34 @@
+"""File events as an alarm clock: they make the watcher look early, and are never trusted further."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import watchfiles
+
+
+@contextmanager
+def waker(root: Path, wake: Callable[[], object]) -> Iterator[None]:
+    """Call `wake` soon after something below `root` changes, where the file system tells.
+
+    Network file systems, exhausted watches and unreadable directories tell nothing; polling goes on.
+    """
+    stop = threading.Event()
+
+    def listen() -> None:
+        try:
+            for _ in watchfiles.watch(root, stop_event=stop, debounce=250, ignore_permission_denied=True):
+                wake()
+        except (OSError, RuntimeError):  # too many watches: events are only a convenience
+            return
+
+    thread = threading.Thread(target=listen, name="file-events", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=2)
