@@ -97,8 +97,10 @@ def from_npy_descr(descr: str) -> ElementType:
     if dtype.itemsize == 0:
         message = f"element type {descr:.80} has no size"
         raise ValueError(message)
-    if dtype.name in _CORE:
-        return ElementType(dtype.name, dtype.itemsize, big_endian=dtype.byteorder == ">")
+    big_endian = dtype.byteorder == ">"
+    # Of big-endian complex elements zarrs 0.2 exchanges the parts: rather bytes than wrong numbers.
+    if dtype.name in _CORE and not (big_endian and dtype.kind == "c"):
+        return ElementType(dtype.name, dtype.itemsize, big_endian=big_endian)
     return ElementType(descr, dtype.itemsize)
 
 

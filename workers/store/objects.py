@@ -75,16 +75,16 @@ class ObjectStore:
         """Return those of the named objects that exist, fetched at once where possible."""
         if not keys:
             return {}
-        paths = {self._path(key): key for key in keys}
         with self._wrapped("read", keys[0]):
-            found = self._fs.cat(list(paths), on_error="return")
+            # Not `cat`, which takes `*`, `?` and `[` in a path for a pattern.
+            found = self._fs.cat_ranges([self._path(key) for key in keys], None, None, on_error="return")
             results = {}
-            for path, value in found.items():
+            for key, value in zip(keys, found, strict=True):
                 if isinstance(value, FileNotFoundError):
                     continue
                 if isinstance(value, Exception):
                     raise value
-                results[paths[path if path in paths else self._fs._strip_protocol(path)]] = bytes(value)  # noqa: SLF001
+                results[key] = bytes(value)
             return results
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:

@@ -1,0 +1,165 @@
+"""Shards written piece by piece are ordinary Zarr shards, and damage in them is found."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.errors import DamagedStore
+from workers.formats.dtypes import from_npy_descr
+from workers.model import ArraySpec
+from workers.store import metadata
+from workers.store.objects import ObjectStore, resolve
+from workers.store.shards import ShardPacker, ShardReader
+
+DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
+
+
+def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySpec:
+    element = from_npy_descr(descr)
+    name = f"tensors/{element.array}"
+    return ArraySpec(name, element.stored_name, element.stored_itemsize, element.big_endian, chunk, chunks_per_shard)
+
+
+def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: int = 0) -> list[int]:
+    """Write an array with its metadata; return where each payload begins."""
+    objects = ObjectStore(resolve(str(root)))
+    packer = ShardPacker(spec, first_shard, lambda shard, data: objects.put(f"{spec.path}/c/{shard}", data))
+    starts = []
+    for payload in payloads:
+        starts.append(packer.position)
+        packer.append(memoryview(payload))
+    document = metadata.packed_array(spec, packer.position)
+    packer.close()
+    objects.put(f"{spec.path}/zarr.json", metadata.encode(document))
+    return starts
+
+
+def reader_of(root: Path, spec: ArraySpec, **options: Any) -> ShardReader:
+    return ShardReader(ObjectStore(resolve(str(root))), spec.path, spec, **options)
+
+
+def elements(descr: str, count: int, seed: int) -> bytes:
+    """Return the bytes of elements that every library can hold: booleans are 0 or 1, the rest is anything."""
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 2, count, np.uint8).tobytes() if descr == "|b1" else rng.bytes(count * spec_of(descr).itemsize)
+
+
+@settings(max_examples=30)
+@given(
+    st.sampled_from(DESCRS),
+    st.lists(st.integers(0, 90), min_size=1, max_size=8),
+    st.integers(0, 3),
+    st.integers(0, 5),
+)
+def test_what_was_packed_is_read(descr: str, sizes: list[int], first_shard: int, read_ahead: int) -> None:
+    """Whatever the sizes of payloads, chunks and shards have to do with one another."""
+    spec = spec_of(descr)
+    payloads = [elements(descr, size, seed) for seed, size in enumerate(sizes)]
+    with tempfile.TemporaryDirectory() as directory:
+        starts = pack(Path(directory), spec, payloads, first_shard)
+        reader = reader_of(Path(directory), spec, read_ahead=read_ahead)
+        for start, size, payload in zip(starts, sizes, payloads, strict=True):
+            assert reader.read(start, start + size) == payload
+            assert b"".join(reader.pieces(start, start + size, 7)) == payload
+    assert starts[0] == first_shard * spec.shard
+
+
+@settings(max_examples=15)
+@given(st.sampled_from(DESCRS), st.lists(st.integers(1, 90), min_size=1, max_size=5))
+def test_other_libraries_read_the_same(descr: str, sizes: list[int]) -> None:
+    """zarr-python, zarrs and TensorStore agree with the bytes that were packed, both byte orders."""
+    spec = spec_of(descr)
+    payload = b"".join(elements(descr, size, seed) for seed, size in enumerate(sizes))
+    with tempfile.TemporaryDirectory() as directory:
+        pack(Path(directory), spec, [payload])
+        path = f"{directory}/{spec.path}"
+        native = np.frombuffer(payload, from_npy_descr(descr).to_numpy())
+        wanted = native.astype(native.dtype.newbyteorder("=")).tobytes()
+        assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+        with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}):
+            assert np.asarray(zarr.open_array(path, mode="r")[:]).tobytes() == wanted
+        opened = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}).result()
+        assert np.asarray(opened.read().result()).tobytes() == wanted
+
+
+@settings(max_examples=20)
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4), st.integers(1, 50))
+def test_pieces_of_a_payload_pack_like_the_whole(payloads: list[bytes], piece: int) -> None:
+    """A tensor larger than the read buffer must give the same shards, byte for byte."""
+    spec = spec_of("|u1")
+    whole: dict[int, bytes] = {}
+    pieces: dict[int, bytes] = {}
+    one = ShardPacker(spec, 0, whole.__setitem__)
+    other = ShardPacker(spec, 0, pieces.__setitem__)
+    for payload in payloads:
+        one.append(memoryview(payload))
+        for begin in range(0, len(payload), piece):
+            other.append(memoryview(payload)[begin : begin + piece])
+    one.close()
+    other.close()
+    assert pieces == whole
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> tuple[Path, ArraySpec, bytes]:
+    """An array of two and a half shards."""
+    spec = spec_of("<f4")
+    payload = elements("<f4", 80, 0)
+    pack(tmp_path, spec, [payload])
+    return tmp_path, spec, payload
+
+
+@pytest.mark.parametrize("shard", [0, 1, 2])
+def test_every_flipped_byte_is_found_and_its_shard_named(packed: tuple[Path, ArraySpec, bytes], shard: int) -> None:
+    """Either the bytes that were written, or an error: nothing in between."""
+    root, spec, payload = packed
+    path = root / spec.path / "c" / str(shard)
+    intact = path.read_bytes()
+    first = shard * spec.shard
+    last = min(first + spec.shard, 80)
+    for position in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[position] ^= 0x10
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedStore, match=rf"{spec.path}/c/{shard}\b"):
+            reader_of(root, spec).read(first, last)
+    path.write_bytes(intact)
+    assert reader_of(root, spec).read(0, 80) == payload
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, 68, 100])
+def test_truncated_shard_is_found(packed: tuple[Path, ArraySpec, bytes], length: int) -> None:
+    root, spec, _ = packed
+    path = root / spec.path / "c" / "1"
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(DamagedStore, match=f"{spec.path}/c/1"):
+        reader_of(root, spec).read(0, 80)
+
+
+def test_missing_shard_is_damage_and_no_zeros(packed: tuple[Path, ArraySpec, bytes]) -> None:
+    root, spec, _ = packed
+    (root / spec.path / "c" / "2").unlink()
+    assert reader_of(root, spec).read(0, 64)
+    with pytest.raises(DamagedStore, match=f"{spec.path}/c/2: the shard is missing"):
+        reader_of(root, spec).read(64, 65)
+
+
+def test_chunk_that_was_never_written_is_damage(packed: tuple[Path, ArraySpec, bytes]) -> None:
+    """The last shard holds two of four chunks; other readers fill up with zeros there."""
+    root, spec, _ = packed
+    with pytest.raises(DamagedStore, match="missing"):
+        reader_of(root, spec).read(80, 90)
+
+
+def test_grid_of_an_array_is_read_back_from_its_metadata() -> None:
+    for descr in DESCRS:
+        spec = spec_of(descr)
+        assert metadata.packed_spec(spec.path, metadata.packed_array(spec, 100)) == spec
