@@ -52,7 +52,8 @@ class ObjectStore:
             if self._local:
                 self._put_local(key, data)
             else:
-                self._fs.pipe_file(self._path(key), data)
+                # Clients of object stores are made for bytes: aiohttp warns of a large bytearray.
+                self._fs.pipe_file(self._path(key), bytes(data))
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects, each as by `put`, in no particular order and at once where possible."""
