@@ -22,6 +22,9 @@ Array: TypeAlias = npt.NDArray[Any]
 
 #: Elements per block: a block and its float64 copy stay in the L2 cache.
 BLOCK = 32 * 1024
+#: Above `_MANY` and below its inverse, elements are scaled by these before they are squared; powers of two, so
+#: that nothing is rounded.
+_MANY, _HUGE, _TINY = 2.0**480, 2.0**600, 2.0**-600
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,9 @@ class RunningStatistics:
         self._counts = [0] * len(COUNT_FIELDS)
         self._finite = 0
         self._min, self._max = math.inf, -math.inf
+        # In units of `_unit` and its square, so that no square of a finite element is infinite or vanishes.
         self._mean = self._m2 = self._sum_of_squares = 0.0
+        self._unit = 1.0
         self._complex = False
         # One block, used again and again: a fresh one would cost more than the arithmetic on it.
         self._scratch = np.empty(0)
@@ -88,9 +93,9 @@ class RunningStatistics:
             **{name: float(n) for name, n in zip(COUNT_FIELDS, self._counts, strict=True)},
             min=self._min if known else math.nan,
             max=self._max if known else math.nan,
-            mean=self._mean if known else math.nan,
-            std=math.sqrt(self._m2 / self._finite) if known else math.nan,
-            l2_norm=math.sqrt(self._sum_of_squares) if self._finite else math.nan,
+            mean=self._mean * self._unit if known else math.nan,
+            std=math.sqrt(self._m2 / self._finite) * self._unit if known else math.nan,
+            l2_norm=math.sqrt(self._sum_of_squares) * self._unit if self._finite else math.nan,
         )
 
     def _update_real(self, block: Array) -> None:
@@ -110,6 +115,7 @@ class RunningStatistics:
         self._count(block.size, nan, pos_inf, neg_inf, zero, negative + neg_inf, positive + pos_inf)
         if finite.size:
             self._min, self._max = min(self._min, low), max(self._max, high)
+            self._choose_unit(max(abs(self._min), abs(self._max)))
             self._merge_moments(finite)
 
     def _count(self, *counts: int) -> None:
@@ -118,8 +124,9 @@ class RunningStatistics:
     def _merge_moments(self, finite: npt.NDArray[np.float64]) -> None:
         """Merge the moments of a block, which is overwritten."""
         n = finite.size
-        # Scaled down before it is summed, so that the mean of two huge values is no infinity.
-        mean = float(finite.sum()) / n if abs(self._max) < 1e290 > abs(self._min) else _mean_of_huge(finite)
+        if self._unit != 1:
+            finite /= self._unit
+        mean = float(finite.sum()) / n
         finite -= mean
         finite *= finite
         m2 = float(finite.sum())
@@ -130,6 +137,16 @@ class RunningStatistics:
         self._m2 += m2 + delta * delta * (self._finite * n / total)
         self._finite = total
 
+    def _choose_unit(self, largest: float) -> None:
+        """Choose the unit for elements up to `largest`, which never shrinks."""
+        unit = _HUGE if largest > _MANY else _TINY if 0 < largest < 1 / _MANY else 1.0
+        if unit != self._unit:
+            ratio = self._unit / unit
+            self._mean *= ratio
+            self._m2 = self._m2 * ratio * ratio
+            self._sum_of_squares = self._sum_of_squares * ratio * ratio
+            self._unit = unit
+
     def _update_complex(self, block: Array) -> None:
         nan = int(np.count_nonzero(np.isnan(block)))
         finite = np.isfinite(block)
@@ -137,12 +154,9 @@ class RunningStatistics:
         zero = magnitude.size - int(np.count_nonzero(magnitude))
         self._count(block.size, nan, block.size - nan - int(np.count_nonzero(finite)), 0, zero, 0, 0)
         self._finite += magnitude.size
-        self._sum_of_squares += float(np.sum(np.square(magnitude)))
-
-
-def _mean_of_huge(finite: npt.NDArray[np.float64]) -> float:
-    scale = float(np.max(np.abs(finite)))
-    return float(np.mean(finite / scale)) * scale
+        self._max = float(magnitude.max(initial=max(self._max, 0)))
+        self._choose_unit(self._max)
+        self._sum_of_squares += float(np.sum(np.square(magnitude / self._unit)))
 
 
 def summarise(values: Array) -> Statistics:
