@@ -77,11 +77,12 @@ def inspect(root: Path, listing: Listing, names: Mapping[str, TensorName | None]
     """
     inspections: dict[str, Inspection] = {}
     denied: list[Problem] = []
+    where = str(listing.key)
     for file in listing.files:
         if file.path not in names:
             continue
         try:
-            inspections[file.path] = _inspect(root, file, listing.key)
+            inspections[file.path] = _inspect(root, file, where)
         except AccessDenied as exc:
             denied.append(Problem(file.path, "permission denied", exc.hint, denied=True))
         except SourceChanged:
@@ -91,8 +92,8 @@ def inspect(root: Path, listing: Listing, names: Mapping[str, TensorName | None]
     return Inspected(listing, names, inspections, tuple(denied))
 
 
-def _inspect(root: Path, file: SourceFile, key: StepKey) -> Inspection:
-    with OpenFile(root, file, str(key)) as opened:
+def _inspect(root: Path, file: SourceFile, where: str) -> Inspection:
+    with OpenFile(root, file, where) as opened:
         head = opened.head(HEAD_BYTES)
         try:
             length = npy.header_length(head)

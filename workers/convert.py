@@ -82,10 +82,11 @@ class _Conversion:
         packer = ShardPacker(spec, segment.first_shard, emit)
         seen: dict[bytes, int] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
+        root, where = Path(self._job.root), str(self._job.key)
         for row in segment.rows:
             entry = self._job.entries[row]
             try:
-                with OpenFile(Path(self._job.root), entry.source, str(self._job.key)) as file:
+                with OpenFile(root, entry.source, where) as file:
                     self._take(row, entry, file, packer, seen, unique=sizes[entry.nbytes] == 1)
                     file.check_unchanged()
             except OSError as exc:

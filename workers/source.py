@@ -28,7 +28,8 @@ class OpenFile:
         """
         self._source = source
         self._where = where
-        path = paths.inside(root, source.path)
+        # Text, for a `Path` per file costs as much as opening it.
+        path = f"{root}/{paths.relative(source.path)}"
         try:
             self._fd = os.open(path, _FLAGS)
         except FileNotFoundError as exc:
