@@ -103,7 +103,7 @@ class ShardPacker:
         self._emit = emit
         self._codec = _blosc(spec)
         self._shard = first_shard
-        self._buffer = bytearray(spec.chunk_nbytes)
+        self._buffer = memoryview(bytearray(spec.chunk_nbytes))
         self._filled = 0
         self._encoded = bytearray()
         self._lengths: list[int] = []
@@ -139,7 +139,7 @@ class ShardPacker:
         if self._lengths:
             self._finish_shard()
 
-    def _encode(self, chunk: memoryview | bytearray) -> None:
+    def _encode(self, chunk: memoryview) -> None:
         encoded = self._codec.encode(chunk)
         self._encoded += encoded
         self._encoded += crc32c(encoded)
