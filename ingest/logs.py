@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ingest.service import ClusterTrouble, Happening, StoreTrouble
+from ingest.service import Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ServiceLog:
                     pause_s=pause_s,
                     error=error.message,
                 )
-            case StoreTrouble(error=error) | ClusterTrouble(error=error):
+            case Trouble(error=error):
                 if error.message != self._last_trouble:  # once, not at every look
                     self._log.error("trouble", error=error.message, hint=error.hint)
                 self._last_trouble = error.message

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from ingest import __version__
-from ingest.service import ClusterTrouble, Happening, StoreTrouble
+from ingest.service import Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.watch import View
 from workers.errors import REASONS
@@ -90,9 +90,9 @@ class WatcherMetrics:
             "Files and directories that cannot be taken in.",
             registry=registry,
         )
-        self._store_errors = Counter(
-            "dump_ingest_watcher_store_errors",
-            "Questions that the store did not answer.",
+        self._troubles = Counter(
+            "dump_ingest_watcher_troubles",
+            "Times that store or cluster were not there.",
             ["reason"],
             registry=registry,
         )
@@ -100,7 +100,7 @@ class WatcherMetrics:
             version=__version__
         ).set(1)
         for reason in REASONS:
-            for counter in (self._failures, self._retries, self._store_errors):
+            for counter in (self._failures, self._retries, self._troubles):
                 counter.labels(reason=reason)
         for status in ("complete", "partial"):
             self._commits.labels(status=status)
@@ -118,8 +118,8 @@ class WatcherMetrics:
                 self._retries.labels(reason="source_changed").inc()
             case TaskRetried(error=error):
                 self._retries.labels(reason=error.reason).inc()
-            case StoreTrouble(error=error) | ClusterTrouble(error=error):
-                self._store_errors.labels(reason=error.reason).inc()
+            case Trouble(error=error):
+                self._troubles.labels(reason=error.reason).inc()
 
     def _observe_view(self, view: View) -> None:
         self._look.set(self._clock())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from ingest.submit import Outcome, StepCommitted, StepFailed, Submitter
 from ingest.watch import View, Watcher
 from workers.errors import ClusterError, DumpIngestError, StoreError
 from workers.model import CommitSummary, Origin, StepKey, StoreAddress
+from workers.store import commit
 
 #: Steps under way at once; more only wait in memory.
 MAX_STEPS_UNDER_WAY = 64
@@ -30,20 +31,13 @@ _TICK_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class StoreTrouble:
-    """The store could not be asked what it holds; it is asked again at the next look."""
+class Trouble:
+    """Store or cluster are not there; everything waits, and they are tried again."""
 
-    error: StoreError
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterTrouble:
-    """There are no Dask workers to be had; the steps under way wait for them."""
-
-    error: ClusterError
+    error: StoreError | ClusterError
 
 
-Happening: TypeAlias = Outcome | View | StoreTrouble | ClusterTrouble
+Happening: TypeAlias = Outcome | View | Trouble
 Observer: TypeAlias = Callable[[Happening], None]
 
 
@@ -58,6 +52,29 @@ class Report:
     problems: tuple[Problem, ...] = ()
     missing_steps: tuple[int, ...] = ()
     """Steps that the configuration of the dump asks for, and that no rank has."""
+    stopped_by: StoreError | None = None
+    """The store failed for good: no further step was tried."""
+
+    def take(self, outcome: Outcome) -> None:
+        """Note what came of a step."""
+        if isinstance(outcome, StepCommitted):
+            self.commits.append(outcome.summary)
+        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, StoreError):
+            self.stopped_by = outcome.error
+        elif isinstance(outcome, StepFailed):
+            self.failures[outcome.plan.key] = outcome.error
+
+    def close(self, view: View, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
+        """Note what the last look showed: what was there already, and what could not be taken."""
+        committed = {summary.key for summary in self.commits}
+        self.unchanged = sorted(
+            view.present.keys() - view.pending.keys() - committed, key=lambda key: key.order
+        )
+        self.problems = view.problems
+        if view.expected_steps:
+            self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
+        for key, problems in denied.items():
+            self.failures[key] = DumpIngestError(f"{key}: {problems[0]}", hint=problems[0].hint)
 
 
 @dataclass(slots=True)
@@ -74,6 +91,8 @@ class Service:
     """Whether to wait for a cluster that is not there, rather than raise."""
     clock: Callable[[], float] = time.monotonic
     view: View | None = None
+    _prepared: bool = False
+    """Whether cluster and store have been there once, so that steps can be offered."""
     _next_look: float = 0.0
     _view_is_fresh: bool = False
     """Whether nothing has come of any task since the last look."""
@@ -97,7 +116,7 @@ class Service:
         except ClusterError as exc:
             if not self.patient:
                 raise
-            self._tell(ClusterTrouble(exc))
+            self._tell(Trouble(exc))
             return []
         for outcome in outcomes:
             self._note(outcome)
@@ -116,40 +135,25 @@ class Service:
     def ingest(self, stop: threading.Event) -> Report:
         """Take everything that is there, wait for what is not complete yet, and say what came of it."""
         report = Report()
-        at_start: frozenset[StepKey] | None = None
-        while not stop.is_set():
+        while not stop.is_set() and report.stopped_by is None:
             for outcome in self.tick(wake=stop.wait):
-                if isinstance(outcome, StepCommitted):
-                    report.commits.append(outcome.summary)
-                elif isinstance(outcome, StepFailed):
-                    report.failures[outcome.plan.key] = outcome.error
-            if self.view is None or self.submitter.busy:
-                continue
-            if not self._view_is_fresh:
-                self._next_look = 0.0
-                continue
-            if at_start is None:
-                at_start = frozenset(self.view.present.keys() - self.view.pending.keys())
-            # Run files may change as long as the job runs: once is enough.
-            taken = {summary.key for summary in report.commits if summary.key.step is None}
-            if not self.view.pending.keys() - report.failures.keys() - self.watcher.denied.keys() - taken:
+                report.take(outcome)
+            if self._nothing_left(report):
                 break
         self.submitter.cancel()
-        self._close(report, at_start or frozenset())
+        if self.view is not None:
+            report.close(self.view, self.watcher.denied)
         return report
 
-    def _close(self, report: Report, at_start: frozenset[StepKey]) -> None:
-        if self.view is None:
-            return
-        committed = {summary.key for summary in report.commits}
-        report.unchanged = sorted(at_start - committed, key=lambda key: key.order)
-        report.problems = self.view.problems
-        if self.view.expected_steps:
-            report.missing_steps = tuple(
-                sorted(self.view.expected_steps - {key.step for key in self.view.present})
-            )
-        for key, denied in self.watcher.denied.items():
-            report.failures[key] = DumpIngestError(f"{key}: {denied[0]}", hint=denied[0].hint)
+    def _nothing_left(self, report: Report) -> bool:
+        if self.view is None or self.submitter.busy:
+            return False
+        if not self._view_is_fresh:
+            self._next_look = 0.0
+            return False
+        # Run files may change as long as the job runs: once is enough.
+        taken = {summary.key for summary in report.commits if summary.key.step is None}
+        return not self.view.pending.keys() - report.failures.keys() - self.watcher.denied.keys() - taken
 
     def _look(self) -> None:
         try:
@@ -158,7 +162,7 @@ class Service:
             # A one-shot run without a first look has nothing to go on with.
             if self.view is None:
                 raise
-            self._tell(StoreTrouble(exc))
+            self._tell(Trouble(exc))
         else:
             self._view_is_fresh = True
             self._tell(self.view)
@@ -185,10 +189,16 @@ class Service:
         origin = Origin(dump.layout, socket.gethostname(), str(dump.root))
         plan = plan_step(inspected, origin, self.store, self.watcher.grid)
         try:
+            if not self._prepared:
+                self.submitter.prepare()
+                commit.ensure_root(self.committed.objects)
+                self._prepared = True
             if self.committed.check_again(plan.key, plan.fingerprint):
                 return
-        except StoreError as exc:
-            self._tell(StoreTrouble(exc))
+        except (StoreError, ClusterError) as exc:
+            if not self.patient:
+                raise
+            self._tell(Trouble(exc))
             return
         self.submitter.offer(plan)
 

@@ -141,6 +141,14 @@ class Submitter:
         """The steps that are under way."""
         return frozenset(self._steps)
 
+    def prepare(self) -> None:
+        """Connect now, rather than with the first task.
+
+        Raises:
+            ClusterError: there is no scheduler, or it has no workers.
+        """
+        self._connected()
+
     def offer(self, plan: StepPlan) -> None:
         """Take on a step; it stays under way until an outcome says that it is committed, failed or stale."""
         step = _Step(plan, self.clock())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -24,6 +25,7 @@ from ingest.cli.common import (
 
 if TYPE_CHECKING:
     from ingest.service import Happening, Report
+    from workers.errors import DumpIngestError
     from workers.model import CommitSummary
 
 NAME = "ingest"
@@ -81,7 +83,7 @@ def command(
     if stop.is_set():
         err.print("Interrupted. What is committed stays; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)
-    if report.failures:
+    if report.failures or report.stopped_by:
         raise typer.Exit(EXIT_PARTLY if report.commits or report.unchanged else EXIT_FAILED)
     if any(summary.status != "complete" for summary in report.commits):
         raise typer.Exit(EXIT_PARTLY)
@@ -152,8 +154,19 @@ def _complain(report: Report) -> None:
     if report.missing_steps:
         shown = ", ".join(map(str, report.missing_steps[:20]))
         err.print(f"[yellow]note:[/] the dump's configuration asks for steps that no rank has (yet): {shown}")
-    for error in report.failures.values():
+    for error in ([report.stopped_by] if report.stopped_by else []) + _distinct(report.failures.values()):
         report_error(error)
+
+
+def _distinct(errors: Iterable[DumpIngestError]) -> list[DumpIngestError]:
+    """Return one error of each kind, the first, and say how many more there are."""
+    kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
+    for error in errors:
+        kinds.setdefault((error.reason, error.hint), []).append(error)
+    return [
+        type(first)(first.message + (f" (and {len(more)} more)" if more else ""), hint=first.hint)
+        for first, *more in kinds.values()
+    ]
 
 
 class _Progress:
@@ -182,6 +195,7 @@ class _Progress:
         )
         self._task = self._bar.add_task("listing", total=None, files=0)
         self._done_bytes = self._done_files = 0
+        self._said: set[str] = set()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -203,5 +217,6 @@ class _Progress:
                 self._done_bytes += receipt.bytes_read
                 self._done_files += len(receipt.rows)
                 self._bar.update(self._task, completed=self._done_bytes, files=self._done_files)
-            case TaskRetried(error=error):
+            case TaskRetried(error=error) if error.reason not in self._said:
+                self._said.add(error.reason)
                 err.print(f"[yellow]retrying:[/] {error.message}", soft_wrap=True)

@@ -39,15 +39,20 @@ class Commit:
         return f"{self.key.path}/{self.fingerprint}"
 
 
-def ensure_parents(objects: ObjectStore, key: StepKey) -> None:
-    """Write the groups above a leaf where they are missing.
+def ensure_root(objects: ObjectStore) -> None:
+    """Make a store where there is none.
 
     Raises:
         StoreFormatError: the store was written by a newer version, or is something else.
+        StoreError: it cannot be reached, or not written.
     """
     if read_root(objects) is None:
         root = metadata.group({metadata.ATTRIBUTE: {"format_version": metadata.FORMAT_VERSION}})
         objects.put("zarr.json", metadata.encode(root))
+
+
+def _ensure_parents(objects: ObjectStore, key: StepKey) -> None:
+    ensure_root(objects)
     rank = f"rank_{key.rank}/zarr.json"
     if objects.get(rank) is None:
         objects.put(rank, metadata.encode(metadata.group({"rank": key.rank})))
@@ -101,7 +106,7 @@ def write(
         now: the time of the commit.
     """
     key, fingerprint = summary.key, summary.fingerprint
-    ensure_parents(objects, key)
+    _ensure_parents(objects, key)
     previous = read(objects, key)
     history = [] if previous is None else [*previous.record["previous"], previous.fingerprint]
     prefix = f"{key.path}/{fingerprint}"

@@ -149,7 +149,7 @@ class ObjectStore:
             raise StoreDenied(f"cannot {verb} {self._name(key)}: {_reason(exc)}") from exc
         except FileNotFoundError as exc:
             raise StoreUnavailable(
-                f"cannot {verb} {self._name(key)}: {_reason(exc)}", hint="Does the bucket exist?"
+                f"cannot {verb} {self._name(key)}: no such bucket or directory", hint=_MISSING_HINT
             ) from exc
         except Exception as exc:
             # Backends raise what they like (botocore, aiohttp, gcsfs...): here it all becomes one error.
@@ -160,6 +160,7 @@ class ObjectStore:
         return f"{self.address.url.rstrip('/')}/{key}"
 
 
+_MISSING_HINT = "Make the bucket, or correct the URL."
 _PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
 _DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
 
