@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from workers import paths
-from workers.errors import AccessDenied, DumpError, SourceChanged
+from workers.errors import AccessDenied, SourceChanged
 from workers.model import SourceFile
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
@@ -32,10 +33,14 @@ class OpenFile:
         path = f"{root}/{paths.relative(source.path)}"
         try:
             self._fd = os.open(path, _FLAGS)
-        except FileNotFoundError as exc:
+        except (FileNotFoundError, NotADirectoryError) as exc:
             raise SourceChanged(f"{where}: {source.path} is gone") from exc
         except PermissionError as exc:
             raise AccessDenied(f"{where}: {source.path}: permission denied") from exc
+        except OSError as exc:
+            if exc.errno == errno.ELOOP:
+                raise SourceChanged(f"{where}: {source.path} is a symbolic link now") from exc
+            raise
         try:
             self.check_unchanged()
         except BaseException:
@@ -52,7 +57,7 @@ class OpenFile:
         """Raise `SourceChanged` if the file is no longer what the listing saw."""
         now = os.fstat(self._fd)
         if not stat.S_ISREG(now.st_mode):
-            raise DumpError(f"{self._where}: {self._source.path} is no regular file")
+            raise SourceChanged(f"{self._where}: {self._source.path} is no regular file any more")
         if now.st_size != self._source.size or now.st_mtime_ns != self._source.mtime_ns:
             raise SourceChanged(
                 f"{self._where}: {self._source.path} changed while it was ingested "

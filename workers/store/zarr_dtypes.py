@@ -1,4 +1,8 @@
-"""Data types that zarr-python lacks, registered through its entry point `zarr.data_type`."""
+"""Data types that zarr-python lacks, registered through its entry point `zarr.data_type`.
+
+zarr-python 3.1, the newest for Python 3.11, collects these entry points but never loads them: there, call
+`register()` once.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
+from zarr.core.dtype import data_type_registry
 from zarr.core.dtype.common import DataTypeValidationError, HasEndianness, HasItemSize
 from zarr.core.dtype.wrapper import ZDType
 
@@ -32,13 +37,13 @@ class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
         """Return this type for the `ml_dtypes.bfloat16` dtype."""
-        if dtype.newbyteorder("=") != _BFLOAT16:
+        if not isinstance(dtype, cls.dtype_cls):
             raise DataTypeValidationError(f"{dtype} is not bfloat16")
         return cls(endianness="big" if dtype.byteorder == ">" else "little")
 
     def to_native_dtype(self) -> np.dtype[Any]:
-        """Return the `ml_dtypes.bfloat16` dtype; the codec takes care of the byte order."""
-        return _BFLOAT16
+        """Return the `ml_dtypes.bfloat16` dtype in this byte order."""
+        return _BFLOAT16.newbyteorder(">") if self.endianness == "big" else _BFLOAT16
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
@@ -84,3 +89,8 @@ class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
         if np.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"
         return value
+
+
+def register() -> None:
+    """Make the types known to zarr-python in this process; nothing happens when they are."""
+    data_type_registry.register("bfloat16", BFloat16)

@@ -1,0 +1,165 @@
+"""Only regular files are read, only as they were planned, and only below the dump."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from workers.errors import AccessDenied, DumpError, SourceChanged
+from workers.model import SourceFile
+from workers.source import OpenFile
+
+
+def listed(path: Path) -> SourceFile:
+    found = path.lstat()
+    return SourceFile(path.name, found.st_size, found.st_mtime_ns)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    return path
+
+
+def read(path: Path, source: SourceFile, *, buffer: int = 1000, header: bytes = b"") -> list[bytes]:
+    with OpenFile(path.parent, source, "rank 0 step 1") as opened:
+        return [bytes(piece) for piece in opened.pieces(memoryview(bytearray(buffer)), header)]
+
+
+@pytest.mark.parametrize("buffer", [1, 7, 50, 90, 100, 1000])
+@pytest.mark.parametrize("header", [0, 10])
+def test_pieces_make_the_payload(file: Path, buffer: int, header: int) -> None:
+    content = file.read_bytes()
+    pieces = read(file, listed(file), buffer=buffer, header=content[:header])
+    assert b"".join(pieces) == content[header:]
+    assert {len(piece) for piece in pieces[:-1]} <= {buffer}
+
+
+def test_empty_file_has_no_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.touch()
+    assert read(path, listed(path)) == []
+
+
+def test_head_ends_with_the_file(file: Path) -> None:
+    with OpenFile(file.parent, listed(file), "") as opened:
+        assert opened.head(4096) == file.read_bytes()
+
+
+def test_short_reads_are_continued(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Network file systems return less than was asked for."""
+    preadv = os.preadv
+
+    def few(fd: int, buffers: list[memoryview], offset: int) -> int:
+        return preadv(fd, [memoryview(buffers[0])[:3]], offset)
+
+    monkeypatch.setattr("os.preadv", few)
+    content = file.read_bytes()
+    assert b"".join(read(file, listed(file), header=content[:10], buffer=32)) == content[10:]
+
+
+def test_file_that_is_gone_has_changed(file: Path) -> None:
+    source = listed(file)
+    file.unlink()
+    with pytest.raises(SourceChanged, match=r"rank 0 step 1: file is gone"):
+        read(file, source)
+
+
+def test_grown_file_has_changed(file: Path) -> None:
+    source = listed(file)
+    with file.open("ab") as more:
+        more.write(b"x")
+    with pytest.raises(SourceChanged):
+        read(file, source)
+
+
+def test_rewritten_file_of_the_same_size_has_changed(file: Path) -> None:
+    source = listed(file)
+    file.write_bytes(bytes(100))
+    os.utime(file, ns=(0, source.mtime_ns + 1))
+    with pytest.raises(SourceChanged):
+        read(file, source)
+
+
+def test_other_header_is_noticed_even_if_the_times_agree(file: Path) -> None:
+    """Copying tools restore times; the shape would silently be that of another file."""
+    with pytest.raises(SourceChanged, match="header"):
+        read(file, listed(file), header=b"other")
+
+
+def test_change_while_reading_is_noticed(file: Path) -> None:
+    source = listed(file)
+    with OpenFile(file.parent, source, "") as opened:
+        assert opened.head(1)
+        os.utime(file, ns=(0, 0))
+        with pytest.raises(SourceChanged):
+            opened.check_unchanged()
+
+
+def test_file_that_shrinks_while_reading_has_changed(file: Path) -> None:
+    with OpenFile(file.parent, listed(file), "") as opened:
+        pieces = opened.pieces(memoryview(bytearray(60)), b"")
+        next(pieces)
+        os.truncate(file, 70)
+        with pytest.raises(SourceChanged, match="ended at byte"):
+            next(pieces)
+
+
+def test_symbolic_link_in_the_place_of_a_listed_file_is_not_followed(file: Path, tmp_path: Path) -> None:
+    """A link that appears later must not lead out of the dump, and is a change of the source like any other."""
+    source = listed(file)
+    outside = tmp_path / "outside"
+    outside.write_bytes(file.read_bytes())
+    file.unlink()
+    file.symlink_to(outside)
+    with pytest.raises(SourceChanged):
+        read(file, source)
+
+
+def test_fifo_in_the_place_of_a_listed_file_does_not_hang(file: Path) -> None:
+    source = listed(file)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(SourceChanged):
+        read(file, source)
+
+
+def test_directory_that_became_a_file_has_changed(tmp_path: Path) -> None:
+    below = tmp_path / "directory" / "file"
+    below.parent.mkdir()
+    below.touch()
+    source = SourceFile("directory/file", 0, below.stat().st_mtime_ns)
+    below.unlink()
+    below.parent.rmdir()
+    below.parent.touch()
+    with pytest.raises(SourceChanged), OpenFile(tmp_path, source, ""):
+        pass
+
+
+@pytest.mark.parametrize("path", ["../file", "/etc/passwd"])
+def test_no_file_outside_of_the_dump_is_opened(path: str, tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match="leaves"):
+        OpenFile(tmp_path, SourceFile(path, 0, 0), "")
+
+
+def test_denied_file_says_what_to_do(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root nothing is denied, so the refusal is made up."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    source = listed(file)
+    monkeypatch.setattr("os.open", refuse)
+    with pytest.raises(AccessDenied, match="file: permission denied") as found:
+        read(file, source)
+    assert "setfacl" in found.value.hint
+
+
+def test_no_descriptor_is_left_open(file: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        read(file, listed(file))
+        with pytest.raises(SourceChanged):
+            read(file, SourceFile("file", 1, 1))
+    assert len(os.listdir("/proc/self/fd")) == before
