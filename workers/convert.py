@@ -80,14 +80,16 @@ class _Conversion:
             self._stored[key] = len(data)
 
         packer = ShardPacker(spec, segment.first_shard, emit)
-        seen: dict[bytes, int] = {}
+        # By type: equal bytes of other types, which share the array `bytes`, have other statistics.
+        seen: dict[str, dict[bytes, int]] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
         root, where = Path(self._job.root), str(self._job.key)
         for row in segment.rows:
             entry = self._job.entries[row]
             try:
                 with OpenFile(root, entry.source, where) as file:
-                    self._take(row, entry, file, packer, seen, unique=sizes[entry.nbytes] == 1)
+                    alike = seen.setdefault(entry.header.element.name if entry.header else "", {})
+                    self._take(row, entry, file, packer, alike, unique=sizes[entry.nbytes] == 1)
                     file.check_unchanged()
             except OSError as exc:
                 if exc.errno != errno.EIO:
