@@ -6,9 +6,12 @@ import pytest
 from hypothesis import settings
 
 from tests.npy_files import MadeDump
+from workers.store import zarr_dtypes
 
 settings.register_profile("unit", deadline=None, max_examples=40)
 settings.load_profile("unit")
+# zarr 3.1 does not load it by itself.
+zarr_dtypes.register()
 
 
 @pytest.fixture

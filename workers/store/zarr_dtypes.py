@@ -11,10 +11,16 @@ from typing import Any, ClassVar, Self
 
 import ml_dtypes
 import numpy as np
+import zarr.dtype
+import zarr.errors
 from zarr.core.dtype import data_type_registry
-from zarr.core.dtype.common import DataTypeValidationError, HasEndianness, HasItemSize
+from zarr.core.dtype.common import HasEndianness, HasItemSize
 from zarr.core.dtype.wrapper import ZDType
 
+# It moved after zarr 3.1.
+DataTypeValidationError: type[Exception] = (
+    getattr(zarr.errors, "DataTypeValidationError", None) or zarr.dtype.DataTypeValidationError
+)
 _BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 

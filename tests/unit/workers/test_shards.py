@@ -97,8 +97,8 @@ def test_pieces_of_a_payload_pack_like_the_whole(payloads: list[bytes], piece: i
     spec = spec_of("|u1")
     whole: dict[int, bytes] = {}
     pieces: dict[int, bytes] = {}
-    one = ShardPacker(spec, 0, whole.__setitem__)
-    other = ShardPacker(spec, 0, pieces.__setitem__)
+    one = ShardPacker(spec, 0, lambda shard, data: whole.update({shard: bytes(data)}))
+    other = ShardPacker(spec, 0, lambda shard, data: pieces.update({shard: bytes(data)}))
     for payload in payloads:
         one.append(memoryview(payload))
         for begin in range(0, len(payload), piece):

@@ -30,8 +30,8 @@ def expected(values: Array) -> Statistics:
     numbers = [float(value) for value in values.astype(np.float64)]
     finite = [Fraction(value) for value in numbers if math.isfinite(value)]
     n = len(finite)
-    mean = sum(finite) / n if n else None
-    squares = sum(value * value for value in finite)
+    mean = sum(finite, Fraction(0)) / n if n else None
+    squares = sum((value * value for value in finite), Fraction(0))
     return Statistics(
         count=len(numbers),
         nan_count=sum(map(math.isnan, numbers)),
@@ -44,7 +44,7 @@ def expected(values: Array) -> Statistics:
         max=float(max(finite)) if n else math.nan,
         mean=float(mean) if mean is not None else math.nan,
         std=sqrt(squares / n - mean * mean) if mean is not None else math.nan,
-        l2_norm=sqrt(Fraction(squares)) if n else math.nan,
+        l2_norm=sqrt(squares) if n else math.nan,
     )
 
 

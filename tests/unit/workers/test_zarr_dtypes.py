@@ -12,17 +12,11 @@ import pytest
 import tensorstore
 import zarr
 from zarr.core.dtype import get_data_type_from_json, get_data_type_from_native_dtype
-from zarr.core.dtype.common import DataTypeValidationError
 
-from workers.store.zarr_dtypes import BFloat16, register
+from workers.store.zarr_dtypes import BFloat16, DataTypeValidationError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ALL = np.arange(2**16, dtype=np.uint16).view(BFLOAT16)
-
-
-@pytest.fixture(autouse=True)
-def _registered() -> None:
-    register()
 
 
 @pytest.mark.skipif(zarr.__version__.startswith("3.1."), reason="zarr 3.1 loads no entry points of data types")
@@ -49,8 +43,9 @@ def test_other_types_are_left_to_zarr(dtype: Any) -> None:
 
 def test_array_written_by_zarr_is_read_by_tensorstore(tmp_path: Path) -> None:
     # Without `write_empty_chunks`, zarr compares all elements with the fill value, and numpy warns of NaNs.
-    config = {"write_empty_chunks": True}
-    array = zarr.create_array(tmp_path / "a", shape=ALL.shape, dtype=BFLOAT16, chunks=(1000,), config=config)
+    array = zarr.create_array(
+        tmp_path / "a", shape=ALL.shape, dtype=BFLOAT16, chunks=(1000,), config={"write_empty_chunks": True}
+    )
     array[:] = ALL
     assert np.asarray(zarr.open_array(tmp_path / "a")[:]).tobytes() == ALL.tobytes()
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "a")}}
