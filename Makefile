@@ -13,8 +13,8 @@ help: ## List these targets
 
 setup: $(STAMP) ## Create .venv with the pinned dependencies and the project in it
 
-demo: setup ## Watch dumps arrive, be stored, and be read back
-	@$(BIN)/python tests/demo.py
+demo: setup ## Ingest a real dump in which a NaN is born, and find it
+	@$(BIN)/python -m tests.demo
 
 test: lint ## Lint, then run every test; without the servers, those that need them are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"

@@ -81,7 +81,9 @@ def print_table(
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     console = out if out.is_terminal else Console(highlight=False, width=1000)
-    console.print(table)
+    with console.capture() as capture:
+        console.print(table)
+    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
 
 
 def human_bytes(count: float) -> str:

@@ -71,7 +71,10 @@ def command(
     shown = found[:limit] if limit else found
     print_tensors(shown, json=json)
     if not json:
-        err.print(f"{len(found)} tensors" + (f", the first {limit} shown" if len(shown) < len(found) else ""))
+        err.print(
+            f"{len(found)} tensor{'s' * (len(found) != 1)}"
+            + (f", the first {limit} shown" if len(shown) < len(found) else "")
+        )
 
 
 def print_tensors(tensors: list[Tensor], *, json: bool) -> None:

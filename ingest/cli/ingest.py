@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -72,13 +73,15 @@ def command(
     stop = stop_on_signals()
     with open_service(find_dump(dump), settings) as service, _Progress() as progress:
         service.observers.append(progress.observe)
+        started = time.monotonic()
         report = service.ingest(stop)
+        seconds = time.monotonic() - started
     if json:
         from ingest.reader.rows import summary_row
 
         print_json([summary_row(summary) for summary in sorted(report.commits, key=lambda s: s.key.order)])
     else:
-        _print_report(report, settings.store or "")
+        _print_report(report, settings.store or "", seconds)
     _complain(report)
     if stop.is_set():
         err.print("Interrupted. What is committed stays; run the same command again for the rest.")
@@ -89,7 +92,7 @@ def command(
         raise typer.Exit(EXIT_PARTLY)
 
 
-def _print_report(report: Report, store: str) -> None:
+def _print_report(report: Report, store: str, seconds: float) -> None:
     commits = sorted(report.commits, key=lambda summary: summary.key.order)
     if report.unchanged:
         count = sum(1 for key in report.unchanged if key.step is not None)
@@ -102,8 +105,10 @@ def _print_report(report: Report, store: str) -> None:
         rest = [summary for summary in commits if summary not in shown]
         rows.append(_row("", f"{len(rest)} more", "", rest))
     rows.append(_row("all", str(len({s.key.step for s in commits} - {None})), _worst(commits), commits))
-    numbers = ("tensors", "files", "source", "stored", "copies", "NaN", "Inf", "problems")
+    numbers = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "problems")
     print_table(("rank", "step", "status", *numbers), rows, right=numbers)
+    raw = sum(summary.raw_bytes for summary in commits)
+    err.print(f"{human_bytes(raw)} in {seconds:.1f} s")
     if any(summary.anomalous_tensors for summary in commits):
         condition = "nan_count + pos_inf_count + neg_inf_count > 0"
         err.print(f"\nNaN and Inf:  dump-ingest find {store} --where '{condition}'", soft_wrap=True)

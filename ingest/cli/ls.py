@@ -73,7 +73,7 @@ def command(
     if json:
         print_json(rows)
         return
-    numbers = ("tensors", "files", "NaN", "Inf", "problems", "source", "stored")
+    numbers = ("tensors", "files", "NaN", "Inf", "problems", "raw", "stored")
     print_table(
         ("rank", "step", "status", *numbers, "committed"),
         (

@@ -1,0 +1,111 @@
+"""README and docs: every example runs, and prints what the text says it prints."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ingest.settings import load
+from tests.cli import run
+from tests.dumps import unpack
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#:]+)\)")
+#: Sizes depend a little on the versions of the compressors.
+_SIZE = re.compile(r" *\d+(\.\d+)? [KMG]iB")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One fenced block of a page."""
+
+    page: Path
+    language: str
+    text: str
+
+
+def examples(*languages: str) -> list[Example]:
+    found = []
+    for page in PAGES:
+        for language, text in _FENCE.findall(page.read_text()):
+            if language in languages:
+                found.append(Example(page, language, text))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory like that of a reader: a real dump in `dump`, its store in `run.zarr`."""
+    directory = tmp_path_factory.mktemp("docs")
+    shutil.copytree(unpack("nan-log-2rank", directory) / "dump", directory / "dump")
+    run("ingest", "dump", "--store", "run.zarr", cwd=directory)
+    return directory
+
+
+@pytest.mark.dask
+@pytest.mark.parametrize("example", examples("console"), ids=lambda example: example.page.name)
+def test_a_console_example_prints_what_the_page_shows(
+    sandbox: Path, example: Example, tmp_path: Path
+) -> None:
+    """A reader who types what is there sees what is there."""
+    for block in example.text.split("$ dump-ingest ")[1:]:
+        command, _, shown = block.partition("\n")
+        arguments = shlex.split(command)
+        if arguments[0] == "ingest":
+            # From nothing, as a reader does it the first time.
+            arguments = [str(tmp_path / "run.zarr") if a == "run.zarr" else a for a in arguments]
+        done = run(*arguments, cwd=sandbox)
+        assert _SIZE.sub(" SIZE", done.stdout) == _SIZE.sub(" SIZE", shown)
+
+
+@pytest.mark.parametrize("example", examples("python"), ids=lambda example: example.page.name)
+def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example.text],
+        cwd=sandbox,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("example", examples("yaml"), ids=lambda example: example.page.name)
+def test_a_settings_example_is_valid(example: Example, tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text(example.text)
+    assert load(path).settings
+
+
+@pytest.mark.parametrize("example", examples("sh"), ids=lambda example: example.page.name)
+def test_a_shell_example_names_commands_and_options_that_exist(example: Example) -> None:
+    """These need hosts or buckets that are not here; a renamed option must not survive in them."""
+    for line in example.text.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        if words[:1] != ["dump-ingest"]:
+            continue
+        offered = run(words[1], "--help", env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).stdout
+        for option in (word for word in words if word.startswith("--")):
+            assert option in offered, f"{words[1]} has no {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        assert os.path.exists(page.parent / target), target  # noqa: PTH110  (a directory or a file)
+
+
+def test_every_setting_is_documented() -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    for name in load().settings.model_dump():
+        assert f"`{name}`" in page, name
