@@ -9,7 +9,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    start_http_server,
+)
 
 from ingest import __version__
 from ingest.service import Happening, Trouble
@@ -179,5 +186,6 @@ def serve(registry: CollectorRegistry, address: str) -> Callable[[], Any]:
         OSError: the address is taken.
     """
     host, _, port = address.rpartition(":")
+    disable_created_metrics()  # one series more for each counter, which nobody reads
     server, _thread = start_http_server(int(port), host, registry)
     return server.shutdown

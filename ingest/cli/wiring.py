@@ -48,9 +48,15 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
     """Wire the service for a dump; its cluster, started when first needed, ends with it.
 
     Raises:
+        UsageError: the store would lie in the dump.
         StoreError: the store cannot be used.
     """
     store = resolve(settings.store or "", settings.store_options)
+    if Path(store.url).is_relative_to(dump.root):
+        raise UsageError(
+            f"the store {store.url} would lie in the dump {dump.root}",
+            hint="Name a directory elsewhere: the store would be taken for a part of the dump.",
+        )
     objects = open_objects(store)
     commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
     with Cluster(settings) as cluster:

@@ -11,7 +11,6 @@ files; files beside the `rank_*` directories belong to the run files of the lowe
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -21,11 +20,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ingest.layouts.base import Listing, Problem, Scan
-from ingest.layouts.walk import Walk
+from ingest.layouts.walk import Walk, read_small
 from workers.model import StepKey, TensorName
 
 LAYOUT = "mindspore"
-_RANK = re.compile(r"rank_(\d+)")
+#: As MindSpore spells it: with `rank_01` beside `rank_1`, one of the two would be lost.
+_RANK = re.compile(r"rank_(0|[1-9][0-9]{0,8})")
 _NUMBER = re.compile(r"\d{1,18}")
 #: msProbe's native dumps (family F) have a time where MindSpore has the net.
 _TIME = re.compile(r"\d{14}")
@@ -81,6 +81,8 @@ def parse_iterations(text: str) -> frozenset[int] | None:
         if not 0 <= high - low < 1_000_000:
             return None
         steps.update(range(low, high + 1))
+        if len(steps) > 1_000_000:
+            return None
     return frozenset(steps)
 
 
@@ -106,6 +108,8 @@ class MindSporeDump:
                     ranks[rank] = entry.name
             elif self._ranks is None and not entry.is_dir(follow_symlinks=False):
                 beside.append(entry)
+            elif self._ranks is None and entry.name.startswith("rank_"):
+                top.problems.append(Problem(entry.name, "is not how MindSpore names the directory of a rank"))
         listings: list[Listing] = []
         expected: set[int] = set()
         for rank, name in sorted(ranks.items()):
@@ -219,19 +223,18 @@ class MindSporeDump:
         return bool(known.directories)
 
     def _expected(self, rank_directory: str) -> frozenset[int] | None:
-        path = self.root / rank_directory / ".dump_metadata" / "data_dump.json"
+        data = read_small(self.root / rank_directory / ".dump_metadata" / "data_dump.json")
         try:
-            settings = json.loads(path.read_bytes())["common_dump_settings"]
+            settings = json.loads(data or b"")["common_dump_settings"]
             return parse_iterations(settings["iteration"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None  # optional, and no version promises it
 
     def _read_mapping(self, directory: str) -> Mapping[str, str]:
-        try:
-            text = (self.root / directory / "mapping.csv").read_text("utf-8", "surrogateescape")
-        except OSError:
-            return {}
-        return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) == 2}
+        data = read_small(self.root / directory / "mapping.csv") or b""
+        # No quotes: it is written by plain concatenation, and names hold commas, but the number does not.
+        rows = (os.fsdecode(line).strip().partition(",") for line in data.split(b"\n"))
+        return {number: original for number, comma, original in rows if comma}
 
 
 def _net_and_graph(directory: str) -> tuple[str, str]:

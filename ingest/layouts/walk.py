@@ -9,7 +9,30 @@ from pathlib import Path
 
 from ingest.layouts.base import Problem
 from workers.errors import AccessDenied
-from workers.model import SourceFile
+from workers.model import MIB, SourceFile
+
+
+#: The largest configuration or name table that is read, in bytes.
+_MAX_SMALL_FILE_NBYTES = 64 * MIB
+
+
+def read_small(path: Path) -> bytes | None:
+    """Return the content of a regular file; None where there is none, or it is too large to be what it should be.
+
+    Follows no link, and does not wait at a FIFO.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SMALL_FILE_NBYTES:
+            return None
+        try:
+            return file.read(_MAX_SMALL_FILE_NBYTES)
+        except OSError:
+            return None
 
 
 @dataclass(slots=True)
@@ -25,7 +48,7 @@ class Walk:
     def entries(self, directory: str) -> list[os.DirEntry[str]]:
         """Return the entries of a directory, sorted by name; a problem and nothing if it cannot be read."""
         try:
-            with os.scandir(self.root / directory) as found:
+            with os.scandir(f"{self.root}/{directory}") as found:
                 return sorted(found, key=lambda entry: entry.name)
         except PermissionError:
             self.problems.append(
@@ -39,17 +62,20 @@ class Walk:
 
     def take_tree(self, directory: str) -> None:
         """Take every file of a directory and of all directories below it."""
-        try:
-            # Before it is listed: whatever comes later gives it another time.
-            mtime_ns = (self.root / directory).stat().st_mtime_ns
-        except OSError:
-            mtime_ns = -1
-        self.directories.append((directory, mtime_ns))
-        for entry in self.entries(directory):
-            if entry.is_dir(follow_symlinks=False):
-                self.take_tree(f"{directory}/{entry.name}")
-            else:
-                self.take(entry, f"{directory}/{entry.name}")
+        ahead = [directory]  # no recursion: a dump may be nested more deeply than Python's stack
+        while ahead:
+            directory = ahead.pop()
+            try:
+                # Before it is listed: whatever comes later gives it another time.
+                mtime_ns = os.stat(f"{self.root}/{directory}").st_mtime_ns
+            except OSError:
+                mtime_ns = -1
+            self.directories.append((directory, mtime_ns))
+            for entry in self.entries(directory):
+                if entry.is_dir(follow_symlinks=False):
+                    ahead.append(f"{directory}/{entry.name}")
+                else:
+                    self.take(entry, f"{directory}/{entry.name}")
 
     def take(self, entry: os.DirEntry[str], path: str) -> None:
         """Take one directory entry that is no directory."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
-from workers.errors import DamagedStore, StoreFormatError, UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.model import Kind, StepKey, StoreAddress
 from workers.statistics import FIELDS
 from workers.store import commit, metadata, tables
@@ -39,12 +39,13 @@ def open_store(url: str, **storage_options: Any) -> DumpStore:
         storage_options: passed to fsspec; no credentials, which come from the environment.
 
     Raises:
-        StoreFormatError: there is no store, or a newer version of dump-ingest wrote it.
+        UsageError: there is no store.
+        StoreFormatError: a newer version of dump-ingest wrote it.
         StoreError: it cannot be reached.
     """
     objects = open_objects(resolve(url, storage_options))
     if commit.read_root(objects) is None:
-        raise StoreFormatError(
+        raise UsageError(
             f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` make one."
         )
     return DumpStore(objects)

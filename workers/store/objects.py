@@ -39,6 +39,8 @@ class ObjectStore:
             self._fs, self._base = fsspec.core.url_to_fs(address.url, **options)
         except (ValueError, ImportError, TypeError) as exc:
             raise UsageError(f"store {address.url}: {exc}", hint=_PROTOCOL_HINT) from exc
+        except OSError as exc:  # backends that connect when they are made
+            raise StoreUnavailable(f"store {address.url}: {_reason(exc)}") from exc
         self._base = self._base.rstrip("/")
         protocol = self._fs.protocol
         self._local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
