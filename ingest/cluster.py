@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ingest.settings import Settings
 from workers.errors import ClusterError
+from workers.model import MIB
 from workers.plugin import IngestPlugin
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ _DASK_DEFAULTS = {
     "distributed.scheduler.no-workers-timeout": "60s",
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
+    # Dask has its workers give memory back at once, and every encoded chunk then costs fresh pages.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * MIB,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * MIB,
 }
 
 
