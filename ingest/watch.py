@@ -53,7 +53,10 @@ class Watcher:
     def look(self, is_committed: Callable[[StepKey, str], bool]) -> View:
         """List the dump now; `is_committed(key, fingerprint)` tells what the store already holds."""
         scan = self.dump.scan(self._known)
-        present = {listing.key: listing for listing in scan.listings}
+        # Without files there is nothing to wait for: a job that is killed leaves an empty directory behind.
+        present = {
+            listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
+        }
         self._forget(present)
         pending: dict[StepKey, Listing] = {}
         self._to_examine = []
@@ -92,6 +95,9 @@ class Watcher:
         return taken
 
     def _examine(self, listing: Listing, quiet_for_s: float) -> Inspected | Waiting:
+        if denied := _denied(listing.problems):
+            self.denied[listing.key] = denied
+            return Waiting(f"{denied[0]}")
         if waits := waits_for_time(listing, quiet_for_s, self.policy):
             return waits
         inspected = self._inspected.get(listing.key)
@@ -101,9 +107,9 @@ class Watcher:
             except SourceChanged as exc:
                 return Waiting(exc.message)
             self._inspected[listing.key] = inspected
-        if denied := tuple(p for p in (*listing.problems, *inspected.denied) if p.denied):
-            self.denied[listing.key] = denied
-            return Waiting(f"{denied[0]}")
+        if inspected.denied:
+            self.denied[listing.key] = inspected.denied
+            return Waiting(f"{inspected.denied[0]}")
         return waits_for_content(inspected, quiet_for_s, self.policy) or inspected
 
     def _forget(self, present: Collection[StepKey]) -> None:
@@ -111,3 +117,7 @@ class Watcher:
         for cache in (self._known, self._inspected, self.waiting, self.denied):
             for key in [key for key in cache if key not in present]:
                 del cache[key]
+
+
+def _denied(problems: Collection[Problem]) -> tuple[Problem, ...]:
+    return tuple(problem for problem in problems if problem.denied)

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,8 @@ _RANK_DIRECTORIES = frozenset([".dump_metadata", "graphs", "execution_order", "d
 #: How long a directory must have been quiet before its time proves that nothing was added: file systems
 #: stamp with the time of their last tick.
 _TICK_S = 2.0
+#: How long a listing is trusted at least, as long as the times of its directories do not change.
+_SHORTEST_TRUST_S = 60.0
 
 _TENSOR_NAME = re.compile(
     r"(?P<op_type>[^.]+)\.(?P<op_name>.+)"
@@ -195,7 +197,7 @@ class MindSporeDump:
         self, key: StepKey, directories: list[str], *, later_begun: bool, known: Listing | None
     ) -> Listing:
         listed_at = time.time()
-        if known is not None and self._unchanged(known):
+        if known is not None and self._unchanged(known, directories, listed_at):
             return replace(known, later_begun=later_begun)
         walk = Walk(self.root)
         for directory in directories:
@@ -211,7 +213,13 @@ class MindSporeDump:
             tuple(walk.problems),
         )
 
-    def _unchanged(self, known: Listing) -> bool:
+    def _unchanged(self, known: Listing, directories: Collection[str], now: float) -> bool:
+        if not {directory for directory, _ in known.directories}.issuperset(directories):
+            return False
+        # A file that goes on growing leaves no trace in its directory. So a listing is trusted for as long again
+        # as its files had been quiet: a step is listed ever more rarely, but again and again.
+        if not 0 <= now - known.listed_at < max(known.listed_at - known.newest_change, _SHORTEST_TRUST_S):
+            return False
         for directory, mtime_ns in known.directories:
             if mtime_ns / 1e9 > known.listed_at - _TICK_S:
                 return False

@@ -25,14 +25,16 @@ def read_small(path: Path) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with open(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SMALL_FILE_NBYTES:
             return None
-        try:
+        with open(fd, "rb", closefd=False) as file:
             return file.read(_MAX_SMALL_FILE_NBYTES)
-        except OSError:
-            return None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 @dataclass(slots=True)

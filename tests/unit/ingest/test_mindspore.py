@@ -1,0 +1,265 @@
+"""Names and places of MindSpore dumps."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ingest.layouts.detect import find_dump
+from ingest.layouts.mindspore import MindSporeDump, parse_iterations, parse_tensor_name, rank_of
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import listings
+from workers.errors import AccessDenied, UsageError
+from workers.model import StepKey, TensorName
+
+
+@pytest.mark.parametrize(
+    ("file_name", "op_type", "op_name", "io", "slot", "format_", "declared"),
+    [
+        # 2.4 and later: scope with `_`, dtype at the end.
+        (
+            "Conv2D.Default_network-WithLossCell__backbone-Net_conv-Conv2d_Conv2D-op0.0.0.1795220037870151"
+            ".input.1.DefaultFormat.Float32.npy",
+            *("Conv2D", "Default_network-WithLossCell__backbone-Net_conv-Conv2d_Conv2D-op0", "input", 1),
+            *("DefaultFormat", "Float32"),
+        ),
+        # Up to 2.3: no dtype.
+        ("ReLU.ReLU-op3.0.0.161243956333802.output.0.NC1HWC0.npy", *("ReLU", "ReLU-op3", "output", 0, "NC1HWC0", "")),
+        # Before 2.3 parameter names keep their dots.
+        (
+            "Parameter.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.npy",
+            *("Parameter", "fc.weight", "output", 0, "DefaultFormat", ""),
+        ),
+        (
+            "Parameter.moments.0.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.bfloat16.npy",
+            *("Parameter", "moments.0.fc.weight", "output", 0, "DefaultFormat", "bfloat16"),
+        ),
+        ("Parameter.data-12.0.0.1795.output.0.DefaultFormat.npy", *("Parameter", "data-12", "output", 0, "DefaultFormat", "")),
+    ],
+)
+def test_real_names_are_parsed_from_the_right(
+    file_name: str, op_type: str, op_name: str, io: str, slot: int, format_: str, declared: str
+) -> None:
+    found = parse_tensor_name(file_name)
+    assert found is not None
+    assert (found.op_type, found.op_name, found.io, found.slot) == (op_type, op_name, io, slot)
+    assert (found.format, found.declared_dtype) == (format_, declared)
+
+
+@pytest.mark.parametrize(
+    "file_name",
+    ["1807535132.npy", "weights.npy", "Conv2D.op0.0.0.1.sideways.0.DefaultFormat.npy", ".npy", "a.b.c.d.e.input.0.F.npy"]
+    + ["A.b.0.0.1.output.0.npy", "A.b.0.0.99999999999999999999.output.0.F.npy", "A.0.0.1.output.0.F.npy"],
+)
+def test_other_names_are_not_guessed(file_name: str) -> None:
+    assert parse_tensor_name(file_name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("rank_0", 0), ("rank_17", 17), ("rank_", None), ("rank_x", None), ("rank_1.bak", None), ("Rank_1", None)]
+    # Two spellings of one rank would overwrite one another.
+    + [("rank_01", None), ("rank_\u0663", None), ("rank_" + "9" * 50, None)],
+)
+def test_rank_of_a_directory(name: str, rank: int | None) -> None:
+    assert rank_of(name) == rank
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("0|5-8|100-101", {0, 5, 6, 7, 8, 100, 101}), ("3", {3}), ("all", None), ("", None), ("5-", None), ("8-5", None)]
+    + [("0-99999999999", None), ("|".join(["0-999999", *(f"{i}000000-{i}999999" for i in range(1, 50))]), None)],
+)
+def test_iterations_of_a_configuration(text: str, steps: set[int] | None) -> None:
+    assert parse_iterations(text) == steps
+
+
+def names_of(dump: Path, step: int | None = 0) -> Mapping[str, TensorName | None]:
+    found = find_dump(dump)
+    listing = next(one for one in found.scan({}).listings if one.key == StepKey(0, step))
+    return {path.rsplit("/", 1)[-1]: name for path, name in found.names(listing).items()}
+
+
+def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
+    made.add(b"", tensor_name(), graph="0", step=3)
+    made.add(b"", tensor_name(), graph="7", step=3)
+    assert len(listings(made.root)[StepKey(0, 3)].files) == 2
+    assert {name.graph for name in names_of(made.root, 3).values() if name} == {"0", "7"}
+
+
+def test_dumps_of_one_operator_are_numbered_in_order_of_time(made: MadeDump) -> None:
+    """A `while` loop dumps its operators again and again; only the timestamp tells which came first."""
+    files = [tensor_name("Less.loop", time=time) for time in (30, 4, 200)]
+    for file in files:
+        made.add(b"", file)
+    made.add(b"", tensor_name("Less.loop", slot=1, time=100))
+    names = names_of(made.root)
+    assert [name.occurrence for file in files if (name := names[file])] == [1, 0, 2]
+
+
+def test_constants_and_what_is_no_tensor_belong_to_no_step(made: MadeDump) -> None:
+    made.add(b"", "Parameter.data-1.0.0.5.output.0.DefaultFormat.npy", step="constants")
+    made.add(b"", tensor_name(), step=1)
+    (made.root / "rank_0" / "graphs").mkdir()
+    (made.root / "rank_0" / "graphs" / "graph.ir").touch()
+    (made.root / "notes.txt").touch()
+    found = listings(made.root)
+    assert [file.path for file in found[StepKey(0, None)].files] == [
+        "notes.txt",
+        "rank_0/Net/0/constants/Parameter.data-1.0.0.5.output.0.DefaultFormat.npy",
+        "rank_0/graphs/graph.ir",
+    ]
+    assert len(found[StepKey(0, 1)].files) == 1
+
+
+def test_unmapped_number_keeps_its_own_name(made: MadeDump) -> None:
+    made.add(b"", "123.npy")
+    name = names_of(made.root)["123.npy"]
+    assert name is not None
+    assert (name.op_type, name.op_name) == ("", "123")
+
+
+def test_mapping_gives_long_names_back(made: MadeDump) -> None:
+    original = tensor_name("ReLU.a,b" + "x" * 300, time=5)
+    made.add(b"", "123.npy")
+    made.add(f"123.npy,{original}\n".encode(), "mapping.csv")
+    name = names_of(made.root)["123.npy"]
+    assert name is not None
+    assert (name.op_type, name.op_name) == ("ReLU", "a,b" + "x" * 300)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"x" * 200_000, b'"' + b"a\n" * 100_000, b"\0,\0\n", b"\xff,\xfe\n", b"123.npy\n", b",,,,\n", b"123.npy,nonsense\n"],
+)
+def test_damaged_mapping_does_no_harm(content: bytes, made: MadeDump) -> None:
+    made.add(b"", "123.npy")
+    made.add(content, "mapping.csv")
+    assert "123.npy" in names_of(made.root)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+@pytest.mark.parametrize("place", ["Net/0/0/mapping.csv", ".dump_metadata/data_dump.json"])
+def test_special_file_in_the_place_of_a_small_one_does_not_hang(
+    make: Callable[[Path], None], place: str, made: MadeDump
+) -> None:
+    made.add(b"", "123.npy")
+    path = made.root / "rank_0" / place
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    assert "123.npy" in names_of(made.root)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"common_dump_settings": {"iteration": "0|2-3"}}, {0, 2, 3}),
+        ({"common_dump_settings": {"iteration": "all"}}, None),
+        ({"common_dump_settings": {}}, None),
+        ({}, None),
+        ([], None),
+    ],
+)
+def test_configuration_tells_which_steps_to_expect(settings: object, expected: set[int] | None, made: MadeDump) -> None:
+    made.add(b"")
+    path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(settings))
+    assert MindSporeDump(made.root).scan({}).expected_steps == expected
+
+
+def test_absurd_configuration_is_ignored(made: MadeDump) -> None:
+    made.add(b"")
+    path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
+    path.parent.mkdir()
+    path.write_text("[" * 100_000)
+    assert MindSporeDump(made.root).scan({}).expected_steps is None
+
+
+def test_links_and_pipes_are_named_and_not_followed(made: MadeDump) -> None:
+    made.add(b"", tensor_name())
+    directory = made.directory()
+    (directory / "link.npy").symlink_to("/etc/passwd")
+    (directory / "tree").symlink_to("/etc", target_is_directory=True)
+    os.mkfifo(directory / "pipe")
+    listing = listings(made.root)[StepKey(0, 0)]
+    assert len(listing.files) == 1
+    assert [(Path(problem.path).name, problem.reason.split(";")[0]) for problem in listing.problems] == [
+        ("link.npy", "is a symbolic link"),
+        ("pipe", "is no regular file"),
+        ("tree", "is a symbolic link"),
+    ]
+
+
+def test_deep_directories_do_not_exhaust_the_stack(made: MadeDump) -> None:
+    """A few kilobytes of nested directories must not end the service."""
+    made.add(b"")
+    fd = os.open(made.directory(), os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    try:
+        assert len(listings(made.root)[StepKey(0, 0)].files) == 1
+    finally:  # shutil would exhaust the stack as well
+        subprocess.run(["rm", "-r", str(made.root)], check=True)
+
+
+def test_directory_of_another_user_is_a_matter_of_permissions(
+    made: MadeDump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root nothing is denied, so the refusal is made up."""
+    made.add(b"", step=0)
+    made.add(b"", step=1)
+    scandir = os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if str(path).endswith("/1"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    found = listings(made.root)
+    assert not found[StepKey(0, 0)].problems
+    (problem,) = found[StepKey(0, 1)].problems
+    assert problem.denied
+    assert "setfacl" in problem.hint
+    monkeypatch.setattr("os.scandir", lambda _: refuse("/1"))
+    with pytest.raises(AccessDenied):
+        find_dump(made.root)
+
+
+def test_dump_is_found_below_and_at_a_rank(made: MadeDump, tmp_path: Path) -> None:
+    made.add(b"", rank=0)
+    made.add(b"", rank=3)
+    assert find_dump(tmp_path).root == made.root
+    assert {key.rank for key in listings(made.root / "rank_3")} == {3}
+
+
+def test_what_is_no_dump_is_a_usage_error(tmp_path: Path, made: MadeDump) -> None:
+    for path in (tmp_path / "missing", made.root):
+        with pytest.raises(UsageError):
+            find_dump(path)
+    for name in ("one", "two"):
+        (tmp_path / name / "rank_0").mkdir(parents=True)
+    with pytest.raises(UsageError, match="2 dumps"):
+        find_dump(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "steps"),
+    [("lenet-1rank", "dump", 3), ("mindspore-2.7.1-cpu-sync", "control-flow", 1), ("mindspore-2.0.0-cpu-sync", "lenet", 1)],
+)
+def test_every_name_of_a_real_dump_is_understood(name: str, place: str, steps: int, dumps: DumpLibrary) -> None:
+    dump = find_dump(dumps[name] / place)
+    found = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
+    assert len(found) >= steps
+    for listing in found:
+        assert [path for path, tensor in dump.names(listing).items() if tensor is None or not tensor.op_type] == []
