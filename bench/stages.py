@@ -1,0 +1,127 @@
+"""Ingesting one dump in this process, without Dask, and what each stage of it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from ingest.completeness import inspect
+from ingest.layouts.base import Listing
+from ingest.layouts.detect import find_dump
+from ingest.plan import plan_step
+from workers.convert import PIECE_BYTES, convert
+from workers.digest import digest
+from workers.model import CommitSummary, Entry, Grid, Origin, Segment, StepPlan
+from workers.publish import publish
+from workers.source import OpenFile
+from workers.statistics import has_statistics, summarise
+from workers.store.objects import open_objects, resolve
+from workers.store.shards import ShardPacker
+
+T = TypeVar("T")
+_BUFFER = memoryview(bytearray(PIECE_BYTES))
+#: What each segment stores: its distinct payloads, each with the first entry that holds it.
+Distinct: TypeAlias = list[tuple[Segment, list[tuple[Entry, bytes]]]]
+CONVERT_PARTS = ("read and digest", "statistics", "encode", "write")
+
+
+@dataclass(slots=True)
+class Stages:
+    """Seconds by stage, added up over all steps."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def time(self, stage: str, function: Callable[[], T]) -> T:
+        """Call `function` and add what it takes to `stage`."""
+        started = time.perf_counter()
+        result = function()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
+        return result
+
+
+def ingest_here(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> list[CommitSummary]:
+    """List, inspect, plan, convert and publish every step of a dump, one after the other."""
+    summaries = []
+    for plan in plans(dump, store, stages, grid):
+        receipts = [stages.time("convert", lambda job=job: convert(job)) for job in plan.jobs]  # type: ignore[misc]
+        summaries.append(stages.time("publish", lambda p=plan, r=receipts: publish(p, r)))  # type: ignore[misc]
+    return summaries
+
+
+def plans(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> list[StepPlan]:
+    """List, inspect and plan every step of a dump."""
+    found = find_dump(dump)
+    scan = stages.time("list", lambda: found.scan({}))
+    origin = Origin(found.layout, "localhost", str(found.root))
+
+    def plan(listing: Listing) -> StepPlan:
+        inspected = stages.time("inspect", lambda: inspect(found.root, listing, found.names(listing)))
+        return stages.time("plan", lambda: plan_step(inspected, origin, resolve(str(store)), grid or Grid()))
+
+    return [plan(listing) for listing in scan.listings]
+
+
+def split_convert(plan: StepPlan, stages: Stages) -> None:
+    """Do the parts of `convert` one after the other, each on the whole of one step.
+
+    Together they take longer than `convert`, which does them while the data is in the cache.
+    """
+    distinct = [
+        (segment, _distinct(plan, segment, job.entries)) for job in plan.jobs for segment in job.segments
+    ]
+    stages.time("read and digest", lambda: _read_all(plan))
+    stages.time("statistics", lambda: _summarise_all(distinct))
+    shards = stages.time("encode", lambda: _encode_all(distinct))
+    stages.time("write", lambda: _write_all(plan, shards))
+
+
+def _read_all(plan: StepPlan) -> None:
+    for entry in plan.entries:
+        digest(_read(plan, entry))
+
+
+def _summarise_all(distinct: Distinct) -> None:
+    for _, payloads in distinct:
+        for entry, data in payloads:
+            dtype = entry.header.element.to_numpy() if entry.header else None
+            if dtype is not None and has_statistics(dtype):
+                summarise(np.frombuffer(data, dtype))
+
+
+def _encode_all(distinct: Distinct) -> dict[str, bytes | bytearray]:
+    shards: dict[str, bytes | bytearray] = {}
+    for segment, payloads in distinct:
+
+        def emit(number: int, data: bytes | bytearray, path: str = segment.array.path) -> None:
+            shards[f"{path}/c/{number}"] = data
+
+        packer = ShardPacker(segment.array, segment.first_shard, emit)
+        for _, data in payloads:
+            packer.append(memoryview(data))
+        packer.close()
+    return shards
+
+
+def _write_all(plan: StepPlan, shards: dict[str, bytes | bytearray]) -> None:
+    for key, data in shards.items():
+        open_objects(plan.store).put(f"parts/{key}", data)
+
+
+def _distinct(plan: StepPlan, segment: Segment, entries: dict[int, Entry]) -> list[tuple[Entry, bytes]]:
+    found: dict[bytes, tuple[Entry, bytes]] = {}
+    for row in segment.rows:
+        data = _read(plan, entries[row])
+        found.setdefault(digest(data), (entries[row], bytes(data)))
+    return list(found.values())
+
+
+def _read(plan: StepPlan, entry: Entry) -> memoryview:
+    buffer = _BUFFER if entry.nbytes <= len(_BUFFER) else memoryview(bytearray(entry.nbytes))
+    with OpenFile(Path(plan.origin.root), entry.source, str(plan.key)) as file:
+        pieces = list(file.pieces(buffer, entry.header.raw if entry.header else b""))
+    return pieces[0] if pieces else buffer[:0]
