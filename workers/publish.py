@@ -114,7 +114,7 @@ def _labels(entry: Entry, read_problem: str) -> tuple[str, ...]:
 
 
 #: Columns cut out of file names, which may hold any bytes.
-_FROM_PATHS = frozenset(["net", "graph", "op_type", "op_name"])
+_FROM_PATHS = frozenset(["net", "graph", "op_type", "op_name", "format", "declared_dtype"])
 
 
 def _numbers(entry: Entry, offset: int) -> tuple[int, ...]:
@@ -173,6 +173,6 @@ def _problems(plan: StepPlan, built: Tables) -> list[str]:
         for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
         if problem
     ]
-    problems = [*plan.problems, *named]
+    problems = [*map(paths.to_text, plan.problems), *named]
     more = len(problems) - MAX_PROBLEMS_IN_RECORD
     return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]

@@ -15,6 +15,7 @@ from typing import Any
 
 from workers.errors import DamagedStore, StoreFormatError
 from workers.model import CommitSummary, Origin, StepKey
+from workers.paths import to_text
 from workers.store import metadata
 from workers.store.objects import ObjectStore
 
@@ -119,7 +120,7 @@ def write(
         "step": key.step,
         "fingerprint": fingerprint,
         "committed_at": (now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
-        "source": asdict(origin),
+        "source": {name: to_text(value) for name, value in asdict(origin).items()},
         "summary": {k: v for k, v in asdict(summary).items() if k not in ("key", "fingerprint")},
         "software": {name: version(name) for name in _SOFTWARE},
         "previous": [name for name in dict.fromkeys(history) if name != fingerprint],
@@ -177,6 +178,6 @@ def parse(data: bytes, key: StepKey) -> Commit:
         summary = CommitSummary(key=key, fingerprint=fingerprint, **record["summary"])
         inline = document["consolidated_metadata"]["metadata"]
         nodes = {path[len(fingerprint) + 1 :]: node for path, node in inline.items()}
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r}") from exc
     return Commit(key, fingerprint, summary, record, nodes)
