@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -204,22 +205,26 @@ class Submitter:
 
     def _submit_waiting(self) -> None:
         now = self.clock()
-        later: list[tuple[float, StepKey, int]] = []
         full = False
-        for due, key, number in self._waiting:
-            step = self._steps.get(key)
-            if step is None:
-                continue
-            nbytes = self._nbytes(step, number)
-            full = full or (
-                self._inflight_nbytes > 0 and self._inflight_nbytes + nbytes > self.limits.inflight_nbytes
-            )
-            if full or due > now:
-                later.append((due, key, number))
-            else:
-                self._submit(step, number)
-                self._inflight_nbytes += nbytes
-        self._waiting = later
+        ahead, self._waiting = deque(self._waiting), []
+        try:
+            while ahead:
+                due, key, number = ahead[0]
+                if (step := self._steps.get(key)) is not None:
+                    nbytes = self._nbytes(step, number)
+                    full = full or not self._fits(nbytes)
+                    if full or due > now:
+                        self._waiting.append((due, key, number))
+                    else:
+                        self._submit(step, number)
+                        self._inflight_nbytes += nbytes
+                ahead.popleft()
+        finally:
+            # Where the cluster was lost meanwhile: what has been submitted must not be submitted twice.
+            self._waiting += ahead
+
+    def _fits(self, nbytes: int) -> bool:
+        return not self._inflight_nbytes or self._inflight_nbytes + nbytes <= self.limits.inflight_nbytes
 
     def _nbytes(self, step: _Step, number: int) -> int:
         # At least one, so that empty tasks are bounded too.
@@ -229,7 +234,7 @@ class Submitter:
         from workers.convert import convert
         from workers.publish import publish
 
-        plan = step.plan
+        client, plan = self._connected(), step.plan
         attempt = step.attempts[number] = step.attempts.get(number, 0) + 1
         function, arguments = (
             (publish, (plan, [step.receipts[job.number] for job in plan.jobs]))
@@ -239,7 +244,7 @@ class Submitter:
         # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
         place = f"{plan.key.rank}-{plan.key.step}-{number}-{attempt}-{time.time_ns()}"
         name = f"{function.__name__}-0{plan.fingerprint[:15]}-{place}"
-        future = self._connected().submit(function, *arguments, key=name, pure=False)
+        future = client.submit(function, *arguments, key=name, pure=False)
         step.futures[number] = future
         future.add_done_callback(partial(self._on_done, plan.key, number))
 

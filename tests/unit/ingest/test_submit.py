@@ -1,0 +1,306 @@
+"""The submitter against a client whose tasks finish when the test says so."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from distributed import Client, Future
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.submit import JobConverted, Limits, Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, plan_all
+from workers.errors import (
+    AccessDenied,
+    ClusterError,
+    DumpIngestError,
+    SourceChanged,
+    StoreDenied,
+    StoreFormatError,
+    StoreUnavailable,
+)
+from workers.model import ShardJob, StepPlan
+
+
+@dataclass(eq=False)
+class FakeFuture:
+    """A task that waits for `run`, `fail` or `lose`."""
+
+    key: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    status: str = "pending"
+    value: Any = None
+    callbacks: list[Callable[[Any], None]] = field(default_factory=list)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.callbacks.append(callback)
+
+    def result(self, timeout: float) -> Any:
+        assert timeout > 0
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+    def cancel(self) -> None:
+        self.lose()
+
+    def run(self) -> None:
+        self._end("finished", self.function(*self.arguments))
+
+    def fail(self, error: BaseException) -> None:
+        self._end("error", error)
+
+    def lose(self) -> None:
+        self._end("cancelled", None)
+
+    def _end(self, status: str, value: Any) -> None:
+        if self.status == "pending":
+            self.status, self.value = status, value
+            for callback in self.callbacks:
+                callback(self)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(job.nbytes for job in self.arguments if isinstance(job, ShardJob))
+
+
+@dataclass
+class FakeClient:
+    """What `Submitter` uses of `distributed.Client`."""
+
+    status: str = "running"
+    futures: list[FakeFuture] = field(default_factory=list)
+    dies_after: int = 10**9
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, key: str, pure: bool) -> FakeFuture:
+        assert not pure
+        assert self.status == "running"
+        assert key not in {future.key for future in self.futures}, "Dask would return the old result"
+        self.futures.append(FakeFuture(key, function, arguments))
+        if len(self.futures) >= self.dies_after:
+            self.status = "closed"
+        return self.futures[-1]
+
+    @property
+    def pending(self) -> list[FakeFuture]:
+        return [future for future in self.futures if future.status == "pending"]
+
+
+class Bench:
+    """A submitter, its clients and its clock."""
+
+    def __init__(self, window: int = 10**9, attempts: int = 3) -> None:
+        self.now = 0.0
+        self.clients = [FakeClient()]
+        self.refused = 0
+        limits = Limits(window, max_attempts=attempts, first_pause_s=1, longest_pause_s=4)
+        self.submitter = Submitter(self.connect, limits, clock=lambda: self.now)
+
+    def connect(self) -> Client:
+        if self.client.status != "running":
+            if self.refused:
+                self.refused -= 1
+                raise ClusterError("nobody there")
+            self.clients.append(FakeClient())
+        return cast("Client", self.clients[-1])
+
+    @property
+    def client(self) -> FakeClient:
+        return self.clients[-1]
+
+    def drive(self) -> list[Outcome]:
+        return self.submitter.drive(0)
+
+    def finish(self) -> list[Outcome]:
+        """Run everything to its end."""
+        outcomes: list[Outcome] = []
+        for _ in range(200):
+            outcomes += self.drive()
+            if not self.submitter.busy:
+                return outcomes
+            self.now += 10
+            for future in self.client.pending:
+                future.run()
+        raise AssertionError("never done")
+
+
+@pytest.fixture
+def plan(made: MadeDump, store: Path) -> StepPlan:
+    """A step of several jobs of about 500 bytes."""
+    for slot in range(8):
+        made.add(np.full(80, slot, "<f4"), tensor_name(slot=slot))
+    (plan,) = plan_all(made.root, store, SMALL_GRID)
+    assert len(plan.jobs) >= 4
+    return plan
+
+
+def kinds(outcomes: list[Outcome]) -> list[type]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    assert bench.drive() == []
+    assert len(bench.client.pending) == len(plan.jobs)
+    for future in bench.client.pending:
+        future.run()
+    assert kinds(bench.drive()) == [JobConverted] * len(plan.jobs)
+    (publishing,) = bench.client.pending
+    assert bench.submitter.busy == {plan.key}
+    bench.now = 7
+    publishing.run()
+    (outcome,) = bench.drive()
+    assert isinstance(outcome, StepCommitted)
+    assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
+    assert not bench.submitter.busy
+    assert bench.submitter.offered_nbytes == 0
+
+
+@pytest.mark.parametrize("window", [1, 1200, 2500])
+def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
+    """However much is offered, workers and scheduler hold only a window of it."""
+    bench = Bench(window)
+    bench.submitter.offer(plan)
+    while bench.submitter.busy:
+        bench.drive()
+        pending = bench.client.pending
+        assert sum(future.nbytes for future in pending) <= window or len(pending) == 1
+        if pending:
+            pending[0].run()
+
+
+def test_failed_task_is_tried_again_later_under_a_new_key(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    first = bench.client.pending[0]
+    first.fail(StoreUnavailable("busy"))
+    (outcome,) = bench.drive()
+    assert isinstance(outcome, TaskRetried)
+    assert (outcome.attempt, outcome.pause_s) == (1, 1)
+    bench.now = 0.9
+    bench.drive()
+    assert len(bench.client.futures) == len(plan.jobs)
+    bench.now = 1.1
+    bench.drive()
+    assert bench.client.futures[-1].arguments == first.arguments
+    assert kinds(bench.finish())[-1] is StepCommitted
+
+
+def test_step_is_given_up_after_the_last_attempt(plan: StepPlan) -> None:
+    bench = Bench(attempts=3)
+    bench.submitter.offer(plan)
+    outcomes: list[Outcome] = []
+    while bench.submitter.busy:
+        bench.drive()
+        bench.client.futures[-1].fail(ValueError("odd"))
+        outcomes += bench.drive()
+        bench.now += 5
+    assert kinds(outcomes) == [TaskRetried, TaskRetried, StepFailed]
+    assert [outcome.pause_s for outcome in outcomes if isinstance(outcome, TaskRetried)] == [1, 2]
+    assert all(future.status == "cancelled" for future in bench.client.futures[: len(plan.jobs) - 1])
+
+
+@pytest.mark.parametrize("error", [AccessDenied, StoreDenied, StoreFormatError])
+def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    bench.client.pending[0].fail(error("no"))
+    (outcome,) = bench.drive()
+    assert isinstance(outcome, StepFailed)
+    assert isinstance(outcome.error, error)
+    assert not bench.submitter.busy
+
+
+def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
+    """It must be planned anew: another attempt at this plan would find the same."""
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    bench.client.pending[1].fail(SourceChanged("grew"))
+    (outcome,) = bench.drive()
+    assert isinstance(outcome, StepStale)
+    assert not bench.client.pending
+    assert not bench.submitter.busy
+    # What was cancelled has no effect on the step when it is offered again.
+    bench.submitter.offer(plan)
+    assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
+
+
+def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
+    """A scheduler that restarts cancels every future."""
+    bench = Bench(attempts=2)
+    bench.submitter.offer(plan)
+    bench.drive()
+    for future in bench.client.pending:
+        future.lose()
+    outcomes = bench.drive()
+    assert kinds(outcomes) == [TaskRetried] * len(plan.jobs)
+    assert all(isinstance(outcome.error, ClusterError) for outcome in outcomes if isinstance(outcome, TaskRetried))
+    assert kinds(bench.finish())[-1] is StepCommitted
+
+
+def test_work_goes_on_with_another_client(plan: StepPlan) -> None:
+    bench = Bench(1200)
+    bench.submitter.offer(plan)
+    bench.drive()
+    old = bench.client
+    old.pending[0].run()
+    bench.drive()
+    old.status = "closed"
+    bench.refused = 1
+    with pytest.raises(ClusterError):
+        bench.drive()
+    assert bench.submitter.busy == {plan.key}
+    assert kinds(bench.finish())[-1] is StepCommitted
+    for future in old.pending:  # late news of the old client
+        future.run()
+    assert bench.drive() == []
+    assert bench.submitter._inflight_nbytes == 0
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+@pytest.mark.parametrize("dies_after", [1, 2, 5])
+def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused: int, plan: StepPlan) -> None:
+    """No task may be submitted twice, or its bytes would count as in flight for ever."""
+    bench = Bench()
+    bench.client.dies_after = dies_after
+    bench.submitter.offer(plan)
+    bench.refused = refused
+    for _ in range(refused):
+        with pytest.raises(ClusterError):
+            bench.drive()
+    bench.drive()
+    jobs = [future.arguments[0].number for future in bench.client.futures]
+    assert sorted(jobs) == [job.number for job in plan.jobs]
+    assert kinds(bench.finish())[-1] is StepCommitted
+    assert bench.submitter._inflight_nbytes == 0
+
+
+def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    bench.submitter.cancel()
+    assert not bench.client.pending
+    assert bench.drive() == []
+    assert not bench.submitter.busy
+
+
+@given(st.integers(1, 100))
+def test_pauses_grow_and_are_bounded(attempt: int) -> None:
+    limits = Limits(1, first_pause_s=0.5, longest_pause_s=30)
+    assert 0.5 <= limits.pause_s(attempt) <= limits.pause_s(attempt + 1) <= 30
+
+
+def test_fake_has_what_the_real_client_has() -> None:
+    """The fake above is only worth something as long as it looks like Dask."""
+    assert all(hasattr(Future, name) for name in ("add_done_callback", "result", "cancel", "status"))
+    assert all(hasattr(Client, name) for name in ("submit",))
