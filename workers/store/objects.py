@@ -19,6 +19,8 @@ from workers.errors import StoreDenied, StoreError, StoreUnavailable, UsageError
 from workers.model import StoreAddress
 
 _SECRET_WORDS = ("secret", "password", "token", "key")
+#: Names a key of the key management service; it is of no use to a thief.
+_NOT_SECRET = frozenset(["SSEKMSKeyId"])
 
 
 class ObjectStore:
@@ -177,8 +179,8 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> StoreAddress:
     Raises:
         UsageError: `options` hold a credential; those belong into the environment.
     """
-    for name in options or {}:
-        if any(word in name.lower() for word in _SECRET_WORDS):
+    for name in _names(options or {}):
+        if any(word in name.lower() for word in _SECRET_WORDS) and name not in _NOT_SECRET:
             raise UsageError(
                 f"store option {name!r} looks like a credential",
                 hint="Put credentials into the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...): options "
@@ -188,6 +190,14 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> StoreAddress:
     if "://" in url or "::" in url:
         return StoreAddress(url.rstrip("/"), frozen)
     return StoreAddress(str(Path(url).expanduser().absolute()), frozen)
+
+
+def _names(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of all options, and of the options in them, such as those of `client_kwargs`."""
+    for name, value in options.items():
+        yield name
+        if isinstance(value, Mapping):
+            yield from _names(value)
 
 
 @lru_cache(maxsize=16)
