@@ -9,12 +9,15 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from ingest.settings import Loaded
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -23,7 +26,13 @@ out = Console(highlight=False)
 
 ConfigOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="YAML file of settings (see `config schema`)."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="YAML file of settings (see `config schema`).",
+        readable=False,  # `settings.load` has the better message
+    ),
 ]
 StoreOption: TypeAlias = Annotated[
     str | None,
@@ -119,6 +128,25 @@ def stop_on_signals() -> threading.Event:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, handle)
     return stop
+
+
+def load_settings(config: Path | None, **flags: Any) -> Loaded:
+    """Load settings for a command that writes, and warn of variables that set nothing.
+
+    Raises:
+        UsageError: they are wrong, or name no store.
+    """
+    from ingest.settings import load
+    from workers.errors import UsageError
+
+    loaded = load(config, **flags)
+    for name in loaded.unknown_variables:
+        err.print(f"[yellow]warning:[/] {name} is no setting; see `dump-ingest config schema`")
+    if loaded.settings.store is None:
+        raise UsageError(
+            "no store", hint="Name it with --store, DUMP_INGEST_STORE, or `store` in the settings file."
+        )
+    return loaded
 
 
 def the_store(store: str | None, config: Path | None) -> Any:

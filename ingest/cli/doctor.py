@@ -15,7 +15,8 @@ NAME = "doctor"
 
 def command(
     dump: Annotated[
-        Path | None, typer.Argument(help="A dump directory to look at.", show_default=False)
+        Path | None,
+        typer.Argument(help="A dump directory to look at.", show_default=False, readable=False),
     ] = None,
     store: StoreOption = None,
     scheduler: SchedulerOption = None,

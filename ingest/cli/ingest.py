@@ -18,6 +18,7 @@ from ingest.cli.common import (
     StoreOption,
     err,
     human_bytes,
+    load_settings,
     print_json,
     print_table,
     step_name,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from workers.model import CommitSummary
 
 NAME = "ingest"
-#: A dump that somebody points at is usually finished: silence is shorter than for `watch`.
-_QUIET_S = 2.0
 _MAX_ROWS = 24
 SchedulerOption = Annotated[
     str | None,
@@ -47,7 +46,11 @@ QuietOption = Annotated[
 
 
 def command(
-    dump: Annotated[Path, typer.Argument(help="The directory that holds rank_0, rank_1, ...")],
+    dump: Annotated[
+        # Not checked by typer: the answer to a directory of another user says what to do.
+        Path,
+        typer.Argument(help="The directory that holds rank_0, rank_1, ...", readable=False),
+    ],
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
@@ -61,21 +64,19 @@ def command(
 
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
     """
-    from ingest.cli.wiring import load_settings, open_service
-    from ingest.layouts.detect import find_dump
+    from ingest.wiring import ingest_dump
 
     loaded = load_settings(config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet)
     settings = loaded.settings
     if loaded.origins["quiet_s"] == "default":
-        settings = settings.model_copy(
-            update={"quiet_s": _QUIET_S, "settle_s": min(settings.settle_s, _QUIET_S)}
-        )
+        settings = settings.model_copy(update={"quiet_s": SHORT_QUIET_S})
     stop = stop_on_signals()
-    with open_service(find_dump(dump), settings) as service, _Progress() as progress:
-        service.observers.append(progress.observe)
-        started = time.monotonic()
-        report = service.ingest(stop)
-        seconds = time.monotonic() - started
+    started = time.monotonic()
+    with _Progress() as progress:
+        report = ingest_dump(
+            dump, settings.store or "", settings=settings, stop=stop, observers=[progress.observe]
+        )
+    seconds = time.monotonic() - started
     if json:
         from ingest.reader.rows import summary_row
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.common import ConfigOption, StoreOption, stop_on_signals
+from ingest.cli.common import ConfigOption, StoreOption, load_settings, stop_on_signals
 from ingest.cli.ingest import QuietOption, SchedulerOption, WorkersOption
 
 if TYPE_CHECKING:
@@ -18,7 +18,10 @@ NAME = "watch"
 
 
 def command(
-    dump: Annotated[Path, typer.Argument(help="The directory that holds, or will hold, rank_0, rank_1, ...")],
+    dump: Annotated[
+        Path,
+        typer.Argument(help="The directory that holds, or will hold, rank_0, rank_1, ...", readable=False),
+    ],
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
@@ -36,10 +39,10 @@ def command(
     import structlog
     from prometheus_client import CollectorRegistry
 
-    from ingest.cli.wiring import load_settings, open_service
     from ingest.logs import ServiceLog, configure
     from ingest.metrics import WatcherMetrics, serve
     from ingest.wake import waker
+    from ingest.wiring import open_service
     from workers.errors import UsageError
 
     settings = load_settings(
