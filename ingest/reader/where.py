@@ -66,7 +66,7 @@ class Where:
         with np.errstate(all="ignore"):
             try:
                 mask = np.asarray(self._condition(columns))
-            except (TypeError, ValueError) as exc:
+            except (TypeError, ValueError, OverflowError) as exc:
                 raise self._error(f"cannot be evaluated ({exc})") from exc
         if mask.dtype != bool:
             raise self._error("is a value, not a condition")

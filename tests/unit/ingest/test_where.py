@@ -1,0 +1,73 @@
+"""Conditions: whole columns in, a mask out, and nothing of Python beyond that."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.reader.where import Where
+from workers.errors import UsageError
+
+COLUMNS = {
+    "nan_count": np.array([0.0, 3.0, np.nan, 7.0]),
+    "max": np.array([1.0, -5.0, np.nan, 1e30]),
+    "slot": np.array([0, 1, 2, 3]),
+    "op_type": np.array(["Log", "Add", "", "Log"], object),
+    "rank": 2,
+}
+
+
+def mask(text: str) -> list[bool]:
+    return [bool(value) for value in Where(text, frozenset(COLUMNS)).mask(COLUMNS, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("nan_count > 0", [1, 3]),
+        ("nan_count > 0 and op_type == 'Log'", [3]),
+        ("nan_count > 0 or slot == 0", [0, 1, 3]),
+        ("not nan_count > 0", [0, 2]),
+        ("op_type in ['Log', 'Sub']", [0, 3]),
+        ("op_type not in ('Log',)", [1, 2]),
+        ("1 <= slot < 3", [1, 2]),
+        ("abs(max) >= 5", [1, 3]),
+        ("max != max", [2]),
+        ("max < inf and max > -inf", [0, 1, 3]),
+        ("slot * 2 + 1 == 3", [1]),
+        ("nan_count / slot > 2", [1, 3]),
+        ("rank == 2", [0, 1, 2, 3]),
+        ("rank == 1", []),
+        ("slot > 99999999999999999999999", []),
+        ("1 / (slot - 1) > 0", [1, 2, 3]),
+        ("  slot == 0\n", [0]),
+    ],
+)
+def test_rows_that_fulfil_a_condition(text: str, rows: list[int]) -> None:
+    assert [row for row, value in enumerate(mask(text)) if value] == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "slot", "slot + 1", "'text'", "slot ==", "slot = 1", "unknown > 1", "op_type > 1", "-op_type == 1", "abs(op_type) > 1"]
+    + ["__import__('os').system('true')", "slot.__class__", "slot[0] > 1", "(lambda: 1)() == 1", "[x for x in slot]"]
+    + ["slot ** 99 > 1", "f'{slot}' == ''", "slot if slot else slot", "abs(slot, 1) > 0", "abs(*slot) > 0", "print(slot) > 1"]
+    + ["slot > None", "slot > b'x'", "slot > ...", "slot is 1", "slot & 1 > 0", "(" * 500, "not " * 5000 + "slot"]
+    + ["slot + 99999999999999999999999 > 1", "nan_count and", "slot > 1; slot", "1 < 2 < 'a'"],
+)
+def test_anything_else_is_a_usage_error(text: str) -> None:
+    """The condition comes from a command line or a web form; nothing of it is ever run."""
+    with pytest.raises(UsageError, match="where"):
+        mask(text)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_condition_or_a_usage_error(text: str) -> None:
+    try:
+        assert len(mask(text)) == 4
+    except UsageError as error:
+        assert "Columns" in error.hint
+
+
+def test_masks_broadcast_to_no_rows() -> None:
+    assert Where("rank == 2", frozenset(["rank"])).mask({"rank": 2}, 0).shape == (0,)

@@ -1,0 +1,97 @@
+"""Who may import whom, and what importing may do."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("distributed", "dask", "zarr", "numcodecs", "s3fs", "botocore", "xarray")
+
+
+def imported(path: Path) -> set[str]:
+    """Return the names of all modules that a source file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def modules(package: str) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def top(names: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("module", modules("workers"))
+def test_data_plane_knows_no_service(module: str) -> None:
+    """Workers run without client, command line, settings or metrics server."""
+    names = top(imported(ROOT / module))
+    assert not names & {"ingest", "tests", "typer", "rich", "pydantic", "pydantic_settings", "structlog"}
+
+
+@pytest.mark.parametrize("module", [*modules("workers/formats"), *modules("ingest/layouts")])
+def test_formats_and_layouts_know_no_store(module: str) -> None:
+    """How a dump is read and how it is stored meet only where files are converted."""
+    assert not {name for name in imported(ROOT / module) if name.startswith("workers.store")}
+
+
+@pytest.mark.parametrize("module", modules("workers/store"))
+def test_store_knows_no_files_of_a_dump(module: str) -> None:
+    names = imported(ROOT / module)
+    assert not {name for name in names if name.startswith(("workers.source", "workers.formats.npy"))}
+
+
+@pytest.mark.parametrize("module", [module for module in modules("ingest") if not module.startswith("ingest/cli")])
+def test_nobody_imports_the_command_line(module: str) -> None:
+    assert not {name for name in imported(ROOT / module) if name.startswith("ingest.cli")}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return done.stdout.strip()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Help and completion answer at once."""
+    code = (
+        "import sys\n"
+        "from ingest.cli import main\n"
+        "sys.argv = ['dump-ingest', '--help']\n"
+        "import contextlib, io\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert not end.code\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    assert run(code) == "[]"
+
+
+def test_importing_starts_no_thread_and_registers_no_metric() -> None:
+    """A library that is imported has not been asked to do anything."""
+    names = sorted(
+        module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for package in ("workers", "ingest")
+        for module in modules(package)
+        if not module.endswith("__main__.py")
+    )
+    code = (
+        "import threading, dask, distributed, zarr, fsspec, prometheus_client, importlib, logging, warnings\n"
+        "from prometheus_client import REGISTRY\n"
+        "before = threading.active_count(), len(list(REGISTRY.collect())), dict(dask.config.config)\n"
+        "handlers = list(logging.getLogger().handlers)\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        "assert threading.active_count() == before[0], threading.enumerate()\n"
+        "assert len(list(REGISTRY.collect())) == before[1]\n"
+        "assert dask.config.config == before[2]\n"
+        "assert logging.getLogger().handlers == handlers\n"
+        "print('quiet')"
+    )
+    assert run(code) == "quiet"
