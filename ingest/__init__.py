@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
+    from ingest.wiring import ingest_dump
 
 try:
     __version__ = version("dump-ingest")
 except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0"
 
-__all__ = ["DumpStore", "Step", "Tensor", "__version__", "open_store"]
+__all__ = ["DumpStore", "Step", "Tensor", "__version__", "ingest_dump", "open_store"]
 
 _LAZY = {
     "DumpStore": "ingest.reader.store",
     "Step": "ingest.reader.store",
     "Tensor": "ingest.reader.tensor",
+    "ingest_dump": "ingest.wiring",
     "open_store": "ingest.reader.store",
 }
 

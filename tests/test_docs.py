@@ -82,7 +82,7 @@ def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
 def test_a_settings_example_is_valid(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(example.text)
-    assert load(path).settings
+    assert load(path).settings.store
 
 
 @pytest.mark.parametrize("example", examples("sh"), ids=lambda example: example.page.name)

@@ -64,7 +64,7 @@ def command(
 
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
     """
-    from ingest.wiring import ingest_dump
+    from ingest.wiring import SHORT_QUIET_S, ingest_dump
 
     loaded = load_settings(config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet)
     settings = loaded.settings

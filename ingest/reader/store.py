@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,10 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, open_objects, resolve
 from workers.store.shards import ShardReader
 from workers.store.tables import Tables
+
+if TYPE_CHECKING:
+    from ingest.reader.export import Exported
+    from ingest.reader.verify import Damage
 
 Choice: TypeAlias = int | Iterable[int] | None
 
@@ -154,6 +159,13 @@ class DumpStore:
                     found.append(tensor)
         return found
 
+    def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage]:
+        """Read these steps back, or all, and yield what is not as it was written; see `reader.verify`."""
+        from ingest.reader.verify import verify
+
+        everything = rank is None and step is None
+        return verify(self, None if everything else [one.key for one in self.select(rank, step)])
+
     def _absent(self, key: StepKey) -> UsageError:
         return UsageError(
             f"{self.url}: {key} is not in the store",
@@ -198,6 +210,12 @@ class Step:
         found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
         chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
         return tables.decode(dict(self.commit.nodes), chunks, str(self.key))
+
+    def export(self, directory: str | Path, *, overwrite: bool = False) -> list[Exported]:
+        """Write the source files of this step below `directory`, byte for byte; see `reader.export`."""
+        from ingest.reader.export import export
+
+        return list(export(self, Path(directory), overwrite=overwrite))
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors, in order of time."""

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from ingest.cli.common import err
 from ingest.cluster import Cluster
 from ingest.committed import Committed
 from ingest.completeness import Policy
 from ingest.layouts.base import Dump
-from ingest.service import Service
-from ingest.settings import Loaded, Settings, load
+from ingest.layouts.detect import find_dump
+from ingest.service import Observer, Report, Service
+from ingest.settings import Settings, load
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from workers.errors import UsageError
 from workers.model import Grid
 from workers.store import commit
 from workers.store.objects import open_objects, resolve
-
-
-def load_settings(config: Path | None, **flags: Any) -> Loaded:
-    """Load settings for a command that writes, and warn of variables that set nothing.
-
-    Raises:
-        UsageError: they are wrong, or name no store.
-    """
-    loaded = load(config, **flags)
-    for name in loaded.unknown_variables:
-        err.print(f"[yellow]warning:[/] {name} is no setting; see `dump-ingest config schema`")
-    if loaded.settings.store is None:
-        raise UsageError(
-            "no store", hint="Name it with --store, DUMP_INGEST_STORE, or `store` in the settings file."
-        )
-    return loaded
 
 
 def grid_of(settings: Settings) -> Grid:
@@ -70,3 +54,41 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             poll_s=settings.poll_s,
             patient=patient,
         )
+
+
+#: A dump that somebody points at is usually finished: `ingest_dump` waits for less silence than `watch`.
+SHORT_QUIET_S = 2.0
+
+
+def ingest_dump(
+    dump: str | Path,
+    store: str,
+    *,
+    settings: Settings | None = None,
+    stop: threading.Event | None = None,
+    observers: Sequence[Observer] = (),
+) -> Report:
+    """Take a dump into a store, once; what `dump-ingest ingest` does.
+
+    Starts worker processes of its own unless `settings.scheduler` names a cluster, so a script needs the
+    usual `if __name__ == "__main__":`.
+
+    Args:
+        dump: the directory that holds `rank_0`, `rank_1`, ..., or one of these.
+        store: a directory or any fsspec URL.
+        settings: everything else; default: as the environment says, and `quiet_s` = 2.
+        stop: ends the work early when set; what is committed stays.
+        observers: called with everything that happens.
+
+    Returns:
+        What was committed, what was there already, and what could not be taken and why.
+
+    Raises:
+        UsageError: there is no dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+        ClusterError: there are no workers.
+    """
+    chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
+    with open_service(find_dump(Path(dump)), chosen.model_copy(update={"store": store})) as service:
+        service.observers += observers
+        return service.ingest(stop or threading.Event())
