@@ -26,7 +26,9 @@ def npy_bytes(values: np.ndarray[Any, Any]) -> bytes:
     return npy_header(descr, values.shape, fortran=fortran) + values.tobytes("F" if fortran else "C")
 
 
-def tensor_name(op: str = "MatMul.net_MatMul-op0", io: str = "output", slot: int = 0, *, time: int | None = None) -> str:
+def tensor_name(
+    op: str = "MatMul.net_MatMul-op0", io: str = "output", slot: int = 0, *, time: int | None = None
+) -> str:
     """Return the name of a tensor file of MindSpore 2.4 and later."""
     return f"{op}.0.0.{next(_times) if time is None else time}.{io}.{slot}.DefaultFormat.Float32.npy"
 
@@ -56,5 +58,3 @@ class MadeDump:
         path = self.directory(step, rank=rank, graph=graph) / (tensor_name() if name is None else name)
         path.write_bytes(content if isinstance(content, bytes) else npy_bytes(content))
         return path
-
-

@@ -1,5 +1,6 @@
 """Fixtures for tests without servers and clusters."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import settings
 from tests.npy_files import MadeDump
 from workers.store import zarr_dtypes
 
-settings.register_profile("unit", deadline=None, max_examples=40)
+# The same examples in every run of the continuous integration; others, each time, for whoever changes code.
+settings.register_profile("unit", deadline=None, max_examples=40, derandomize="CI" in os.environ)
 settings.load_profile("unit")
 # zarr 3.1 does not load it by itself.
 zarr_dtypes.register()

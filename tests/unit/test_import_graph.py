@@ -49,7 +49,9 @@ def test_store_knows_no_files_of_a_dump(module: str) -> None:
     assert not {name for name in names if name.startswith(("workers.source", "workers.formats.npy"))}
 
 
-@pytest.mark.parametrize("module", [module for module in modules("ingest") if not module.startswith("ingest/cli")])
+@pytest.mark.parametrize(
+    "module", [module for module in modules("ingest") if not module.startswith("ingest/cli")]
+)
 def test_nobody_imports_the_command_line(module: str) -> None:
     assert not {name for name in imported(ROOT / module) if name.startswith("ingest.cli")}
 

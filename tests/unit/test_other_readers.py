@@ -31,7 +31,9 @@ def url(made: MadeDump, store: Path) -> str:
             values = (rng.normal(size=(5, 7)) * 9).astype(np.float32).astype(dtype)
             made.add(values, tensor_name(f"Op{number}.x", slot=slot, time=number * 10 + slot))
             made.add(values, tensor_name(f"Op{number}.copy", slot=slot, time=number * 10 + slot))
-    made.add(npy_header("<U3", (4,)) + np.array(["a", "äöü", "", "€"], "<U3").tobytes(), tensor_name("Text.x"))
+    made.add(
+        npy_header("<U3", (4,)) + np.array(["a", "äöü", "", "€"], "<U3").tobytes(), tensor_name("Text.x")
+    )
     made.add("Grüße".encode(), "notes.txt")
     ingest_directly(made.root, store, SMALL_GRID)
     return str(store)
@@ -72,10 +74,17 @@ def test_zarr_reads_every_tensor(url: str, step: Step) -> None:
 
 
 def test_tensorstore_reads_every_tensor(url: str, step: Step) -> None:
-    offset, size, labels = step.tables.number("offset"), step.tables.number("size"), step.tables.label("array")
+    offset, size, labels = (
+        step.tables.number("offset"),
+        step.tables.number("size"),
+        step.tables.label("array"),
+    )
     arrays = {}
     for path in set(labels):
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/{path}"}}
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/{path}"},
+        }
         arrays[path] = tensorstore.open(spec).result()
         assert arrays[path].domain.labels == (f"{path.rsplit('/', 1)[-1]}_element",)
     for tensor in step.tensors():
@@ -123,7 +132,8 @@ def test_leaf_is_opened_from_one_object(url: str, step: Step) -> None:
     below = {path for path, _ in leaf.members(max_depth=None)}
     assert {f"{step.fingerprint}/index/labels", f"{step.fingerprint}/tensors/bfloat16"} <= below
     on_disk = {
-        str(path.parent.relative_to(f"{url}/{step.key.path}")) for path in Path(url, step.key.path).rglob("*/zarr.json")
+        str(path.parent.relative_to(f"{url}/{step.key.path}"))
+        for path in Path(url, step.key.path).rglob("*/zarr.json")
     }
     assert below == on_disk
 

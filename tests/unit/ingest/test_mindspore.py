@@ -18,42 +18,54 @@ from workers.model import StepKey, TensorName
 
 
 @pytest.mark.parametrize(
-    ("file_name", "op_type", "op_name", "io", "slot", "format_", "declared"),
+    ("op_type", "op_name", "rest", "wanted"),
     [
         # 2.4 and later: scope with `_`, dtype at the end.
         (
-            "Conv2D.Default_network-WithLossCell__backbone-Net_conv-Conv2d_Conv2D-op0.0.0.1795220037870151"
-            ".input.1.DefaultFormat.Float32.npy",
-            *("Conv2D", "Default_network-WithLossCell__backbone-Net_conv-Conv2d_Conv2D-op0", "input", 1),
-            *("DefaultFormat", "Float32"),
+            "Conv2D",
+            "Default_network-WithLossCell__backbone-Net_conv-Conv2d_Conv2D-op0",
+            "0.0.1795220037870151.input.1.DefaultFormat.Float32",
+            ("input", 1, 1795220037870151, "DefaultFormat", "Float32"),
         ),
         # Up to 2.3: no dtype.
-        ("ReLU.ReLU-op3.0.0.161243956333802.output.0.NC1HWC0.npy", *("ReLU", "ReLU-op3", "output", 0, "NC1HWC0", "")),
+        (
+            "ReLU",
+            "ReLU-op3",
+            "0.0.161243956333802.output.0.NC1HWC0",
+            ("output", 0, 161243956333802, "NC1HWC0", ""),
+        ),
         # Before 2.3 parameter names keep their dots.
+        ("Parameter", "fc.weight", "0.0.17.output.0.DefaultFormat", ("output", 0, 17, "DefaultFormat", "")),
         (
-            "Parameter.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.npy",
-            *("Parameter", "fc.weight", "output", 0, "DefaultFormat", ""),
+            "Parameter",
+            "moments.0.fc.weight",
+            "0.0.17.output.0.ND.bfloat16",
+            ("output", 0, 17, "ND", "bfloat16"),
         ),
-        (
-            "Parameter.moments.0.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.bfloat16.npy",
-            *("Parameter", "moments.0.fc.weight", "output", 0, "DefaultFormat", "bfloat16"),
-        ),
-        ("Parameter.data-12.0.0.1795.output.0.DefaultFormat.npy", *("Parameter", "data-12", "output", 0, "DefaultFormat", "")),
+        ("Parameter", "data-12", "0.0.17.output.0.DefaultFormat", ("output", 0, 17, "DefaultFormat", "")),
     ],
 )
 def test_real_names_are_parsed_from_the_right(
-    file_name: str, op_type: str, op_name: str, io: str, slot: int, format_: str, declared: str
+    op_type: str, op_name: str, rest: str, wanted: tuple[str, int, int, str, str]
 ) -> None:
-    found = parse_tensor_name(file_name)
+    found = parse_tensor_name(f"{op_type}.{op_name}.{rest}.npy")
     assert found is not None
-    assert (found.op_type, found.op_name, found.io, found.slot) == (op_type, op_name, io, slot)
-    assert (found.format, found.declared_dtype) == (format_, declared)
+    assert (found.op_type, found.op_name) == (op_type, op_name)
+    assert (found.io, found.slot, found.timestamp, found.format, found.declared_dtype) == wanted
 
 
 @pytest.mark.parametrize(
     "file_name",
-    ["1807535132.npy", "weights.npy", "Conv2D.op0.0.0.1.sideways.0.DefaultFormat.npy", ".npy", "a.b.c.d.e.input.0.F.npy"]
-    + ["A.b.0.0.1.output.0.npy", "A.b.0.0.99999999999999999999.output.0.F.npy", "A.0.0.1.output.0.F.npy"],
+    [
+        "1807535132.npy",
+        "weights.npy",
+        "Conv2D.op0.0.0.1.sideways.0.DefaultFormat.npy",
+        ".npy",
+        "a.b.c.d.e.input.0.F.npy",
+        "A.b.0.0.1.output.0.npy",
+        "A.b.0.0.99999999999999999999.output.0.F.npy",
+        "A.0.0.1.output.0.F.npy",
+    ],
 )
 def test_other_names_are_not_guessed(file_name: str) -> None:
     assert parse_tensor_name(file_name) is None
@@ -61,9 +73,18 @@ def test_other_names_are_not_guessed(file_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "rank"),
-    [("rank_0", 0), ("rank_17", 17), ("rank_", None), ("rank_x", None), ("rank_1.bak", None), ("Rank_1", None)]
-    # Two spellings of one rank would overwrite one another.
-    + [("rank_01", None), ("rank_\u0663", None), ("rank_" + "9" * 50, None)],
+    [
+        ("rank_0", 0),
+        ("rank_17", 17),
+        ("rank_", None),
+        ("rank_x", None),
+        ("rank_1.bak", None),
+        ("Rank_1", None),
+        # Two spellings of one rank would overwrite one another.
+        ("rank_01", None),
+        ("rank_\u0663", None),
+        ("rank_" + "9" * 50, None),
+    ],
 )
 def test_rank_of_a_directory(name: str, rank: int | None) -> None:
     assert rank_of(name) == rank
@@ -71,8 +92,16 @@ def test_rank_of_a_directory(name: str, rank: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "steps"),
-    [("0|5-8|100-101", {0, 5, 6, 7, 8, 100, 101}), ("3", {3}), ("all", None), ("", None), ("5-", None), ("8-5", None)]
-    + [("0-99999999999", None), ("|".join(["0-999999", *(f"{i}000000-{i}999999" for i in range(1, 50))]), None)],
+    [
+        ("0|5-8|100-101", {0, 5, 6, 7, 8, 100, 101}),
+        ("3", {3}),
+        ("all", None),
+        ("", None),
+        ("5-", None),
+        ("8-5", None),
+        ("0-99999999999", None),
+        ("|".join(["0-999999", *(f"{i}000000-{i}999999" for i in range(1, 50))]), None),
+    ],
 )
 def test_iterations_of_a_configuration(text: str, steps: set[int] | None) -> None:
     assert parse_iterations(text) == steps
@@ -134,7 +163,15 @@ def test_mapping_gives_long_names_back(made: MadeDump) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"x" * 200_000, b'"' + b"a\n" * 100_000, b"\0,\0\n", b"\xff,\xfe\n", b"123.npy\n", b",,,,\n", b"123.npy,nonsense\n"],
+    [
+        b"x" * 200_000,
+        b'"' + b"a\n" * 100_000,
+        b"\0,\0\n",
+        b"\xff,\xfe\n",
+        b"123.npy\n",
+        b",,,,\n",
+        b"123.npy,nonsense\n",
+    ],
 )
 def test_damaged_mapping_does_no_harm(content: bytes, made: MadeDump) -> None:
     made.add(b"", "123.npy")
@@ -165,7 +202,9 @@ def test_special_file_in_the_place_of_a_small_one_does_not_hang(
         ([], None),
     ],
 )
-def test_configuration_tells_which_steps_to_expect(settings: object, expected: set[int] | None, made: MadeDump) -> None:
+def test_configuration_tells_which_steps_to_expect(
+    settings: object, expected: set[int] | None, made: MadeDump
+) -> None:
     made.add(b"")
     path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
     path.parent.mkdir()
@@ -255,11 +294,19 @@ def test_what_is_no_dump_is_a_usage_error(tmp_path: Path, made: MadeDump) -> Non
 
 @pytest.mark.parametrize(
     ("name", "place", "steps"),
-    [("lenet-1rank", "dump", 3), ("mindspore-2.7.1-cpu-sync", "control-flow", 1), ("mindspore-2.0.0-cpu-sync", "lenet", 1)],
+    [
+        ("lenet-1rank", "dump", 3),
+        ("mindspore-2.7.1-cpu-sync", "control-flow", 1),
+        ("mindspore-2.0.0-cpu-sync", "lenet", 1),
+    ],
 )
-def test_every_name_of_a_real_dump_is_understood(name: str, place: str, steps: int, dumps: DumpLibrary) -> None:
+def test_every_name_of_a_real_dump_is_understood(
+    name: str, place: str, steps: int, dumps: DumpLibrary
+) -> None:
     dump = find_dump(dumps[name] / place)
     found = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
     assert len(found) >= steps
     for listing in found:
-        assert [path for path, tensor in dump.names(listing).items() if tensor is None or not tensor.op_type] == []
+        assert [
+            path for path, tensor in dump.names(listing).items() if tensor is None or not tensor.op_type
+        ] == []

@@ -16,7 +16,9 @@ from tests.pipeline import SMALL_GRID, plan_all
 from workers.model import Grid, Kind, SourceFile, StepPlan
 
 files = st.lists(
-    st.tuples(st.sampled_from(["<f4", "<i8", "|u1", "<U3", "<E2", ""]), st.integers(0, 60), st.integers(0, 2)),
+    st.tuples(
+        st.sampled_from(["<f4", "<i8", "|u1", "<U3", "<E2", ""]), st.integers(0, 60), st.integers(0, 2)
+    ),
     min_size=1,
     max_size=25,
 )
@@ -95,11 +97,22 @@ def test_same_listing_gives_the_same_plan(made: MadeDump, store: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x93NUMPY", b"no npy file at all", npy_header("|O", (1,)) + bytes(8), npy_header("<f4", (5,)) + bytes(19)]
-    + [npy_header("<f4", (5,)) + bytes(21), npy_header("<f4", (-5,)), npy_header("<f8", (2**60,)), npy_header("<f4", (2,))]
-    + [npy_header("<q9", (2,)) + bytes(18)],
+    [
+        b"",
+        b"\x93NUMPY",
+        b"no npy file at all",
+        npy_header("|O", (1,)) + bytes(8),
+        npy_header("<f4", (5,)) + bytes(19),
+        npy_header("<f4", (5,)) + bytes(21),
+        npy_header("<f4", (-5,)),
+        npy_header("<f8", (2**60,)),
+        npy_header("<f4", (2,)),
+        npy_header("<q9", (2,)) + bytes(18),
+    ],
 )
-def test_what_claims_to_be_a_tensor_and_is_not_is_quarantined(content: bytes, made: MadeDump, store: Path) -> None:
+def test_what_claims_to_be_a_tensor_and_is_not_is_quarantined(
+    content: bytes, made: MadeDump, store: Path
+) -> None:
     path = made.add(content)
     (plan,) = plan_all(made.root, store)
     (entry,) = plan.entries

@@ -69,7 +69,9 @@ def test_counts_of_nan_and_inf_are_the_truth(dumps: DumpLibrary, tmp_path: Path)
     assert found == {path: tuple(file[field] for field in fields) for path, file in truth["files"].items()}
     first = store.tensors(where="nan_count > 0")[0]
     assert (first.rank, first.step) == (1, 2)
-    assert sum(step.commit.summary.nan_count for step in store.select()) == sum(counts[0] for counts in found.values())
+    assert sum(step.commit.summary.nan_count for step in store.select()) == sum(
+        counts[0] for counts in found.values()
+    )
 
 
 @pytest.fixture
@@ -81,7 +83,9 @@ def filled(made: MadeDump, store: Path) -> DumpStore:
             for slot in range(10):
                 values = rng.normal(size=50).astype("<f4")
                 values[0] = np.nan if (rank, step, slot) == (1, 9, 4) else 0
-                made.add(values, tensor_name("MatMul.a" if slot % 2 else "Log.b", slot=slot), step=step, rank=rank)
+                made.add(
+                    values, tensor_name("MatMul.a" if slot % 2 else "Log.b", slot=slot), step=step, rank=rank
+                )
     ingest_directly(made.root, store, SMALL_GRID)
     return open_store(str(store))
 
@@ -130,7 +134,8 @@ def read_everything(store: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
-def test_damage_is_named_and_never_read_as_zeros(damage: str, filled: DumpStore, store: Path) -> None:
+@pytest.mark.usefixtures("filled")
+def test_damage_is_named_and_never_read_as_zeros(damage: str, store: Path) -> None:
     """Whichever object of the step it is."""
     intact = read_everything(store)
     paths = [path for path in objects_of(store) if "step_9" in str(path) and "files" not in str(path)]
@@ -157,7 +162,12 @@ def test_damage_is_named_and_never_read_as_zeros(damage: str, filled: DumpStore,
 
 def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
     """What cannot be read today may be understood tomorrow."""
-    contents = [b"no npy file", b"", npy_header("<f4", (9,)) + b"short", npy_header("|O", (1,)) + b"pickle me"]
+    contents = [
+        b"no npy file",
+        b"",
+        npy_header("<f4", (9,)) + b"short",
+        npy_header("|O", (1,)) + b"pickle me",
+    ]
     for slot, content in enumerate(contents):
         made.add(content, tensor_name(slot=slot))
     made.add(np.arange(5.0), tensor_name(slot=9))
@@ -165,7 +175,9 @@ def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
     assert (summary.status, summary.quarantined, summary.tensors) == ("partial", 4, 1)
     step = open_store(str(store)).step(0, 0)
     rows = np.flatnonzero(step.tables.label("kind") == Kind.QUARANTINED)
-    assert {int(step.tables.number("slot")[row]): bytes(step.read(int(row))) for row in rows} == dict(enumerate(contents))
+    assert {int(step.tables.number("slot")[row]): bytes(step.read(int(row))) for row in rows} == dict(
+        enumerate(contents)
+    )
     assert all(step.tables.label("problem")[rows])
     assert len(step.tensors()) == 1
 

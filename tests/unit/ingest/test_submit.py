@@ -1,9 +1,7 @@
 """The submitter against a client whose tasks finish when the test says so."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,7 +9,17 @@ from distributed import Client, Future
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.submit import JobConverted, Limits, Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
+from ingest.submit import (
+    JobConverted,
+    Limits,
+    Outcome,
+    StepCommitted,
+    StepFailed,
+    StepStale,
+    Submitter,
+    TaskRetried,
+)
+from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
 from workers.errors import (
@@ -23,72 +31,7 @@ from workers.errors import (
     StoreFormatError,
     StoreUnavailable,
 )
-from workers.model import ShardJob, StepPlan
-
-
-@dataclass(eq=False)
-class FakeFuture:
-    """A task that waits for `run`, `fail` or `lose`."""
-
-    key: str
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    status: str = "pending"
-    value: Any = None
-    callbacks: list[Callable[[Any], None]] = field(default_factory=list)
-
-    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        self.callbacks.append(callback)
-
-    def result(self, timeout: float) -> Any:
-        assert timeout > 0
-        if isinstance(self.value, BaseException):
-            raise self.value
-        return self.value
-
-    def cancel(self) -> None:
-        self.lose()
-
-    def run(self) -> None:
-        self._end("finished", self.function(*self.arguments))
-
-    def fail(self, error: BaseException) -> None:
-        self._end("error", error)
-
-    def lose(self) -> None:
-        self._end("cancelled", None)
-
-    def _end(self, status: str, value: Any) -> None:
-        if self.status == "pending":
-            self.status, self.value = status, value
-            for callback in self.callbacks:
-                callback(self)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(job.nbytes for job in self.arguments if isinstance(job, ShardJob))
-
-
-@dataclass
-class FakeClient:
-    """What `Submitter` uses of `distributed.Client`."""
-
-    status: str = "running"
-    futures: list[FakeFuture] = field(default_factory=list)
-    dies_after: int = 10**9
-
-    def submit(self, function: Callable[..., Any], *arguments: Any, key: str, pure: bool) -> FakeFuture:
-        assert not pure
-        assert self.status == "running"
-        assert key not in {future.key for future in self.futures}, "Dask would return the old result"
-        self.futures.append(FakeFuture(key, function, arguments))
-        if len(self.futures) >= self.dies_after:
-            self.status = "closed"
-        return self.futures[-1]
-
-    @property
-    def pending(self) -> list[FakeFuture]:
-        return [future for future in self.futures if future.status == "pending"]
+from workers.model import StepPlan
 
 
 class Bench:
@@ -243,7 +186,9 @@ def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
         future.lose()
     outcomes = bench.drive()
     assert kinds(outcomes) == [TaskRetried] * len(plan.jobs)
-    assert all(isinstance(outcome.error, ClusterError) for outcome in outcomes if isinstance(outcome, TaskRetried))
+    assert all(
+        isinstance(outcome.error, ClusterError) for outcome in outcomes if isinstance(outcome, TaskRetried)
+    )
     assert kinds(bench.finish())[-1] is StepCommitted
 
 

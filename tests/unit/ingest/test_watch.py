@@ -159,7 +159,9 @@ def test_late_graph_makes_a_new_generation(aged: bool, bench: Bench) -> None:
     assert bench.steps(after=20) == [0]
 
 
-def test_file_that_grows_after_its_step_was_committed_is_seen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_grows_after_its_step_was_committed_is_seen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A writer that was stuck for longer than the quiet period (a hung file system) goes on in the same file.
 
     That leaves no trace in the directory, so a listing is not trusted for ever.
@@ -264,7 +266,9 @@ def deny(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "rank"])
-def test_step_of_another_user_is_denied_as_a_whole(what: str, bench: Bench, deny: Callable[[Path], None]) -> None:
+def test_step_of_another_user_is_denied_as_a_whole(
+    what: str, bench: Bench, deny: Callable[[Path], None]
+) -> None:
     """Half a step would look like a whole one; and it must be said, not waited for."""
     path = bench.made.add(WHOLE, step=0)
     bench.made.add(WHOLE, step=0)

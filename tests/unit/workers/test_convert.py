@@ -22,7 +22,10 @@ from workers.formats.dtypes import from_npy_descr
 from workers.model import Grid, Kind
 
 DESCRS: list[Any] = [
-    *(f"{order}{kind}" for order, kind in itertools.product("<>", ["i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16"])),
+    *(
+        f"{order}{kind}"
+        for order, kind in itertools.product("<>", ["i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16"])
+    ),
     *("|b1", "|i1", "|u1", "<E2", "<U3", ">U2", "|S5", "|V7", "<M8[ns]", ">m8[s]", "<f16", "<c32"),
     [("a", "<f4"), ("b", ">i2", (2,))],
 ]
@@ -137,7 +140,9 @@ def test_converting_twice_writes_the_same_bytes(made: MadeDump, tmp_path: Path) 
 def test_jobs_never_write_the_same_object(made: MadeDump, store: Path) -> None:
     rng = np.random.default_rng(0)
     for slot in range(40):
-        made.add(rng.normal(size=rng.integers(0, 90)).astype(rng.choice(["<f4", "<f8"])), tensor_name(slot=slot))
+        made.add(
+            rng.normal(size=rng.integers(0, 90)).astype(rng.choice(["<f4", "<f8"])), tensor_name(slot=slot)
+        )
     (plan,) = plan_all(made.root, store, SMALL_GRID)
     written = [key for job in plan.jobs for key in convert(job).stored]
     assert len(plan.jobs) > 3
@@ -164,7 +169,9 @@ def test_change_between_plan_and_conversion_is_noticed(change: str, made: MadeDu
     assert not (store / "zarr.json").exists()
 
 
-def test_failing_disk_costs_one_tensor_only(made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_disk_costs_one_tensor_only(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A bad sector must not keep the rest of the step from being stored, nor be hidden."""
     made.add(np.arange(100.0), tensor_name(slot=0))
     bad = made.add(np.arange(100.0) + 1, tensor_name(slot=1))

@@ -14,7 +14,7 @@ def tree(cls: type[DumpIngestError]) -> list[type[DumpIngestError]]:
 
 @pytest.mark.parametrize("cls", tree(DumpIngestError))
 def test_error_survives_pickling(cls: type[DumpIngestError]) -> None:
-    """Dask sends what a task raised to the client by pickle; a lost hint or type changes what happens next."""
+    """Dask sends what a task raised by pickle; a lost hint or type changes what happens next."""
     found = pickle.loads(pickle.dumps(cls("what happened", hint="what to do")))  # noqa: S301
     assert type(found) is cls
     assert (str(found), found.message, found.hint) == ("what happened", "what happened", "what to do")
@@ -26,4 +26,6 @@ def test_permission_errors_are_caught_as_such() -> None:
 
 
 def test_every_reason_is_listed_for_metrics() -> None:
-    assert {cls.reason for cls in tree(DumpIngestError) if cls.__module__ == errors.__name__} <= set(errors.REASONS)
+    assert {cls.reason for cls in tree(DumpIngestError) if cls.__module__ == errors.__name__} <= set(
+        errors.REASONS
+    )

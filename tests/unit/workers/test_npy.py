@@ -48,7 +48,7 @@ def test_fortran_order_and_byte_order_are_kept() -> None:
 
 @pytest.mark.parametrize("length", range(0, len(FLOATS), 7))
 def test_short_file_may_still_grow(length: int) -> None:
-    """`Truncated` keeps a step open; a plain `UnreadableTensor` would quarantine a file that is being written."""
+    """`Truncated` keeps a step open; a plain `UnreadableTensor` would quarantine a file in the making."""
     with pytest.raises(Truncated):
         parse_header(FLOATS[:length], file_size=length)
 
@@ -141,7 +141,13 @@ def test_announced_size_allocates_nothing() -> None:
 
 
 literals = st.recursive(
-    st.one_of(st.integers(), st.booleans(), st.none(), st.text(max_size=5), st.sampled_from(["<f4", "|O", "[", "<E2"])),
+    st.one_of(
+        st.integers(),
+        st.booleans(),
+        st.none(),
+        st.text(max_size=5),
+        st.sampled_from(["<f4", "|O", "[", "<E2"]),
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
@@ -179,7 +185,9 @@ def test_damaged_header_text_is_unreadable(head: bytes) -> None:
         parse_header(head, file_size=len(head))
 
 
-@pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x80\x04", b"\x93NUMPZ\x01\x00\x76\x00aaaa", b"\x93NUMPY\x09\x00\x76\x00aa"])
+@pytest.mark.parametrize(
+    "head", [b"PK\x03\x04", b"\x80\x04", b"\x93NUMPZ\x01\x00\x76\x00aaaa", b"\x93NUMPY\x09\x00\x76\x00aa"]
+)
 def test_other_files_are_no_npy_files(head: bytes) -> None:
     with pytest.raises(UnreadableTensor, match=re.compile("no npy file|version 9")) as found:
         header_length(head)

@@ -30,7 +30,11 @@ def test_objects_come_back(objects: ObjectStore) -> None:
     objects.put("a/b/c", b"one")
     objects.put_many({"a/b/d": b"two", "e": b""})
     assert objects.get("a/b/c") == b"one"
-    assert objects.get_many(["a/b/c", "a/b/d", "e", "missing"]) == {"a/b/c": b"one", "a/b/d": b"two", "e": b""}
+    assert objects.get_many(["a/b/c", "a/b/d", "e", "missing"]) == {
+        "a/b/c": b"one",
+        "a/b/d": b"two",
+        "e": b"",
+    }
     assert objects.get_many(["a/b/d"]) == {"a/b/d": b"two"}
     assert objects.get_many([]) == {}
 
@@ -67,7 +71,9 @@ def test_children_and_sizes(objects: ObjectStore) -> None:
     assert objects.sizes() == {"a/b/c": 1, "a/d": 2, "e": 3}
 
 
-def test_failed_write_leaves_the_old_object_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_old_object_and_no_debris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader never sees half of an object, not even after a crash."""
     objects = ObjectStore(resolve(str(tmp_path)))
     objects.put("a", b"old")

@@ -25,7 +25,9 @@ DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
 def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySpec:
     element = from_npy_descr(descr)
     name = f"tensors/{element.array}"
-    return ArraySpec(name, element.stored_name, element.stored_itemsize, element.big_endian, chunk, chunks_per_shard)
+    return ArraySpec(
+        name, element.stored_name, element.stored_itemsize, element.big_endian, chunk, chunks_per_shard
+    )
 
 
 def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: int = 0) -> list[int]:
@@ -49,7 +51,11 @@ def reader_of(root: Path, spec: ArraySpec, **options: Any) -> ShardReader:
 def elements(descr: str, count: int, seed: int) -> bytes:
     """Return the bytes of elements that every library can hold: booleans are 0 or 1, the rest is anything."""
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 2, count, np.uint8).tobytes() if descr == "|b1" else rng.bytes(count * spec_of(descr).itemsize)
+    return (
+        rng.integers(0, 2, count, np.uint8).tobytes()
+        if descr == "|b1"
+        else rng.bytes(count * spec_of(descr).itemsize)
+    )
 
 
 @settings(max_examples=30)
@@ -118,7 +124,9 @@ def packed(tmp_path: Path) -> tuple[Path, ArraySpec, bytes]:
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
-def test_every_flipped_byte_is_found_and_its_shard_named(packed: tuple[Path, ArraySpec, bytes], shard: int) -> None:
+def test_every_flipped_byte_is_found_and_its_shard_named(
+    packed: tuple[Path, ArraySpec, bytes], shard: int
+) -> None:
     """Either the bytes that were written, or an error: nothing in between."""
     root, spec, payload = packed
     path = root / spec.path / "c" / str(shard)

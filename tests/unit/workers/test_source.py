@@ -107,7 +107,7 @@ def test_file_that_shrinks_while_reading_has_changed(file: Path) -> None:
 
 
 def test_symbolic_link_in_the_place_of_a_listed_file_is_not_followed(file: Path, tmp_path: Path) -> None:
-    """A link that appears later must not lead out of the dump, and is a change of the source like any other."""
+    """A link that appears later must not lead out of the dump, and is a change like any other."""
     source = listed(file)
     outside = tmp_path / "outside"
     outside.write_bytes(file.read_bytes())
@@ -157,9 +157,9 @@ def test_denied_file_says_what_to_do(file: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_descriptor_is_left_open(file: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         read(file, listed(file))
         with pytest.raises(SourceChanged):
             read(file, SourceFile("file", 1, 1))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

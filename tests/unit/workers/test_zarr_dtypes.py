@@ -19,7 +19,9 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ALL = np.arange(2**16, dtype=np.uint16).view(BFLOAT16)
 
 
-@pytest.mark.skipif(zarr.__version__.startswith("3.1."), reason="zarr 3.1 loads no entry points of data types")
+@pytest.mark.skipif(
+    zarr.__version__.startswith("3.1."), reason="zarr 3.1 loads no entry points of data types"
+)
 def test_zarr_finds_the_type_by_the_entry_point_alone() -> None:
     """Whoever has only zarr and this package installed reads bfloat16 without knowing of it."""
     code = (
@@ -35,7 +37,9 @@ def test_type_is_found_by_its_name_and_by_its_dtype() -> None:
     assert type(get_data_type_from_native_dtype(BFLOAT16)) is BFloat16
 
 
-@pytest.mark.parametrize("dtype", ["float16", "<f4", "U5", "V4", "M8[ns]", [("a", "<f4")], np.dtypes.StringDType()])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "<f4", "U5", "V4", "M8[ns]", [("a", "<f4")], np.dtypes.StringDType()]
+)
 def test_other_types_are_left_to_zarr(dtype: Any) -> None:
     """All registered types are asked in turn: an exception here would break every array of the process."""
     assert type(get_data_type_from_native_dtype(np.dtype(dtype))) is not BFloat16
@@ -66,8 +70,15 @@ def test_array_written_by_tensorstore_is_read_by_zarr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("json", "value"),
-    [(1.5, 1.5), (0, 0.0), ("NaN", math.nan), ("Infinity", math.inf), ("-Infinity", -math.inf), ("0x7fc0", math.nan)]
-    + [("0x3fc0", 1.5)],
+    [
+        (1.5, 1.5),
+        (0, 0.0),
+        ("NaN", math.nan),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        ("0x7fc0", math.nan),
+        ("0x3fc0", 1.5),
+    ],
 )
 def test_fill_values(json: Any, value: float, tmp_path: Path) -> None:
     found = BFloat16().from_json_scalar(json, zarr_format=3)
@@ -82,7 +93,10 @@ def test_fill_values(json: Any, value: float, tmp_path: Path) -> None:
 def test_big_endian_array_is_read(tmp_path: Path) -> None:
     values = ALL[:64]
     array = zarr.create_array(
-        tmp_path / "a", shape=(64,), dtype=BFLOAT16, serializer={"name": "bytes", "configuration": {"endian": "big"}}
+        tmp_path / "a",
+        shape=(64,),
+        dtype=BFLOAT16,
+        serializer={"name": "bytes", "configuration": {"endian": "big"}},
     )
     array[:] = values
     assert np.asarray(zarr.open_array(tmp_path / "a")[:]).tobytes() == values.tobytes()

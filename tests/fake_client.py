@@ -1,0 +1,84 @@
+"""A Dask client whose tasks finish when the test says so, in this process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.model import ShardJob
+
+
+@dataclass(eq=False)
+class FakeFuture:
+    """A task that waits for `run`, `fail` or `lose`."""
+
+    key: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    status: str = "pending"
+    value: Any = None
+    callbacks: list[Callable[[Any], None]] = field(default_factory=list)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.callbacks.append(callback)
+        if self.status != "pending":
+            callback(self)
+
+    def result(self, timeout: float) -> Any:
+        assert timeout > 0
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+    def cancel(self) -> None:
+        self.lose()
+
+    def run(self) -> None:
+        try:
+            value = self.function(*self.arguments)
+        except Exception as error:  # noqa: BLE001  (as a worker does)
+            self._end("error", error)
+        else:
+            self._end("finished", value)
+
+    def fail(self, error: BaseException) -> None:
+        self._end("error", error)
+
+    def lose(self) -> None:
+        self._end("cancelled", None)
+
+    def _end(self, status: str, value: Any) -> None:
+        if self.status == "pending":
+            self.status, self.value = status, value
+            for callback in self.callbacks:
+                callback(self)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(job.nbytes for job in self.arguments if isinstance(job, ShardJob))
+
+
+@dataclass
+class FakeClient:
+    """What `Submitter` uses of `distributed.Client`."""
+
+    status: str = "running"
+    futures: list[FakeFuture] = field(default_factory=list)
+    dies_after: int = 10**9
+    """Number of tasks after which the connection is lost."""
+    eager: bool = False
+    """Whether tasks run as soon as they are submitted."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, key: str, pure: bool) -> FakeFuture:
+        assert not pure
+        assert self.status == "running"
+        assert key not in {future.key for future in self.futures}, "Dask would return the old result"
+        self.futures.append(FakeFuture(key, function, arguments))
+        if len(self.futures) >= self.dies_after:
+            self.status = "closed"
+        if self.eager:
+            self.futures[-1].run()
+        return self.futures[-1]
+
+    @property
+    def pending(self) -> list[FakeFuture]:
+        return [future for future in self.futures if future.status == "pending"]

@@ -1,0 +1,211 @@
+"""The service as a whole, with a client that runs every task at once: no thread, no cluster, no waiting."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from ingest.committed import Committed
+from ingest.completeness import Policy, QuietClock
+from ingest.layouts.detect import find_dump
+from ingest.reader.store import open_store
+from ingest.service import Happening, Report, Service, Trouble
+from ingest.submit import Limits, Submitter
+from ingest.watch import Watcher
+from tests.fake_client import FakeClient
+from tests.npy_files import MadeDump
+from workers.errors import DumpIngestError, StoreDenied, StoreFormatError, StoreUnavailable
+from workers.model import Grid, StepKey
+from workers.store.objects import ObjectStore, open_objects, resolve
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def service(made: MadeDump, store: Path, *, patient: bool = False) -> tuple[Service, list[Happening]]:
+    """Return a service for which everything in the dump has been quiet for a minute."""
+    address = resolve(str(store))
+    clock = QuietClock(wall=lambda: time.time() + 60)
+    watcher = Watcher(find_dump(made.root), Policy(quiet_s=10, settle_s=1), Grid(), clock=clock)
+    client = FakeClient(eager=True)
+    submitter = Submitter(lambda: cast("Client", client), Limits(10**9, max_attempts=2, first_pause_s=0.01))
+    found: list[Happening] = []
+    made_service = Service(
+        watcher,
+        submitter,
+        Committed(open_objects(address)),
+        address,
+        [found.append],
+        poll_s=0.02,
+        patient=patient,
+    )
+    return made_service, found
+
+
+def ingest(made: MadeDump, store: Path) -> Report:
+    return service(made, store)[0].ingest(threading.Event())
+
+
+@pytest.fixture
+def filled(made: MadeDump) -> MadeDump:
+    """Two ranks, two steps and a run file."""
+    for rank in range(2):
+        for step in range(2):
+            made.add(np.full(10, rank + step, "<f4"), rank=rank, step=step)
+    (made.root / "notes.txt").write_text("x")
+    return made
+
+
+def test_everything_is_taken_once(filled: MadeDump, store: Path) -> None:
+    """A restart rescans the dump and compares it with the store: there is no other state."""
+    keys = [StepKey(0, None), *(StepKey(rank, step) for step in range(2) for rank in range(2))]
+    report = ingest(filled, store)
+    assert sorted((summary.key for summary in report.commits), key=lambda key: key.order) == keys
+    assert not report.failures
+    assert open_store(str(store)).keys == keys
+    again = ingest(filled, store)
+    assert again.commits == []
+    assert again.unchanged == keys
+
+
+def test_one_shot_run_ends_although_directories_are_empty(filled: MadeDump, store: Path) -> None:
+    """A job that was killed just after it had made the directory of its next step."""
+    filled.directory(step=2)
+    (filled.root / "rank_1" / "latest").symlink_to("Net")
+    report = ingest(filled, store)
+    assert len(report.commits) == 5
+    assert [problem.path for problem in report.problems] == ["rank_1/latest"]
+    assert StepKey(0, 2) not in report.unchanged
+
+
+@pytest.mark.parametrize("what", ["file", "step", "rank"])
+def test_one_shot_run_ends_although_something_is_denied(
+    what: str, filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore leaves directories as 0700 and files as 0400: this is what another user sees."""
+    path = filled.add(np.zeros(1), rank=1, step=1)
+    denied = {"file": path, "step": path.parent, "rank": filled.root / "rank_1"}[what]
+    for name in ("open", "scandir"):
+        monkeypatch.setattr(os, name, _refusing(denied, getattr(os, name)))
+    report = ingest(filled, store)
+    assert report.failures.keys() == {StepKey(1, None if what == "rank" else 1)}
+    (error,) = report.failures.values()
+    assert "setfacl" in error.hint
+    assert StepKey(0, 1) in {summary.key for summary in report.commits}
+
+
+def _refusing(path: Path, real: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing(name: object, *args: object) -> object:
+        if str(name) == str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(name, *args)
+
+    return refusing
+
+
+def test_foreign_hierarchy_is_left_alone(filled: MadeDump, store: Path) -> None:
+    store.mkdir()
+    (store / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    with pytest.raises(StoreFormatError):
+        ingest(filled, store)
+    assert [path.name for path in store.iterdir()] == ["zarr.json"]
+
+
+@pytest.fixture
+def broken_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DumpIngestError]]:
+    """Errors that the next writes of shards raise, first to last."""
+    errors: list[DumpIngestError] = []
+    put = ObjectStore.put
+
+    def flaky(self: ObjectStore, key: str, data: Any) -> None:
+        if errors and "/c/" in key:
+            raise errors.pop(0)
+        put(self, key, data)
+
+    monkeypatch.setattr(ObjectStore, "put", flaky)
+    yield errors
+    assert not errors
+
+
+def test_passing_trouble_of_the_store_passes(
+    filled: MadeDump, store: Path, broken_puts: list[DumpIngestError]
+) -> None:
+    broken_puts += [StoreUnavailable("busy")] * 3
+    report = ingest(filled, store)
+    assert len(report.commits) == 5
+    assert not report.failures
+
+
+def test_store_that_refuses_ends_a_one_shot_run(
+    filled: MadeDump, store: Path, broken_puts: list[DumpIngestError]
+) -> None:
+    """Thousands of steps would fail one by one for the same reason."""
+    broken_puts.append(StoreDenied("no"))
+    report = ingest(filled, store)
+    assert isinstance(report.stopped_by, StoreDenied)
+    assert len(report.commits) < 5
+
+
+def test_file_that_changes_meanwhile_is_planned_anew(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = next(filled.directory(step=1).iterdir())
+    submit = FakeClient.submit
+    touched: list[bool] = []
+
+    def touching(self: FakeClient, function: Any, *arguments: Any, **options: Any) -> Any:
+        if not touched and any(getattr(job, "key", None) == StepKey(0, 1) for job in arguments):
+            touched.append(True)
+            os.utime(path, ns=(10**18, 10**18))
+        return submit(self, function, *arguments, **options)
+
+    monkeypatch.setattr(FakeClient, "submit", touching)
+    running, _ = service(filled, store)
+    running.watcher.policy = Policy(quiet_s=0.1, settle_s=0.1)
+    report = running.ingest(threading.Event())
+    assert touched
+    assert len({summary.key for summary in report.commits}) == 5
+    (tensor,) = open_store(str(store)).tensors(rank=0, step=1)
+    assert tensor._step.tables.number("mtime_ns")[tensor.row] == 10**18
+
+
+def test_store_that_is_away_is_waited_for_by_a_patient_service(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, found = service(filled, store, patient=True)
+    running.tick()
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "get", _unavailable)
+        patch.setattr(ObjectStore, "children", _unavailable)
+        filled.add(np.zeros(1), rank=0, step=7)
+        running.look_soon()
+        running.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
+        running.committed = Committed(running.committed.objects)
+        running.tick()
+    assert any(isinstance(happening, Trouble) for happening in found)
+    deadline = time.monotonic() + 10
+    while (
+        running.submitter.busy or running.view is None or running.view.pending
+    ) and time.monotonic() < deadline:
+        running.look_soon()
+        running.tick()
+    assert StepKey(0, 7) in open_store(str(store)).keys
+
+
+def _unavailable(*_: object) -> None:
+    raise StoreUnavailable("away")
+
+
+def test_stopped_service_leaves_whole_steps_only(filled: MadeDump, store: Path) -> None:
+    running, _ = service(filled, store)
+    stop = threading.Event()
+    stop.set()
+    running.ingest(stop)
+    running.watch(stop, drain_s=1)
+    assert not store.exists()
+    assert not running.submitter.busy
