@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.reader.store import open_store
-from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
+from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers import convert as convert_module
 from workers.convert import convert
