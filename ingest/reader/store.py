@@ -114,12 +114,14 @@ class DumpStore:
             for key in self.keys
             if (ranks is None or key.rank in ranks) and (steps is None or key.step in steps)
         ]
-        found_ranks, found_steps = {key.rank for key in chosen}, {key.step for key in chosen}
-        for what, wanted, found in (("rank", ranks, found_ranks), ("step", steps, found_steps)):
-            missing = sorted((wanted or set()) - found)
+        for what, missing in (
+            ("rank", (ranks or set()) - set(self.ranks)),
+            ("step", (steps or set()) - {key.step for key in chosen}),
+            ("such step of rank", (ranks or set()) - {key.rank for key in chosen}),
+        ):
             if missing:
                 raise UsageError(
-                    f"{self.url}: no {what} {', '.join(map(str, missing))}",
+                    f"{self.url}: no {what} {', '.join(map(str, sorted(missing)))}",
                     hint=f"It holds ranks {_spans(self.ranks)} and steps {_spans(self.steps)}.",
                 )
         return [self._steps[key] for key in chosen]
