@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 from ingest.settings import Settings
 from workers.errors import ClusterError
 from workers.model import MIB
-from workers.plugin import IngestPlugin
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
@@ -57,6 +56,8 @@ class Cluster:
         """
         import dask
         from distributed import Client
+
+        from workers.plugin import IngestPlugin
 
         dask.config.set({**_DASK_DEFAULTS, **self._settings.dask})
         if self._client is not None:
