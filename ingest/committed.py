@@ -21,23 +21,18 @@ class Committed:
         """Whether this generation of the step is committed, as far as is known."""
         if key.rank not in self._loaded:
             keys = commit.list_keys(self.objects, [key.rank])
-            for found in commit.read_many(self.objects, keys):
+            # A damaged commit is no commit here: the source is still there, and makes a good one.
+            for found in commit.read_many(self.objects, keys, skip_damaged=True):
                 self._fingerprints[found.key] = found.fingerprint
             self._loaded.add(key.rank)
         return self._fingerprints.get(key) == fingerprint
 
     def check_again(self, key: StepKey, fingerprint: str) -> bool:
         """Ask the store the same: another watcher may have committed the step meanwhile."""
-        found = commit.read(self.objects, key)
-        if found is not None:
+        for found in commit.read_many(self.objects, [key], skip_damaged=True):
             self._fingerprints[key] = found.fingerprint
         return self._fingerprints.get(key) == fingerprint
 
     def add(self, summary: CommitSummary) -> None:
         """Note a commit that was just made."""
         self._fingerprints[summary.key] = summary.fingerprint
-
-    def newest_step(self, rank: int) -> int | None:
-        """Return the highest committed step of a rank."""
-        steps = [key.step for key in self._fingerprints if key.rank == rank and key.step is not None]
-        return max(steps, default=None)

@@ -140,7 +140,8 @@ def _groups(inspected: Inspected, entries: Sequence[Entry]) -> list[_Group]:
     groups: dict[tuple[str, int, int], _Group] = {}
     for row, entry in enumerate(entries):
         inspection = inspected.inspections.get(entry.source.path)
-        sample = inspection.sample if inspection else 0
+        # What is no tensor is not looked into, so it has no possible copies.
+        sample = inspection.sample if inspection else -row
         group = groups.setdefault((entry.array, entry.nbytes, sample), _Group(entry.array, [], 0))
         group.rows.append(row)
         group.nbytes += entry.source.size

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from workers.errors import (
     AccessDenied,
     ClusterError,
+    DamagedStore,
     DumpError,
     DumpIngestError,
     SourceChanged,
@@ -35,7 +36,7 @@ _PUBLISH = -1
 #: How long to wait for the small result of a task that has finished, in seconds.
 _GATHER_TIMEOUT_S = 30
 #: Errors for which another attempt cannot help before somebody has done something.
-_FINAL = (AccessDenied, StoreDenied, StoreFormatError, UsageError)
+_FINAL = (AccessDenied, DamagedStore, StoreDenied, StoreFormatError, UsageError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +23,8 @@ Array: TypeAlias = npt.NDArray[Any]
 
 #: Elements per block: a block and its float64 copy stay in the L2 cache.
 BLOCK = 32 * 1024
-#: Above `_MANY` and below its inverse, elements are scaled by these before they are squared; powers of two, so
-#: that nothing is rounded.
+#: Above `_MANY` and below its inverse, elements are scaled by these before they are squared; powers of two,
+#: so that nothing is rounded.
 _MANY, _HUGE, _TINY = 2.0**480, 2.0**600, 2.0**-600
 
 
@@ -53,6 +54,7 @@ class Statistics:
         return tuple(getattr(self, field) for field in FIELDS)
 
 
+_SUMMABLE = frozenset(np.dtype(t) for t in ("f2", "f4", "f8", "c8", "c16", ml_dtypes.bfloat16))
 FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Statistics))
 #: The fields that are counts of elements, exact in float64 up to 2**53.
 COUNT_FIELDS = FIELDS[:7]
@@ -168,4 +170,5 @@ def summarise(values: Array) -> Statistics:
 
 def has_statistics(dtype: np.dtype[Any]) -> bool:
     """Whether elements of this type are numbers that can be summarised."""
-    return dtype.kind in "biufc" or dtype.name == "bfloat16"
+    # Not long double: it does not fit into float64, in which everything is accumulated.
+    return dtype.kind in "biu" or dtype.newbyteorder("=") in _SUMMABLE

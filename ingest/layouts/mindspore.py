@@ -216,8 +216,8 @@ class MindSporeDump:
     def _unchanged(self, known: Listing, directories: Collection[str], now: float) -> bool:
         if not {directory for directory, _ in known.directories}.issuperset(directories):
             return False
-        # A file that goes on growing leaves no trace in its directory. So a listing is trusted for as long again
-        # as its files had been quiet: a step is listed ever more rarely, but again and again.
+        # A file that goes on growing leaves no trace in its directory. So a listing is trusted for as long
+        # again as its files had been quiet: a step is listed ever more rarely, but again and again.
         if not 0 <= now - known.listed_at < max(known.listed_at - known.newest_change, _SHORTEST_TRUST_S):
             return False
         for directory, mtime_ns in known.directories:

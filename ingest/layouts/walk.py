@@ -11,13 +11,12 @@ from ingest.layouts.base import Problem
 from workers.errors import AccessDenied
 from workers.model import MIB, SourceFile
 
-
 #: The largest configuration or name table that is read, in bytes.
 _MAX_SMALL_FILE_NBYTES = 64 * MIB
 
 
 def read_small(path: Path) -> bytes | None:
-    """Return the content of a regular file; None where there is none, or it is too large to be what it should be.
+    """Return the content of a regular file; None where there is none, or it is larger than it can be.
 
     Follows no link, and does not wait at a FIFO.
     """
@@ -69,7 +68,7 @@ class Walk:
             directory = ahead.pop()
             try:
                 # Before it is listed: whatever comes later gives it another time.
-                mtime_ns = os.stat(f"{self.root}/{directory}").st_mtime_ns
+                mtime_ns = Path(self.root, directory).stat().st_mtime_ns
             except OSError:
                 mtime_ns = -1
             self.directories.append((directory, mtime_ns))

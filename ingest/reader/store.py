@@ -322,7 +322,7 @@ def _matches(pattern: str | re.Pattern[str], name: str) -> bool:
 def _set(choice: Choice) -> set[int] | None:
     if choice is None:
         return None
-    return {choice} if isinstance(choice, int) else set(choice)
+    return {int(n) for n in choice} if isinstance(choice, Iterable) else {int(choice)}
 
 
 def _spans(numbers: list[int]) -> str:

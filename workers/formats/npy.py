@@ -110,7 +110,7 @@ def parse_header(head: bytes, *, file_size: int) -> NpyHeader:
     return header
 
 
-@lru_cache(maxsize=4096)  # a step has thousands of files and few distinct headers
+@lru_cache(maxsize=1024)  # a step has thousands of files and few distinct headers
 def _parse_header_text(header: bytes) -> NpyHeader:
     text_start = 10 if header[6] == 1 else 12
     encoding = "utf-8" if header[6] == 3 else "latin-1"

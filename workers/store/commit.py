@@ -108,8 +108,9 @@ def write(
     """
     key, fingerprint = summary.key, summary.fingerprint
     _ensure_parents(objects, key)
-    previous = read(objects, key)
-    history = [] if previous is None else [*previous.record["previous"], previous.fingerprint]
+    # Before a damaged commit nothing is known; this one takes its place.
+    before = read_many(objects, [key], skip_damaged=True)
+    history = [name for one in before for name in (*one.record["previous"], one.fingerprint)]
     prefix = f"{key.path}/{fingerprint}"
     documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
     documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
@@ -136,11 +137,23 @@ def read(objects: ObjectStore, key: StepKey) -> Commit | None:
     return None if data is None else parse(data, key)
 
 
-def read_many(objects: ObjectStore, keys: Sequence[StepKey]) -> list[Commit]:
-    """Return the commits of those of the steps that are there, in the order of `keys`."""
+def read_many(objects: ObjectStore, keys: Sequence[StepKey], *, skip_damaged: bool = False) -> list[Commit]:
+    """Return the commits of those of the steps that are there, in the order of `keys`.
+
+    Raises:
+        DamagedStore: one of them is damaged, unless those are skipped as if they were not there.
+    """
     found = objects.get_many([f"{key.path}/{LEAF}" for key in keys])
-    paths = ((key, f"{key.path}/{LEAF}") for key in keys)
-    return [parse(found[path], key) for key, path in paths if path in found]
+    commits = []
+    for key in keys:
+        if (data := found.get(f"{key.path}/{LEAF}")) is None:
+            continue
+        try:
+            commits.append(parse(data, key))
+        except DamagedStore:
+            if not skip_damaged:
+                raise
+    return commits
 
 
 def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[StepKey]:
