@@ -54,4 +54,5 @@ $(BIN)/uv:
 $(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt | $(BIN)/uv
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'from workers.kernels import warm_up; warm_up()'
 	@touch $@

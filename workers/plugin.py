@@ -101,7 +101,9 @@ class IngestPlugin(WorkerPlugin):
         """Import the data plane, so that the first task does not wait for it, and count."""
         import workers.convert
         import workers.publish  # noqa: F401
+        from workers import kernels
 
+        kernels.warm_up()
         install_metrics()
 
     def teardown(self, worker: Any) -> None:

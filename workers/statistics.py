@@ -3,7 +3,7 @@
 Counts are exact. Minimum, maximum, mean, standard deviation and L2 norm are over the finite elements
 and accumulated in float64: mean and squared deviations block by block, joined by Chan's formula
 (Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm"), which does not cancel.
-No BLAS: the last bits of its sums depend on the number of threads.
+The L2 norm follows from both: the sum of squares is that of the deviations plus n times the squared mean.
 
 Complex elements count as NaN when either part is NaN, else as +Inf when either part is infinite; zero
 counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
@@ -12,6 +12,8 @@ counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -19,13 +21,23 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from workers import kernels
+
 Array: TypeAlias = npt.NDArray[Any]
 
-#: Elements per block: a block and its float64 copy stay in the L2 cache.
+#: Elements that are converted at a time, where they must be: a block and its copy stay in the L2 cache.
 BLOCK = 32 * 1024
-#: Above `_MANY` and below its inverse, elements are scaled by these before they are squared; powers of two,
-#: so that nothing is rounded.
-_MANY, _HUGE, _TINY = 2.0**480, 2.0**600, 2.0**-600
+#: The type that the compiled functions take for each of ours.
+_COMPILED: dict[np.dtype[Any], np.dtype[Any]] = {
+    **{
+        np.dtype(code): np.dtype(code)
+        for code in ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
+    },
+    np.dtype("f2"): np.dtype("f4"),
+    np.dtype(">f2"): np.dtype("f4"),
+    np.dtype(ml_dtypes.bfloat16): np.dtype("f4"),
+    np.dtype("?"): np.dtype("u1"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,100 +77,79 @@ class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
     def __init__(self) -> None:
-        self._counts = [0] * len(COUNT_FIELDS)
-        self._finite = 0
-        self._min, self._max = math.inf, -math.inf
-        # In units of `_unit` and its square, so that no square of a finite element is infinite or vanishes.
-        self._mean = self._m2 = self._sum_of_squares = 0.0
-        self._unit = 1.0
+        self._state = kernels.new_state()
         self._complex = False
-        # One block, used again and again: a fresh one would cost more than the arithmetic on it.
-        self._scratch = np.empty(0)
+        self._blocks: dict[str, Array] = {}
+        """One block per type, used again and again: a fresh one would cost more than the arithmetic on it."""
 
     def update(self, values: Array) -> None:
-        """Take in a piece: a 1-D array of any numeric or boolean dtype, of either byte order."""
-        self._complex = values.dtype.kind == "c"
-        if len(self._scratch) < min(values.size, BLOCK):
-            self._scratch = np.empty(min(values.size, BLOCK))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, values.size, BLOCK):
-                block = values[start : start + BLOCK]
-                if self._complex:
-                    self._update_complex(block)
-                else:
-                    self._update_real(block)
+        """Take in a piece: a 1-D array of any type that `has_statistics`, of either byte order."""
+        if values.dtype.kind == "c":
+            self._complex = True
+            for block in _blocks(values):
+                self._update_complex(block)
+            return
+        native = _COMPILED.get(values.dtype)
+        if native == values.dtype:
+            self._accumulate(values)
+            return
+        for block in _blocks(values):
+            # Half precision and bfloat16 widen to float32 without loss; any byte but 0 is true.
+            converted = self._block(native or values.dtype.newbyteorder("="), block.size)
+            np.copyto(converted, block if values.dtype.kind != "b" else block.view(np.uint8) != 0)
+            self._accumulate(converted)
 
     def result(self) -> Statistics:
         """Return the statistics of everything taken in so far."""
-        known = self._finite > 0 and not self._complex
+        state = self._state
+        finite, unit = float(state[kernels.FINITE]), float(state[kernels.UNIT])
+        counts = {name: float(n) for name, n in zip(COUNT_FIELDS, state, strict=False)}
+        if not finite:
+            return Statistics(**counts)
+        mean, m2 = float(state[kernels.MEAN]), float(state[kernels.M2])
+        l2_norm = _scaled(math.sqrt(m2 + finite * mean * mean), unit)
+        if self._complex:
+            return Statistics(**(counts | {"positive_count": 0.0}), l2_norm=l2_norm)
+        low, high = float(state[kernels.MIN]), float(state[kernels.MAX])
         return Statistics(
-            **{name: float(n) for name, n in zip(COUNT_FIELDS, self._counts, strict=True)},
-            min=self._min if known else math.nan,
-            max=self._max if known else math.nan,
-            mean=self._mean * self._unit if known else math.nan,
-            std=math.sqrt(self._m2 / self._finite) * self._unit if known else math.nan,
-            l2_norm=math.sqrt(self._sum_of_squares) * self._unit if self._finite else math.nan,
+            **counts,
+            min=low,
+            max=high,
+            mean=min(max(_scaled(mean, unit), low), high),
+            std=_scaled(math.sqrt(m2 / finite), unit),
+            l2_norm=l2_norm,
         )
 
-    def _update_real(self, block: Array) -> None:
-        nan = pos_inf = neg_inf = 0
-        finite = self._scratch[: block.size]
-        np.copyto(finite, block, casting="unsafe")
-        low, high = float(finite.min()), float(finite.max())
-        if not (math.isfinite(low) and math.isfinite(high)):  # NaN is both
-            nan = int(np.count_nonzero(np.isnan(finite)))
-            pos_inf = int(np.count_nonzero(finite == math.inf))
-            neg_inf = int(np.count_nonzero(finite == -math.inf))
-            finite = finite[np.isfinite(finite)]
-            low, high = float(finite.min(initial=math.inf)), float(finite.max(initial=-math.inf))
-        negative = int(np.count_nonzero(finite < 0)) if low < 0 else 0
-        zero = int(np.count_nonzero(finite == 0)) if low <= 0 <= high else 0
-        positive = finite.size - negative - zero
-        self._count(block.size, nan, pos_inf, neg_inf, zero, negative + neg_inf, positive + pos_inf)
-        if finite.size:
-            self._min, self._max = min(self._min, low), max(self._max, high)
-            self._choose_unit(max(abs(self._min), abs(self._max)))
-            self._merge_moments(finite)
-
-    def _count(self, *counts: int) -> None:
-        self._counts = [before + more for before, more in zip(self._counts, counts, strict=True)]
-
-    def _merge_moments(self, finite: npt.NDArray[np.float64]) -> None:
-        """Merge the moments of a block, which is overwritten."""
-        n = finite.size
-        if self._unit != 1:
-            finite /= self._unit
-        mean = float(finite.sum()) / n
-        finite -= mean
-        finite *= finite
-        m2 = float(finite.sum())
-        self._sum_of_squares += m2 + mean * mean * n
-        delta = mean - self._mean
-        total = self._finite + n
-        self._mean += delta * (n / total)
-        self._m2 += m2 + delta * delta * (self._finite * n / total)
-        self._finite = total
-
-    def _choose_unit(self, largest: float) -> None:
-        """Choose the unit for elements up to `largest`, which never shrinks."""
-        unit = _HUGE if largest > _MANY else _TINY if 0 < largest < 1 / _MANY else 1.0
-        if unit != self._unit:
-            ratio = self._unit / unit
-            self._mean *= ratio
-            self._m2 = self._m2 * ratio * ratio
-            self._sum_of_squares = self._sum_of_squares * ratio * ratio
-            self._unit = unit
-
     def _update_complex(self, block: Array) -> None:
-        nan = int(np.count_nonzero(np.isnan(block)))
         finite = np.isfinite(block)
-        magnitude = np.abs(block[finite].astype(np.complex128))
-        zero = magnitude.size - int(np.count_nonzero(magnitude))
-        self._count(block.size, nan, block.size - nan - int(np.count_nonzero(finite)), 0, zero, 0, 0)
-        self._finite += magnitude.size
-        self._max = float(magnitude.max(initial=max(self._max, 0)))
-        self._choose_unit(self._max)
-        self._sum_of_squares += float(np.sum(np.square(magnitude / self._unit)))
+        nan = np.count_nonzero(np.isnan(block))
+        inf = block.size - nan - np.count_nonzero(finite)
+        self._accumulate(np.abs(block[finite].astype(np.complex128)))
+        self._state[kernels.COUNT] += nan + inf
+        self._state[kernels.NAN] += nan
+        self._state[kernels.POS_INF] += inf
+
+    def _accumulate(self, values: Array) -> None:
+        kernels.accumulate(values, self._state, self._block(values.dtype, kernels.BLOCK, "scratch"))
+
+    def _block(self, dtype: np.dtype[Any], size: int, use: str = "") -> Array:
+        key = f"{dtype.str}{use}"
+        if len(self._blocks.get(key, ())) < size:
+            self._blocks[key] = np.empty(max(size, kernels.BLOCK), dtype)
+        return self._blocks[key][:size]
+
+
+def _blocks(values: Array) -> Iterator[Array]:
+    for start in range(0, values.size, BLOCK):
+        yield values[start : start + BLOCK]
+
+
+def _scaled(value: float, unit: float) -> float:
+    """Return `value * unit`, which is infinite only if it is so by more than the last digits."""
+    largest = sys.float_info.max
+    if unit > 1 and largest < abs(value) * unit and abs(value) <= largest / unit * (1 + 1e-12):
+        return math.copysign(largest, value)
+    return value * unit
 
 
 def summarise(values: Array) -> Statistics:
