@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real dumps, a real S3 store, a real Prometheus."""
+"""Fixtures for all tests: real dumps, a real S3 store, a real Dask cluster, a real Prometheus."""
 
 import os
 import shutil
@@ -13,6 +13,7 @@ from tests.dumps import DumpLibrary, unpack
 from tests.servers import ceph as ceph_server
 from tests.servers import prometheus as prometheus_server
 from tests.servers.ceph import CephS3, S3Bucket
+from tests.servers.cluster import DaskCluster
 from tests.servers.prometheus import Prometheus, StartPrometheus
 
 _not_run = pytest.StashKey[set[str]]()
@@ -42,6 +43,41 @@ def ceph(pytestconfig: pytest.Config) -> Iterator[CephS3]:
 def s3_bucket(ceph: CephS3) -> S3Bucket:
     """An empty bucket for this test alone."""
     return ceph.make_bucket(f"test-{uuid.uuid4().hex}")
+
+
+@pytest.fixture(scope="session")
+def s3_environment(ceph: CephS3) -> dict[str, str]:
+    """What a process needs in its environment to use the S3 store."""
+    return {
+        "AWS_ACCESS_KEY_ID": ceph.access_key,
+        "AWS_SECRET_ACCESS_KEY": ceph.secret_key,
+        "AWS_ENDPOINT_URL": ceph.endpoint_url,
+        "AWS_DEFAULT_REGION": "default",
+        "AWS_MAX_ATTEMPTS": "2",
+    }
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[DaskCluster]:
+    """One Dask scheduler with two workers for all tests that kill none of them."""
+    with DaskCluster(workers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def s3_cluster(s3_environment: dict[str, str]) -> Iterator[DaskCluster]:
+    """The same, with one worker that has the credentials of the S3 store."""
+    with DaskCluster(env=s3_environment) as running:
+        yield running
+
+
+@pytest.fixture
+def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
+    """What to put in front of a command so that modes of files apply to it; root gives up its privileges."""
+    if os.geteuid() != 0:
+        return ()
+    _need(pytestconfig, ("setpriv",))
+    return ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
 @pytest.fixture

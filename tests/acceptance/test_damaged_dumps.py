@@ -1,0 +1,167 @@
+"""Dumps that are not as they should be: late, repeated, cut short, or no tensors at all."""
+
+import pickle
+import re
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import checker
+from tests.cli import run
+from tests.npy_files import npy_header
+from tests.servers.cluster import DaskCluster
+
+pytestmark = pytest.mark.dask
+
+
+@pytest.fixture
+def dump(dump_copy: Callable[[str], Path]) -> Path:
+    """Three iterations of one rank, which a test may damage."""
+    return dump_copy("lenet-1rank") / "dump"
+
+
+def tensor_files(dump: Path, step: int) -> list[Path]:
+    return sorted((dump / f"rank_0/LeNet/0/{step}").glob("*.npy"))
+
+
+def relative(files: list[Path], dump: Path) -> frozenset[str]:
+    return frozenset(str(path.relative_to(dump)) for path in files)
+
+
+class Trap:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self._marker,)
+
+
+def assert_partial(dump: Path, store: Path, bad: list[Path], cluster: DaskCluster, back: Path) -> None:
+    """Ingest; the bad files are named and kept, everything else is as if they were not there."""
+    names = relative(bad, dump)
+    done = run("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json", code=4)
+    assert f"{len(bad)} files quarantined" in done.stderr
+    assert "ls STORE --problems" in done.stderr
+    assert {row["step"] for row in done.json if row["status"] == "partial"} == {2}
+    assert sum(row["quarantined"] for row in done.json) == len(bad)
+
+    problems = run("ls", store, "--problems", "--json").json
+    assert {row["source"] for row in problems} == names
+    assert {row["kind"] for row in problems} == {"quarantined"}
+    assert all(row["problem"] for row in problems)
+    table = run("ls", store, "--problems").stdout
+    assert all(name in table for name in names)
+
+    leaves = checker.check(store, dump, partial=names)
+    assert [leaf.status for leaf in leaves if leaf.step == 2] == ["partial"]
+    assert run("verify", store, "--json").json == []
+    run("export", store, back)
+    for path in dump.rglob("*"):
+        if path.is_file():
+            assert (back / path.relative_to(dump)).read_bytes() == path.read_bytes()
+
+
+def test_killed_writer_and_full_disk_leave_a_partial_step(
+    dump: Path, cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """Short files of mode 0644 and empty ones of mode 0400 will not grow any more: they are set aside."""
+    files = tensor_files(dump, 2)
+    short, cut_in_the_header, empty, no_disk_left = files[3], files[50], files[100], files[101]
+    for path in files:
+        path.chmod(0o400)
+    for path, length in ((short, 130), (cut_in_the_header, 60), (empty, 0)):
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:length])
+    no_disk_left.chmod(0o600)
+    no_disk_left.write_bytes(b"")
+    no_disk_left.chmod(0o400)
+
+    bad = [short, cut_in_the_header, empty, no_disk_left]
+    assert_partial(dump, tmp_path / "run.zarr", bad, cluster, tmp_path / "back")
+
+
+def test_files_that_lie_are_set_aside_unopened(dump: Path, cluster: DaskCluster, tmp_path: Path) -> None:
+    """Pickled objects, headers of impossible sizes and no npy at all: kept as bytes, never loaded."""
+    marker = tmp_path / "was-unpickled"
+    objects, huge, too_long, no_npy, nonsense = tensor_files(dump, 2)[10:15]
+    objects.write_bytes(npy_header("|O", (1,)) + pickle.dumps([Trap(marker)]))
+    huge.write_bytes(npy_header("<f4", (2**40, 2**20)) + bytes(64))
+    too_long.write_bytes(npy_header("<f4", (4,)) + bytes(17))
+    no_npy.write_bytes(b"PK\x03\x04 is the beginning of a zip archive")
+    nonsense.write_bytes(npy_header("__import__('os')", (1,)) + bytes(8))
+
+    bad = [objects, huge, too_long, no_npy, nonsense]
+    assert_partial(dump, tmp_path / "run.zarr", bad, cluster, tmp_path / "back")
+    assert not marker.exists()
+
+
+def test_late_file_makes_a_new_generation(dump: Path, cluster: DaskCluster, tmp_path: Path) -> None:
+    """The step is committed again as a whole, the generation before stays listed, others are not touched."""
+    store = tmp_path / "run.zarr"
+    late = tensor_files(dump, 1)[7]
+    kept = late.read_bytes()
+    late.unlink()
+    ingest = ("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json")
+    first = {row["step"]: row for row in run(*ingest).json}
+    others = {key: v for key, v in checker.versions(store).items() if not key.startswith("rank_0/step_1/")}
+
+    late.write_bytes(kept)
+    [again] = run(*ingest).json
+
+    assert (again["step"], again["tensors"]) == (1, first[1]["tensors"] + 1)
+    assert again["fingerprint"] != first[1]["fingerprint"]
+    [row] = run("ls", store, "--step", 1, "--json").json
+    assert (row["fingerprint"], row["generations"]) == (again["fingerprint"], 2)
+    [leaf] = [leaf for leaf in checker.check(store, dump) if leaf.step == 1]
+    assert leaf.record["previous"] == [first[1]["fingerprint"]]
+    assert others.items() <= checker.versions(store).items()
+    assert run("verify", store, "--json").json == []
+
+
+def test_second_run_into_the_same_directories_is_told_apart(
+    dump: Path, cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """A job that starts again dumps every tensor once more beside the first: both are kept."""
+    store = tmp_path / "run.zarr"
+    ingest = ("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json")
+    run(*ingest)
+    for step in (0, 1):
+        for path in tensor_files(dump, step):
+            later = re.sub(r"\.(\d{16})\.", lambda m: f".{int(m[1]) + 60_000_000}.", path.name)
+            shutil.copy(path, path.with_name(later))
+
+    again = run(*ingest).json
+
+    assert {row["step"]: row["tensors"] for row in again} == {0: 2 * 195, 1: 2 * 195}
+    checker.check(store, dump)
+    words = ("find", store, "--step", 0, "--op-type", "Conv2D", "--io", "output", "--json")
+    found = run(*words).json
+    assert [row["occurrence"] for row in found] == [0] * (len(found) // 2) + [1] * (len(found) // 2)
+    assert all(row["name"].endswith("#1") == (row["occurrence"] == 1) for row in found)
+
+
+def test_unreadable_iteration_is_left_for_later(
+    dump: Path, cluster: DaskCluster, unprivileged: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Files of another user: what may be read is committed, and the rest once it may be."""
+    store = tmp_path / "run.zarr"
+    directory, file = dump / "rank_0/LeNet/0/1", tensor_files(dump, 2)[0]
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (directory, file)}
+    ingest = ("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json")
+    for path in modes:
+        path.chmod(0)
+
+    done = run(*ingest, code=4, prefix=unprivileged)
+
+    assert {row["step"] for row in done.json} == {None, 0}
+    assert "permission denied" in done.stderr
+    assert "setfacl" in done.stderr
+    for path, mode in modes.items():
+        path.chmod(mode)
+    assert {row["step"] for row in run(*ingest).json} == {1, 2}
+    checker.check(store, dump)

@@ -1,0 +1,175 @@
+"""The `dump-ingest` command as users have it: a process with arguments, an environment and an exit code."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PROGRAM = str(Path(sys.executable).with_name("dump-ingest"))
+
+#: For dumps that lie there finished: nothing to wait for.
+PROMPT = {
+    "DUMP_INGEST_QUIET_S": "0",
+    "DUMP_INGEST_SETTLE_S": "0",
+    "DUMP_INGEST_POLL_S": "0.1",
+    "DUMP_INGEST_SCHEDULER_TIMEOUT_S": "20",
+    "DUMP_INGEST_WORKERS": "1",
+    "DUMP_INGEST_METRICS": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One run of the command that has come to its end."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, which must be strict JSON and nothing else."""
+        return strict_json(self.stdout)
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON; NaN and Infinity, which JSON does not have, are refused."""
+
+    def refuse(constant: str) -> None:
+        message = f"{constant} is not JSON"
+        raise ValueError(message)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return this process' environment without what would configure the command, with `PROMPT` and `env`."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DUMP_INGEST_", "AWS_"))
+    }
+    return {**inherited, **PROMPT, **(env or {})}
+
+
+def run(
+    *args: object,
+    code: int = 0,
+    env: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    timeout_s: float = 90,
+) -> Finished:
+    """Run the command to its end; it must exit with `code`, and never with a traceback."""
+    done = subprocess.run(
+        [*prefix, PROGRAM, *map(str, args)],
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    said = f"{' '.join(map(str, args))}\nexit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == code, said
+    assert "Traceback" not in done.stdout + done.stderr, said
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass
+class Running:
+    """The command while it runs, and what it has said so far."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    """Of stderr."""
+
+    @property
+    def pid(self) -> int:
+        """Of the command itself."""
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    @property
+    def said(self) -> str:
+        """Everything on stderr."""
+        return "\n".join(self.lines)
+
+    def events(self, name: str = "") -> list[dict[str, Any]]:
+        """Return the JSON log lines, of one event or of all."""
+        found = [strict_json(line) for line in list(self.lines) if line.startswith("{")]
+        return [event for event in found if not name or event["event"] == name]
+
+    def wait_until(self, ready: Callable[[], object], *, timeout_s: float = 30) -> None:
+        """Return when `ready` holds; fail when the command ends first, or it takes too long."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            assert self.alive, f"ended with {self.process.returncode}\n{self.said}"
+            assert time.monotonic() < deadline, f"not within {timeout_s:g} s\n{self.said}"
+            time.sleep(0.005)
+
+    def finish(self, *, timeout_s: float = 60) -> int:
+        """Wait for its end and return the exit code; there must be no traceback."""
+        code = self.process.wait(timeout_s)
+        time.sleep(0.05)  # for the thread that reads its last words
+        assert "Traceback" not in self.said, self.said
+        return code
+
+    def terminate(self, *, timeout_s: float = 60) -> int:
+        """Send SIGTERM and return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.finish(timeout_s=timeout_s)
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def start(*args: object, env: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """Start the command; it is killed at the end of the `with` block if it still runs then."""
+    process = subprocess.Popen(
+        [PROGRAM, *map(str, args)],
+        env=environment({"DUMP_INGEST_LOG_FORMAT": "json", **(env or {})}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running = Running(process)
+
+    def read() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            running.lines.append(line.rstrip("\n"))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield running
+    finally:
+        running.kill()
+        reader.join(10)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def own_workers(parent: int) -> list[int]:
+    """Return the process ids of the Dask workers that a command has started for itself."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            above = int(status.read_text().rpartition(") ")[2].split()[1])
+            if above == parent and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+                found.append(int(status.parent.name))
+    return found

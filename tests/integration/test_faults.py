@@ -1,0 +1,208 @@
+"""Whatever is killed in the middle: no reader meets half a step, and the work is finished afterwards."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import checker
+from tests.cli import Running, own_workers, run, start
+from tests.dumps import DumpLibrary
+from tests.servers.ceph import CephS3, S3Bucket
+from tests.servers.cluster import DaskCluster
+
+pytestmark = pytest.mark.dask
+
+#: So many small tasks that there is a middle.
+SMALL_TASKS = {
+    "DUMP_INGEST_CHUNK_SIZE": "4KiB",
+    "DUMP_INGEST_SHARD_SIZE": "8KiB",
+    "DUMP_INGEST_JOB_SIZE": "24KiB",
+    "DUMP_INGEST_INFLIGHT_SIZE": "64KiB",
+}
+LEAVES = 16
+
+
+@pytest.fixture
+def dump(dumps: DumpLibrary) -> Path:
+    """Twelve iterations, and the run files of four ranks."""
+    return dumps["lenet-4rank"] / "dump"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "run.zarr"
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[DaskCluster]:
+    """A cluster of which parts may be killed."""
+    with DaskCluster() as running:
+        yield running
+
+
+def commits(store: Path) -> int:
+    return len([*store.glob("rank_*/step_*/zarr.json"), *store.glob("rank_*/run/zarr.json")])
+
+
+def wait_for_the_middle(running: Running, store: Path) -> None:
+    """Return when something is committed, and something else is half written."""
+
+    def is_the_middle() -> bool:
+        begun = [*store.glob("rank_*/step_*/*/tensors/*/c/0")]
+        return 0 < commits(store) < len(begun)
+
+    running.wait_until(is_the_middle)
+    assert commits(store) < LEAVES
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def test_killed_worker_of_the_command(dump: Path, store: Path) -> None:
+    """The command starts another worker, and repeats what was lost."""
+    with checker.Reader(store) as reader, start("ingest", dump, "--store", store, env=SMALL_TASKS) as ingest:
+        wait_for_the_middle(ingest, store)
+        killed = own_workers(ingest.pid)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        assert killed
+        assert ingest.finish() == 0
+    assert reader.seen
+    checker.check(store, dump)
+
+
+def test_killed_worker_of_a_cluster(dump: Path, store: Path, own_cluster: DaskCluster) -> None:
+    """The work waits for a worker, and goes on with the next one."""
+    words = ("ingest", dump, "--store", store, "--scheduler", own_cluster.address)
+    with checker.Reader(store) as reader, start(*words, env=SMALL_TASKS) as ingest:
+        wait_for_the_middle(ingest, store)
+        own_cluster.kill_worker()
+        assert commits(store) < LEAVES
+        own_cluster.start_worker()
+        assert ingest.finish() == 0
+    assert reader.seen
+    checker.check(store, dump)
+
+
+def test_killed_watcher(dump: Path, store: Path, cluster: DaskCluster) -> None:
+    """Its workers go with it; another one takes up what is left, and repeats nothing that is committed."""
+    words = ("watch", dump, "--store", store)
+    with checker.Reader(store):
+        with start(*words, env=SMALL_TASKS) as watch:
+            wait_for_the_middle(watch, store)
+            orphans = own_workers(watch.pid)
+            watch.kill()
+        deadline = time.monotonic() + 20
+        while not all(is_gone(pid) for pid in orphans):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        before = {path: path.stat().st_mtime_ns for path in store.glob("rank_*/step_*/zarr.json")}
+        assert len(before) < LEAVES
+
+        with start(*words, "--scheduler", cluster.address, env=SMALL_TASKS) as watch:
+            watch.wait_until(lambda: commits(store) == LEAVES)
+            assert watch.terminate() == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    checker.check(store, dump)
+
+
+def test_killed_scheduler(dump: Path, store: Path, own_cluster: DaskCluster) -> None:
+    """The watcher outlives it, and goes on when there is one again at the same address."""
+    words = ("watch", dump, "--store", store, "--scheduler", own_cluster.address)
+    with checker.Reader(store) as reader, start(*words, env=SMALL_TASKS) as watch:
+        wait_for_the_middle(watch, store)
+        own_cluster.kill_scheduler()
+        time.sleep(1)
+        assert watch.alive
+        own_cluster.kill_worker()
+        own_cluster.start_scheduler()
+        own_cluster.start_worker()
+        watch.wait_until(lambda: commits(store) == LEAVES, timeout_s=90)
+        assert watch.terminate() == 0
+    assert reader.seen
+    checker.check(store, dump)
+
+
+@pytest.mark.s3
+def test_killed_gateway_of_the_object_store(
+    *,
+    dump: Path,
+    tmp_path: Path,
+    ceph: CephS3,
+    s3_bucket: S3Bucket,
+    s3_cluster: DaskCluster,
+    s3_environment: dict[str, str],
+) -> None:
+    """What was acknowledged is there, what was not is tried again."""
+
+    def acknowledged() -> list[str]:
+        return [
+            key for key in checker.objects(s3_bucket) if key.count("/") == 2 and key.endswith("zarr.json")
+        ]
+
+    words = ("ingest", dump, "--store", s3_bucket.url, "--scheduler", s3_cluster.address)
+    with start(*words, env={**s3_environment, **SMALL_TASKS}) as ingest:
+        ingest.wait_until(acknowledged)
+        ceph.kill_gateway()
+        try:
+            time.sleep(1)
+            assert ingest.alive
+        finally:
+            ceph.start_gateway()
+        seen = checker.leaves(checker.download(s3_bucket, tmp_path / "meanwhile"))
+        assert 0 < len(seen) < LEAVES
+        assert ingest.finish() == 0
+    checker.check(checker.download(s3_bucket, tmp_path / "finally"), dump)
+
+
+def test_interrupted_ingest_keeps_what_is_committed(dump: Path, store: Path, cluster: DaskCluster) -> None:
+    """SIGINT ends it with 130; the same command again does the rest and only that."""
+    words = ("ingest", dump, "--store", store, "--scheduler", cluster.address)
+    with start(*words, env=SMALL_TASKS) as ingest:
+        wait_for_the_middle(ingest, store)
+        ingest.process.send_signal(signal.SIGINT)
+        assert ingest.finish() == 130
+        assert "Interrupted" in ingest.said
+    kept = {(leaf.rank, leaf.step) for leaf in checker.leaves(store)}
+    assert 0 < len(kept) < LEAVES
+
+    rest = run(*words, "--json", env=SMALL_TASKS).json
+    assert kept.isdisjoint({(row["rank"], row["step"]) for row in rest})
+    assert len(kept) + len(rest) == LEAVES
+    checker.check(store, dump)
+
+
+def test_terminated_watcher_finishes_what_it_has_begun(dump: Path, store: Path, cluster: DaskCluster) -> None:
+    """SIGTERM ends it with 0, and leaves nothing half done behind."""
+    words = ("watch", dump, "--store", store, "--scheduler", cluster.address)
+    with start(*words, env=SMALL_TASKS) as watch:
+        wait_for_the_middle(watch, store)
+        assert watch.terminate() == 0
+        assert watch.events("stopped")
+    begun = {path.parent.parent for path in store.glob("rank_*/*/*/tensors")}
+    assert {leaf / "zarr.json" for leaf in begun} == set(store.glob("rank_*/step_*/zarr.json"))
+    assert {leaf.status for leaf in checker.leaves(store)} == {"complete"}
+
+
+def test_second_signal_ends_a_watcher_at_once(dump: Path, store: Path, own_cluster: DaskCluster) -> None:
+    """Whoever cannot wait for the drain need not."""
+    words = ("watch", dump, "--store", store, "--scheduler", own_cluster.address)
+    with start(*words, env=SMALL_TASKS) as watch:
+        wait_for_the_middle(watch, store)
+        own_cluster.pause_worker()
+        watch.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        assert watch.alive
+        began = time.monotonic()
+        assert watch.terminate() != 0
+        assert time.monotonic() - began < 15
+    checker.leaves(store)

@@ -1,0 +1,81 @@
+"""A Dask scheduler and its workers, as an operator starts them: separate processes on known ports."""
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.servers.process import LoopbackServer, answers, free_port, listens
+
+_DASK = str(Path(sys.executable).with_name("dask"))
+
+
+class DaskCluster(LoopbackServer):
+    """One scheduler and some workers of one thread each, that live as long as the `with` block.
+
+    `env` is what the workers find in their environment beside this process' own: credentials of the store.
+    """
+
+    def __init__(self, *, workers: int = 1, env: Mapping[str, str] | None = None) -> None:
+        self._count = workers
+        self._env = dict(env or {})
+
+    @property
+    def address(self) -> str:
+        """What `--scheduler` takes."""
+        return f"tcp://127.0.0.1:{self._port}"
+
+    @property
+    def metrics_ports(self) -> list[int]:
+        """Where each worker serves `/metrics`."""
+        return self._metrics_ports
+
+    def kill_scheduler(self) -> None:
+        """End the scheduler with SIGKILL. Its workers end by themselves."""
+        self._servers.signal("scheduler", signal.SIGKILL)
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler, at the same address as before."""
+        self._servers.start(
+            "scheduler",
+            [_DASK, "scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard"],
+        )
+        self._servers.wait_for("scheduler", lambda: listens(self._port), timeout_s=30)
+
+    def kill_worker(self, number: int = 0) -> None:
+        """End a worker with SIGKILL."""
+        self._servers.signal(f"worker-{number}", signal.SIGKILL)
+
+    def pause_worker(self, number: int = 0) -> None:
+        """Stop a worker where it stands (SIGSTOP)."""
+        self._servers.signal(f"worker-{number}", signal.SIGSTOP)
+
+    def start_worker(self, number: int = 0) -> None:
+        """Start a worker, and return when it serves its metrics."""
+        port = self._metrics_ports[number]
+        options = {
+            "--host": "127.0.0.1",
+            "--dashboard-address": f"127.0.0.1:{port}",
+            "--nthreads": "1",
+            "--memory-limit": "0",
+            "--death-timeout": "60",
+            "--local-directory": str(self._servers.root),
+        }
+        words = [word for option in options.items() for word in option]
+        variables = [f"{name}={value}" for name, value in self._env.items()]
+        self._servers.start(
+            f"worker-{number}", ["env", *variables, _DASK, "worker", self.address, "--no-nanny", *words]
+        )
+        self._servers.wait_for(f"worker-{number}", lambda: answers(port, "/metrics"), timeout_s=60)
+
+    def log_tail(self, name: str, lines: int = 20) -> str:
+        """Return the end of the log of `scheduler` or `worker-{number}`."""
+        return self._servers.log_tail(name, lines)
+
+    def _bring_up(self, root: Path) -> None:
+        del root
+        self._port = free_port()
+        self._metrics_ports = [free_port() for _ in range(self._count)]
+        self.start_scheduler()
+        for number in range(self._count):
+            self.start_worker(number)
