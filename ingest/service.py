@@ -138,6 +138,8 @@ class Service:
         while not stop.is_set() and report.stopped_by is None:
             for outcome in self.tick(wake=stop.wait):
                 report.take(outcome)
+            if self.view is not None and self.view.pending:
+                self.submitter.prepare()  # workers start while the last step is still to be quiet
             if self._nothing_left(report):
                 break
         self.submitter.cancel()
@@ -156,6 +158,7 @@ class Service:
         return not self.view.pending.keys() - report.failures.keys() - self.watcher.denied.keys() - taken
 
     def _look(self) -> None:
+        started = self.clock()
         try:
             self.view = self.watcher.look(self.committed.holds)
         except StoreError as exc:
@@ -166,7 +169,9 @@ class Service:
         else:
             self._view_is_fresh = True
             self._tell(self.view)
-        self._next_look = self.clock() + self.poll_s
+        # A large dump takes long to list: no more than a tenth of the time goes into looking.
+        now = self.clock()
+        self._next_look = now + max(self.poll_s, 9 * (now - started))
 
     def _take_on(self) -> None:
         now = self.clock()

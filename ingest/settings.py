@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     """Inner chunks of the store: what a small read costs. Part of every fingerprint."""
     shard_size: ByteSize = Field(default=ByteSize(128 * _MIB), ge=4096)
     """Shards before compression: one object, and what a task holds in memory. Part of every fingerprint."""
-    job_size: ByteSize = Field(default=ByteSize(256 * _MIB), ge=4096)
+    job_size: ByteSize = Field(default=ByteSize(128 * _MIB), ge=4096)
     """What one task reads, about. Part of every fingerprint."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how long to finish what is under way."""

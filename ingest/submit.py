@@ -232,22 +232,27 @@ class Submitter:
         return 1 if number == _PUBLISH else max(step.plan.jobs[number].nbytes, 1)
 
     def _submit(self, step: _Step, number: int) -> None:
-        from workers.convert import convert
-        from workers.publish import publish
+        from workers import tasks
 
         client, plan = self._connected(), step.plan
         attempt = step.attempts[number] = step.attempts.get(number, 0) + 1
-        function, arguments = (
-            (publish, (plan, [step.receipts[job.number] for job in plan.jobs]))
-            if number == _PUBLISH
-            else (convert, (plan.jobs[number],))
-        )
         # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
         place = f"{plan.key.rank}-{plan.key.step}-{number}-{attempt}-{time.time_ns()}"
-        name = f"{function.__name__}-0{plan.fingerprint[:15]}-{place}"
-        future = client.submit(function, *arguments, key=name, pure=False)
+        suffix = f"0{plan.fingerprint[:15]}-{place}"
+        if number == _PUBLISH:
+            packed = tasks.pack_publish(plan, [step.receipts[job.number] for job in plan.jobs])
+            self._watch(
+                step, number, client.submit(tasks.run_publish, packed, key=f"publish-{suffix}", pure=False)
+            )
+        else:
+            packed = tasks.pack_convert(plan.jobs[number])
+            self._watch(
+                step, number, client.submit(tasks.run_convert, packed, key=f"convert-{suffix}", pure=False)
+            )
+
+    def _watch(self, step: _Step, number: int, future: Future[Any]) -> None:
         step.futures[number] = future
-        future.add_done_callback(partial(self._on_done, plan.key, number))
+        future.add_done_callback(partial(self._on_done, step.plan.key, number))
 
     def _on_done(self, key: StepKey, number: int, future: Future[Any]) -> None:
         # Called in a thread of the client: only the queue is touched.

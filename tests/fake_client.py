@@ -1,5 +1,6 @@
 """A Dask client whose tasks finish when the test says so, in this process."""
 
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,8 +54,20 @@ class FakeFuture:
                 callback(self)
 
     @property
+    def job(self) -> ShardJob | None:
+        """What it converts; None for a task that publishes."""
+        return job_of(self.arguments)
+
+    @property
     def nbytes(self) -> int:
-        return sum(job.nbytes for job in self.arguments if isinstance(job, ShardJob))
+        return self.job.nbytes if self.job else 0
+
+
+def job_of(arguments: tuple[Any, ...]) -> ShardJob | None:
+    """Return the job that was packed into the arguments of a task; None for one that publishes."""
+    (packed,) = arguments
+    job = pickle.loads(packed)  # noqa: S301  (packed by this process)
+    return job if isinstance(job, ShardJob) else None
 
 
 @dataclass

@@ -284,5 +284,5 @@ class Grid:
     """Inner chunks: what a small read costs."""
     shard_nbytes: int = 128 * MIB
     """Shards before compression: what one object holds, and what a task must keep in memory."""
-    job_nbytes: int = 256 * MIB
+    job_nbytes: int = 128 * MIB
     """What one task reads, unless one tensor or one set of possible copies is larger."""

@@ -99,8 +99,7 @@ class IngestPlugin(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
         """Import the data plane, so that the first task does not wait for it, and count."""
-        import workers.convert
-        import workers.publish  # noqa: F401
+        import workers.tasks  # noqa: F401
         from workers import kernels
 
         kernels.warm_up()

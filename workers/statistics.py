@@ -15,13 +15,14 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from workers import kernels
+if TYPE_CHECKING:
+    from types import ModuleType
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -77,6 +78,10 @@ class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
     def __init__(self) -> None:
+        # Here, for only who computes statistics should wait for the compiler.
+        from workers import kernels
+
+        self._kernels: ModuleType = kernels
         self._state = kernels.new_state()
         self._complex = False
         self._blocks: dict[str, Array] = {}
@@ -101,16 +106,16 @@ class RunningStatistics:
 
     def result(self) -> Statistics:
         """Return the statistics of everything taken in so far."""
-        state = self._state
-        finite, unit = float(state[kernels.FINITE]), float(state[kernels.UNIT])
+        state, at = self._state, self._kernels
+        finite, unit = float(state[at.FINITE]), float(state[at.UNIT])
         counts = {name: float(n) for name, n in zip(COUNT_FIELDS, state, strict=False)}
         if not finite:
             return Statistics(**counts)
-        mean, m2 = float(state[kernels.MEAN]), float(state[kernels.M2])
+        mean, m2 = float(state[at.MEAN]), float(state[at.M2])
         l2_norm = _scaled(math.sqrt(m2 + finite * mean * mean), unit)
         if self._complex:
             return Statistics(**(counts | {"positive_count": 0.0}), l2_norm=l2_norm)
-        low, high = float(state[kernels.MIN]), float(state[kernels.MAX])
+        low, high = float(state[at.MIN]), float(state[at.MAX])
         return Statistics(
             **counts,
             min=low,
@@ -125,17 +130,19 @@ class RunningStatistics:
         nan = np.count_nonzero(np.isnan(block))
         inf = block.size - nan - np.count_nonzero(finite)
         self._accumulate(np.abs(block[finite].astype(np.complex128)))
-        self._state[kernels.COUNT] += nan + inf
-        self._state[kernels.NAN] += nan
-        self._state[kernels.POS_INF] += inf
+        self._state[self._kernels.COUNT] += nan + inf
+        self._state[self._kernels.NAN] += nan
+        self._state[self._kernels.POS_INF] += inf
 
     def _accumulate(self, values: Array) -> None:
-        kernels.accumulate(values, self._state, self._block(values.dtype, kernels.BLOCK, "scratch"))
+        self._kernels.accumulate(
+            values, self._state, self._block(values.dtype, self._kernels.BLOCK, "scratch")
+        )
 
     def _block(self, dtype: np.dtype[Any], size: int, use: str = "") -> Array:
         key = f"{dtype.str}{use}"
         if len(self._blocks.get(key, ())) < size:
-            self._blocks[key] = np.empty(max(size, kernels.BLOCK), dtype)
+            self._blocks[key] = np.empty(max(size, self._kernels.BLOCK), dtype)
         return self._blocks[key][:size]
 
 

@@ -50,7 +50,7 @@ def rank_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def parse_tensor_name(file_name: str) -> TensorName | None:
+def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
     """Parse the name of an npy file, from the right, because old parameter names hold dots.
 
     >>> parse_tensor_name("Parameter.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.npy").op_name
@@ -60,6 +60,8 @@ def parse_tensor_name(file_name: str) -> TensorName | None:
     if match is None:
         return None
     return TensorName(
+        net=net,
+        graph=graph,
         op_type=match["op_type"],
         op_name=match["op_name"],
         io=match["io"],
@@ -128,16 +130,16 @@ class MindSporeDump:
             if not file_name.endswith(".npy"):
                 continue
             stem = file_name.removesuffix(".npy")
-            name = parse_tensor_name(file_name)
+            net, graph = _net_and_graph(directory)
+            name = parse_tensor_name(file_name, net=net, graph=graph)
             if name is None and stem.isdecimal():
                 if directory not in mappings:
                     mappings[directory] = self._read_mapping(directory)
-                original = mappings[directory].get(file_name)
                 # Too long a name is replaced by a number; without its row the number is its name.
-                name = parse_tensor_name(original) if original else TensorName(op_name=stem)
-            if name is not None:
-                net, graph = _net_and_graph(directory)
-                name = replace(name, net=net, graph=graph)
+                if original := mappings[directory].get(file_name):
+                    name = parse_tensor_name(original, net=net, graph=graph)
+                else:
+                    name = TensorName(net=net, graph=graph, op_name=stem)
             names[file.path] = name
         return _with_occurrences(names)
 

@@ -18,7 +18,7 @@ from ingest.reader.store import open_store
 from ingest.service import Happening, Report, Service, Trouble
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
-from tests.fake_client import FakeClient
+from tests.fake_client import FakeClient, job_of
 from tests.npy_files import MadeDump
 from workers.errors import DumpIngestError, StoreDenied, StoreFormatError, StoreUnavailable
 from workers.model import Grid, StepKey
@@ -159,7 +159,8 @@ def test_file_that_changes_meanwhile_is_planned_anew(
     touched: list[bool] = []
 
     def touching(self: FakeClient, function: Any, *arguments: Any, **options: Any) -> Any:
-        if not touched and any(getattr(job, "key", None) == StepKey(0, 1) for job in arguments):
+        job = job_of(arguments)
+        if not touched and job is not None and job.key == StepKey(0, 1):
             touched.append(True)
             os.utime(path, ns=(10**18, 10**18))
         return submit(self, function, *arguments, **options)

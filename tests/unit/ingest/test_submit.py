@@ -223,7 +223,7 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
         with pytest.raises(ClusterError):
             bench.drive()
     bench.drive()
-    jobs = [future.arguments[0].number for future in bench.client.futures]
+    jobs = [future.job.number for future in bench.client.futures if future.job]
     assert sorted(jobs) == [job.number for job in plan.jobs]
     assert kinds(bench.finish())[-1] is StepCommitted
     assert bench.submitter._inflight_nbytes == 0
