@@ -62,6 +62,7 @@ def run(
     *args: object,
     code: int = 0,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
     prefix: Sequence[str] = (),
     timeout_s: float = 90,
 ) -> Finished:
@@ -69,6 +70,7 @@ def run(
     done = subprocess.run(
         [*prefix, PROGRAM, *map(str, args)],
         env=environment(env),
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
