@@ -13,7 +13,13 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import ByteSize, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from workers.errors import UsageError
 
@@ -66,6 +72,11 @@ class Settings(BaseSettings):
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, for instance {"distributed.comm.timeouts.connect": "60s"}."""
 
+    @field_validator("store", "scheduler")
+    @classmethod
+    def _not_empty(cls, value: str | None) -> str | None:
+        return value or None  # `--store "$UNSET"` names none
+
     @field_validator("metrics")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
@@ -109,7 +120,10 @@ def load(config: Path | None = None, **flags: Any) -> Loaded:
     if config is None and (named := os.environ.get(CONFIG_VARIABLE)):
         config = Path(named)
     from_file = {} if config is None else _read_yaml(config)
-    from_environment = EnvSettingsSource(Settings)()
+    try:
+        from_environment = EnvSettingsSource(Settings)()
+    except SettingsError as exc:
+        raise UsageError(f"{exc}: it must be JSON", hint="See `dump-ingest config schema`.") from exc
     given = {name: value for name, value in flags.items() if value is not None}
     joined = {**from_file, **from_environment, **given}
     origins = {

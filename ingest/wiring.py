@@ -32,11 +32,16 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
     """Wire the service for a dump; its cluster, started when first needed, ends with it.
 
     Raises:
-        UsageError: the store would lie in the dump.
+        UsageError: the store would lie in the dump, or where the workers cannot see it.
         StoreError: the store cannot be used.
     """
     store = resolve(settings.store or "", settings.store_options)
-    if Path(store.url).is_relative_to(dump.root):
+    if store.url.startswith("memory:"):
+        raise UsageError(
+            f"{store.url} is in the memory of one process, and workers are processes of their own",
+            hint="Name a directory, or a URL such as s3://bucket/run.zarr.",
+        )
+    if Path(store.url).resolve().is_relative_to(dump.root.resolve()):
         raise UsageError(
             f"the store {store.url} would lie in the dump {dump.root}",
             hint="Name a directory elsewhere: the store would be taken for a part of the dump.",
@@ -62,7 +67,7 @@ SHORT_QUIET_S = 2.0
 
 def ingest_dump(
     dump: str | Path,
-    store: str,
+    store: str | Path,
     *,
     settings: Settings | None = None,
     stop: threading.Event | None = None,
@@ -89,6 +94,6 @@ def ingest_dump(
         ClusterError: there are no workers.
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
-    with open_service(find_dump(Path(dump)), chosen.model_copy(update={"store": store})) as service:
+    with open_service(find_dump(Path(dump)), chosen.model_copy(update={"store": str(store)})) as service:
         service.observers += observers
         return service.ingest(stop or threading.Event())

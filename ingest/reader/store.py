@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -36,7 +37,7 @@ COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "
 _READ_AHEAD = 16
 
 
-def open_store(url: str, **storage_options: Any) -> DumpStore:
+def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
     """Open a store for reading.
 
     Args:

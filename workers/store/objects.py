@@ -6,6 +6,8 @@ One class over fsspec. Every failure leaves as a `StoreError`, so callers never 
 from __future__ import annotations
 
 import json
+import os
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -166,6 +168,7 @@ class ObjectStore:
 
 _MISSING_HINT = "Make the bucket, or correct the URL."
 _PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
+_TORN_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
 _DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
 
 
@@ -173,12 +176,17 @@ def _reason(exc: BaseException) -> str:
     return " ".join(f"{type(exc).__name__}: {exc}".split())[:300]
 
 
-def resolve(url: str, options: Mapping[str, Any] | None = None) -> StoreAddress:
+def resolve(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> StoreAddress:
     """Turn what a user typed into an address: a URL as it is, anything else an absolute directory.
 
     Raises:
-        UsageError: `options` hold a credential; those belong into the environment.
+        UsageError: `url` names nothing, or `options` hold a credential, which belongs into the environment.
     """
+    url = os.fspath(url)
+    protocol, is_url, rest = url.partition("://")
+    # As paths, these would name a local directory; `s3://$UNSET` is no rare mistake.
+    if not url or (is_url and not rest.strip("/")) or (not is_url and _TORN_URL.match(url)):
+        raise UsageError(f"store {url!r} names no place", hint=_PROTOCOL_HINT)
     for name in _names(options or {}):
         if any(word in name.lower() for word in _SECRET_WORDS) and name not in _NOT_SECRET:
             raise UsageError(
@@ -187,7 +195,9 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> StoreAddress:
                 "are sent to the Dask workers and shown by `dump-ingest config show`.",
             )
     frozen = json.dumps(dict(options or {}), sort_keys=True)
-    if "://" in url or "::" in url:
+    if protocol in {"file", "local"} and is_url:
+        url = rest  # a relative one means a directory of this process, not of each worker
+    elif is_url or "::" in url:
         return StoreAddress(url.rstrip("/"), frozen)
     return StoreAddress(str(Path(url).expanduser().absolute()), frozen)
 

@@ -119,3 +119,18 @@ def test_same_directory_is_the_same_address(tmp_path: Path, monkeypatch: pytest.
     assert resolve("run.zarr") == resolve(str(tmp_path / "run.zarr"))
     assert resolve("s3://b/p/") == resolve("s3://b/p")
     assert open_objects(resolve("run.zarr")) is open_objects(resolve(str(tmp_path / "run.zarr")))
+
+
+@pytest.mark.parametrize("url", ["", "s3://", "memory://", "file:///", "s3:/bucket/run.zarr"])
+def test_a_torn_url_is_no_local_directory(url: str) -> None:
+    with pytest.raises(UsageError, match="names no place"):
+        resolve(url)
+
+
+@pytest.mark.parametrize("url", ["run.zarr", "file://run.zarr", Path("run.zarr")])
+def test_a_relative_store_is_resolved_once_and_for_all(
+    url: str | Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Workers have working directories of their own.
+    monkeypatch.chdir("/usr")
+    assert resolve(url).url == "/usr/run.zarr"
