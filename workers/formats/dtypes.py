@@ -87,6 +87,7 @@ def from_npy_descr(descr: str) -> ElementType:
     """
     if descr in ("<E2", "|E2", "=E2"):
         return ElementType("bfloat16", 2)
+    descr.encode()  # half a surrogate pair, which no text column can hold, is a ValueError too
     dtype = _numpy_dtype(descr)
     if dtype.hasobject:
         message = f"element type {descr:.80} holds pickled Python objects, which are never loaded"
@@ -107,6 +108,6 @@ def from_npy_descr(descr: str) -> ElementType:
 def _numpy_dtype(name: str) -> AnyDType:
     try:
         return np.dtype(ast.literal_eval(name) if name.startswith("[") else name)
-    except (TypeError, ValueError, SyntaxError) as exc:
+    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError) as exc:
         message = f"unknown element type {name:.80}"
         raise ValueError(message) from exc
