@@ -75,9 +75,18 @@ class DumpStore:
     @cached_property
     def keys(self) -> list[StepKey]:
         """What is committed, when this was first asked for: by step, then rank; run files first."""
-        found = commit.read_many(self.objects, commit.list_keys(self.objects))
+        return [step.key for step in self._open(self._listed)]
+
+    @cached_property
+    def _listed(self) -> list[StepKey]:
+        return commit.list_keys(self.objects)
+
+    def _open(self, keys: list[StepKey]) -> list[Step]:
+        """Return those of these steps that are committed; each commit is read once."""
+        unread = [key for key in keys if key not in self._steps]
+        found = commit.read_many(self.objects, unread)
         self._steps.update((one.key, Step(self.objects, one)) for one in found)
-        return [one.key for one in found]
+        return [self._steps[key] for key in keys if key in self._steps]
 
     @property
     def ranks(self) -> list[int]:
@@ -106,26 +115,24 @@ class DumpStore:
     def select(self, rank: Choice = None, step: Choice = None) -> list[Step]:
         """Return the committed steps of these ranks and steps; all where None. With `step`, no run files.
 
+        Reads no commit of any other step: there may be many, and one of them may be damaged.
+
         Raises:
             UsageError: a rank or step that was asked for is not in the store.
         """
         ranks, steps = _set(rank), _set(step)
-        chosen = [
-            key
-            for key in self.keys
-            if (ranks is None or key.rank in ranks) and (steps is None or key.step in steps)
-        ]
-        for what, missing in (
-            ("rank", (ranks or set()) - set(self.ranks)),
-            ("step", (steps or set()) - {key.step for key in chosen}),
-            ("such step of rank", (ranks or set()) - {key.rank for key in chosen}),
-        ):
-            if missing:
-                raise UsageError(
-                    f"{self.url}: no {what} {', '.join(map(str, sorted(missing)))}",
-                    hint=f"It holds ranks {_spans(self.ranks)} and steps {_spans(self.steps)}.",
-                )
-        return [self._steps[key] for key in chosen]
+        chosen = self._open(
+            [
+                key
+                for key in self._listed
+                if (ranks is None or key.rank in ranks) and (steps is None or key.step in steps)
+            ]
+        )
+        without_rank = (ranks or set()) - {one.key.rank for one in chosen}
+        without_step = (steps or set()) - {one.key.step for one in chosen}
+        if without_rank or without_step:
+            raise self._nothing_of(without_rank, without_step)
+        return chosen
 
     def tensors(
         self,
@@ -168,6 +175,17 @@ class DumpStore:
 
         everything = rank is None and step is None
         return verify(self, None if everything else [one.key for one in self.select(rank, step)])
+
+    def _nothing_of(self, ranks: set[int], steps: set[int]) -> UsageError:
+        what, missing = "such step of rank", ranks
+        if unknown := ranks - set(self.ranks):
+            what, missing = "rank", unknown
+        elif steps:
+            what, missing = "step", steps
+        return UsageError(
+            f"{self.url}: no {what} {', '.join(map(str, sorted(missing)))}",
+            hint=f"It holds ranks {_spans(self.ranks)} and steps {_spans(self.steps)}.",
+        )
 
     def _absent(self, key: StepKey) -> UsageError:
         return UsageError(

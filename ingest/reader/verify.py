@@ -14,7 +14,7 @@ from workers.errors import DamagedStore
 from workers.formats import dtypes
 from workers.model import MIB, Kind, StepKey
 from workers.statistics import FIELDS, RunningStatistics, has_statistics
-from workers.store import commit
+from workers.store import commit, metadata
 
 _PIECE_NBYTES = 16 * MIB
 
@@ -69,9 +69,7 @@ def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None
             yield Damage(
                 step.key, "", f"{step.commit.prefix}/{path} has {sizes[path]} bytes instead of {nbytes}"
             )
-    for path in step.commit.nodes:
-        if (name := f"{path}/zarr.json".lstrip("/")) not in sizes:
-            yield Damage(step.key, "", f"{step.commit.prefix}/{name} is missing")
+    yield from _check_metadata(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0)]
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
         reason = _check_row(step, row, pieces)
@@ -80,6 +78,17 @@ def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None
         done.files += 1
         done.nbytes += int(table.number("nbytes")[row])
         progress(done)
+
+
+def _check_metadata(step: Step) -> Iterator[Damage]:
+    """Compare the document of each node, which other readers open, with what the commit says of it."""
+    names = {path: f"{step.commit.prefix}/{path}/zarr.json".replace("//", "/") for path in step.commit.nodes}
+    found = step.objects.get_many(list(names.values()))
+    for path, node in step.commit.nodes.items():
+        data = found.get(names[path])
+        if data != metadata.encode(node):
+            what = "is missing" if data is None else "is not what the commit says"
+            yield Damage(step.key, "", f"{names[path]} {what}")
 
 
 def _check_row(step: Step, row: int, pieces: Iterator[bytearray]) -> str:

@@ -56,10 +56,9 @@ class Where:
         self._text = text
         self._columns = columns
         try:
-            tree = ast.parse(text.strip(), mode="eval").body
+            self._condition = self._compile(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
             raise self._error("is no condition") from exc
-        self._condition = self._compile(tree)
 
     def mask(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
         """Return for each row whether the condition holds; NaN fulfils no comparison but `!=`."""

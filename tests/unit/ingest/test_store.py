@@ -160,6 +160,24 @@ def test_damage_is_named_and_never_read_as_zeros(damage: str, store: Path) -> No
     assert read_everything(store) == intact
 
 
+@pytest.mark.usefixtures("filled")
+def test_damaged_commit_hides_no_other_step(store: Path) -> None:
+    (store / "rank_0/step_9/zarr.json").write_text("{}")
+    opened = open_store(store)
+    assert opened.tensors(rank=1, step=9)
+    with pytest.raises(DamagedStore):
+        opened.tensors(rank=0, step=9)
+
+
+@pytest.mark.usefixtures("filled")
+def test_verify_reads_what_other_libraries_open(store: Path) -> None:
+    """They know nothing of the commit: to them the document beside an array is all there is."""
+    (path,) = store.glob("rank_0/step_9/*/tensors/float32/zarr.json")
+    path.write_text(path.read_text().replace("little", "big"))
+    (damage,) = open_store(store).verify()
+    assert str(path.relative_to(store)) in damage.reason
+
+
 def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
     """What cannot be read today may be understood tomorrow."""
     contents = [
