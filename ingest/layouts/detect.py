@@ -29,7 +29,10 @@ def find_dump(directory: Path) -> Dump:
     rank = rank_of(directory.name)
     if rank is not None:
         return MindSporeDump(directory.parent, frozenset([rank]))
-    found = _find(directory, MAX_DEPTH)
+    denied: list[AccessDenied] = []
+    found = _find(directory, MAX_DEPTH, denied)
+    if not found and denied:
+        raise denied[0]
     if not found:
         raise UsageError(
             f"{directory}: no dump of a known layout",
@@ -42,19 +45,24 @@ def find_dump(directory: Path) -> Dump:
             f"{directory} holds {len(found)} dumps: {names}{', ...' if len(found) > 4 else ''}",
             hint="Their ranks and steps would collide: ingest each into a store of its own.",
         )
+    if (found[0] / "zarr.json").exists():
+        raise UsageError(f"{found[0]} is a store, no dump", hint="Name the dump first, then --store.")
     return MindSporeDump(found[0])
 
 
-def _find(directory: Path, depth: int) -> list[Path]:
+def _find(directory: Path, depth: int, denied: list[AccessDenied]) -> list[Path]:
+    """Return the dumps at or below a directory; what may not be read is passed over and noted in `denied`."""
     try:
         with os.scandir(directory) as entries:
             below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except PermissionError as exc:
-        raise AccessDenied(f"{directory}: permission denied") from exc
+        denied.append(AccessDenied(f"{directory}: permission denied"))
+        denied[-1].__cause__ = exc
+        return []
     except OSError as exc:
         raise DumpError(f"{directory} cannot be listed: {exc.strerror}") from exc
     if any(rank_of(name) is not None for name in below):
         return [directory]
     if depth == 0:
         return []
-    return [path for name in below for path in _find(directory / name, depth - 1)]
+    return [path for name in below for path in _find(directory / name, depth - 1, denied)]
