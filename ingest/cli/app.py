@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ingest.cli import config, doctor, export, find, ingest, ls, show, verify, watch
-from ingest.cli.common import EXIT_DAMAGE, EXIT_FAILED, EXIT_USAGE, err
+from ingest.cli.common import EXIT_DAMAGE, EXIT_FAILED, EXIT_USAGE, say
 from workers.errors import DamagedStore, DumpIngestError, UsageError
 
 app = typer.Typer(
@@ -53,18 +53,12 @@ def main() -> None:
 
 def report(exc: DumpIngestError) -> None:
     """Print an error as one message and what to do about it."""
-    err.print(f"[bold red]error:[/] {_escape(exc.message)}", soft_wrap=True)
+    say(exc.message, before="[bold red]error:[/] ")
     if exc.hint:
-        err.print(f"  {_escape(exc.hint)}", soft_wrap=True)
+        say(f"  {exc.hint}")
 
 
 def _exit_code(exc: DumpIngestError) -> int:
     if isinstance(exc, UsageError):
         return EXIT_USAGE
     return EXIT_DAMAGE if isinstance(exc, DamagedStore) else EXIT_FAILED
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

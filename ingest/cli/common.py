@@ -81,18 +81,29 @@ def _plain(value: Any) -> Any:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), title: str = ""
 ) -> None:
-    """Print a table to stdout, as wide as its content where stdout is no terminal."""
+    """Print a table to stdout, as wide as its content: a cell cut short would say something else."""
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
             column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
         )
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    console = out if out.is_terminal else Console(highlight=False, width=1000)
+        table.add_row(*(escape(printable(cell)) for cell in row))
+    console = Console(highlight=False, width=10_000)
     with console.capture() as capture:
         console.print(table)
     sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+def printable(text: str) -> str:
+    """Return names out of a dump without what a terminal would obey, or cannot show."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def say(message: str, *, before: str = "") -> None:
+    """Print talk to stderr: `before` may hold rich markup, `message` is taken as it is."""
+    text = "\n".join(map(printable, message.split("\n")))
+    err.print(f"{before}{escape(text)}", soft_wrap=True)
 
 
 def human_bytes(count: float) -> str:
@@ -141,7 +152,7 @@ def load_settings(config: Path | None, **flags: Any) -> Loaded:
 
     loaded = load(config, **flags)
     for name in loaded.unknown_variables:
-        err.print(f"[yellow]warning:[/] {name} is no setting; see `dump-ingest config schema`")
+        say(f"{name} is no setting; see `dump-ingest config schema`", before="[yellow]warning:[/] ")
     if loaded.settings.store is None:
         raise UsageError(
             "no store", hint="Name it with --store, DUMP_INGEST_STORE, or `store` in the settings file."

@@ -13,9 +13,9 @@ from ingest.cli.common import (
     JsonOption,
     RankOption,
     StepOption,
-    err,
     human_bytes,
     print_json,
+    say,
     the_store,
 )
 
@@ -72,9 +72,9 @@ def command(
             ]
         )
     good = [e for e in done if not e.problem]
-    err.print(f"{len(good)} files, {human_bytes(sum(e.nbytes for e in good))} in {directory}")
+    say(f"{len(good)} files, {human_bytes(sum(e.nbytes for e in good))} in {directory}")
     for e in done:
         if e.problem:
-            err.print(f"[bold red]not exported:[/] {e.key}: {e.source}: {e.problem}", soft_wrap=True)
+            say(f"{e.key}: {e.source}: {e.problem}", before="[bold red]not exported:[/] ")
     if len(good) < len(done):
         raise typer.Exit(EXIT_DAMAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,6 +22,7 @@ from ingest.cli.common import (
     load_settings,
     print_json,
     print_table,
+    say,
     step_name,
     stop_on_signals,
 )
@@ -112,7 +114,8 @@ def _print_report(report: Report, store: str, seconds: float) -> None:
     err.print(f"{human_bytes(raw)} in {seconds:.1f} s")
     if any(summary.anomalous_tensors for summary in commits):
         condition = "nan_count + pos_inf_count + neg_inf_count > 0"
-        err.print(f"\nNaN and Inf:  dump-ingest find {store} --where '{condition}'", soft_wrap=True)
+        err.print()
+        say(f"NaN and Inf:  dump-ingest find {shlex.quote(store)} --where '{condition}'")
 
 
 def _is_special(summary: CommitSummary) -> bool:
@@ -146,16 +149,14 @@ def _complain(report: Report) -> None:
     from ingest.cli.app import report as report_error
 
     for problem in report.problems:
-        err.print(
-            f"[yellow]problem:[/] {problem}" + (f" ({problem.hint})" if problem.hint else ""), soft_wrap=True
-        )
+        say(f"{problem}" + (f" ({problem.hint})" if problem.hint else ""), before="[yellow]problem:[/] ")
     for summary in report.commits:
         if summary.status != "complete" or summary.unparsed:
-            err.print(
-                f"[yellow]problem:[/] {summary.key}: {summary.quarantined} files quarantined, "
+            say(
+                f"{summary.key}: {summary.status}, {summary.quarantined} files quarantined, "
                 f"{summary.unparsed} with names that are not understood; "
                 "`dump-ingest ls STORE --problems` names them",
-                soft_wrap=True,
+                before="[yellow]problem:[/] ",
             )
     if report.missing_steps:
         shown = ", ".join(map(str, report.missing_steps[:20]))
@@ -200,7 +201,7 @@ class _Progress:
             transient=True,
         )
         self._task = self._bar.add_task("listing", total=None, files=0)
-        self._done_bytes = self._done_files = 0
+        self._done_bytes = self._done_files = self._committed_bytes = 0
         self._said: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -212,17 +213,20 @@ class _Progress:
 
     def observe(self, happening: Happening) -> None:
         """Move the bar."""
-        from ingest.submit import JobConverted, TaskRetried
+        from ingest.submit import JobConverted, StepCommitted, TaskRetried
         from ingest.watch import View
 
         match happening:
             case View():
                 pending = sum(listing.nbytes for listing in happening.pending.values())
-                self._bar.update(self._task, total=max(pending, self._done_bytes), description="ingesting")
+                total = max(self._committed_bytes + pending, self._done_bytes)
+                self._bar.update(self._task, total=total, description="ingesting")
+            case StepCommitted(summary=summary):
+                self._committed_bytes += summary.raw_bytes
             case JobConverted(receipt=receipt):
                 self._done_bytes += receipt.bytes_read
                 self._done_files += len(receipt.rows)
                 self._bar.update(self._task, completed=self._done_bytes, files=self._done_files)
             case TaskRetried(error=error) if error.reason not in self._said:
                 self._said.add(error.reason)
-                err.print(f"[yellow]retrying:[/] {error.message}", soft_wrap=True)
+                say(error.message, before="[yellow]retrying:[/] ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.common import ConfigOption, JsonOption, number, out, print_json, the_store
+from ingest.cli.common import ConfigOption, JsonOption, number, out, print_json, printable, the_store
 
 if TYPE_CHECKING:
     from ingest.reader.store import DumpStore
@@ -39,7 +39,7 @@ def command(
         print_json(tensor.as_dict())
         return
     for field, value in tensor.as_dict().items():
-        out.print(f"{field:16} {_text(value)}", markup=False, soft_wrap=True)
+        out.print(printable(f"{field:16} {_text(value)}"), markup=False, soft_wrap=True)
     out.print()
     out.print(_preview(tensor), markup=False, soft_wrap=True)
 

@@ -15,6 +15,7 @@ from ingest.cli.common import (
     human_bytes,
     out,
     print_json,
+    printable,
     the_store,
 )
 
@@ -53,9 +54,8 @@ def command(
         )
     else:
         for d in damages:
-            out.print(
-                f"{d.key}: {d.source + ': ' if d.source else ''}{d.reason}", markup=False, soft_wrap=True
-            )
+            line = f"{d.key}: {d.source + ': ' if d.source else ''}{d.reason}"
+            out.print(printable(line), markup=False, soft_wrap=True)
     err.print(
         f"{done.steps} steps, {done.files} files, {human_bytes(done.nbytes)} read; {len(damages)} damaged"
     )

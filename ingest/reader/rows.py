@@ -33,8 +33,13 @@ def step_row(step: Step) -> dict[str, Any]:
 
 
 def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
-    """Yield what is no tensor in a step; with `problems`, only what something is wrong with."""
+    """Yield what is no tensor in a step; with `problems`, only what something is wrong with.
+
+    What was not taken, such as a symbolic link, is not in the index: here it is of kind `skipped`.
+    """
     table = step.tables
+    if problems:
+        yield from _skipped(step)
     kinds, wrong = table.label("kind"), table.label("problem")
     mask = (wrong != "") if problems else (kinds != Kind.TENSOR.value)
     for row in np.flatnonzero(mask):
@@ -47,3 +52,23 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
             "digest": table.digest[row].tobytes().hex(),
             "problem": str(wrong[row]),
         }
+
+
+def _skipped(step: Step) -> Iterator[dict[str, Any]]:
+    table = step.tables
+    indexed = {
+        f"{source}: {problem}"
+        for source, problem in zip(table.label("source"), table.label("problem"), strict=True)
+    }
+    for problem in step.commit.record["problems"]:
+        source, colon, reason = problem.partition(": ")
+        if colon and problem not in indexed:
+            yield {
+                "rank": step.key.rank,
+                "step": step.key.step,
+                "source": source,
+                "kind": "skipped",
+                "nbytes": 0,
+                "digest": "",
+                "problem": reason,
+            }
