@@ -63,7 +63,10 @@ class Cluster:
         if self._client is not None:
             self._client.close(timeout=1)
         try:
-            self._client = Client(**self._address(), timeout=self._settings.scheduler_timeout_s)
+            # Not the default client: a notebook that calls `ingest_dump` may have one of its own.
+            self._client = Client(
+                **self._address(), timeout=self._settings.scheduler_timeout_s, set_as_default=False
+            )
             self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
         except (OSError, TimeoutError, ValueError) as exc:
             raise ClusterError(self._complaint(exc), hint=_HINT) from exc

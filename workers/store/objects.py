@@ -153,7 +153,7 @@ class ObjectStore:
             raise
         except PermissionError as exc:
             raise StoreDenied(f"cannot {verb} {self._name(key)}: {_reason(exc)}") from exc
-        except FileNotFoundError as exc:
+        except (FileNotFoundError, NotADirectoryError) as exc:
             raise StoreUnavailable(
                 f"cannot {verb} {self._name(key)}: no such bucket or directory", hint=_MISSING_HINT
             ) from exc
