@@ -31,7 +31,7 @@ def run_checks(loaded: Loaded, dump: Path | None) -> list[Check]:
     if dump is not None:
         results.append(_guarded("dump", lambda: _dump(dump)))
     if loaded.settings.store is not None:
-        results.append(_guarded("store", lambda: _store(loaded.settings)))
+        results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
     if loaded.settings.scheduler is not None:
         results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
     return results
@@ -75,11 +75,14 @@ def _dump(directory: Path) -> str:
     return f"{dump.layout} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
 
 
-def _store(settings: Settings) -> str:
+def _store(settings: Settings, directory: Path | None) -> str:
+    from ingest.layouts.detect import find_dump
+    from ingest.wiring import place_of_store
     from workers.store import commit
-    from workers.store.objects import open_objects, resolve
+    from workers.store.objects import open_objects
 
-    objects = open_objects(resolve(settings.store or "", settings.store_options))
+    dump = None if directory is None else find_dump(directory)
+    objects = open_objects(place_of_store(settings, dump))
     root = commit.read_root(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from workers.model import CommitSummary, StepKey
+from ingest.reader.store import Step
+from workers import paths
+from workers.model import SourceFile, StepKey
 from workers.store import commit
+from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
+
+#: Commits that are fetched at once when a rank is first asked for.
+_BATCH = 256
 
 
 @dataclass(slots=True)
@@ -15,24 +22,42 @@ class Committed:
 
     objects: ObjectStore
     _fingerprints: dict[StepKey, str] = field(default_factory=dict)
+    _covered: dict[StepKey, str] = field(default_factory=dict)
+    """Listings for which the commit of the step stands, though it was made from another one."""
     _loaded: set[int] = field(default_factory=set)
 
     def holds(self, key: StepKey, fingerprint: str) -> bool:
-        """Whether this generation of the step is committed, as far as is known."""
+        """Whether what this fingerprint names is committed, as far as is known."""
         if key.rank not in self._loaded:
             keys = commit.list_keys(self.objects, [key.rank])
-            # A damaged commit is no commit here: the source is still there, and makes a good one.
-            for found in commit.read_many(self.objects, keys, skip_damaged=True):
-                self._fingerprints[found.key] = found.fingerprint
+            for start in range(0, len(keys), _BATCH):
+                # A damaged commit is no commit here: the source is still there, and makes a good one.
+                for found in commit.read_many(self.objects, keys[start : start + _BATCH], skip_damaged=True):
+                    self._fingerprints[found.key] = found.fingerprint
             self._loaded.add(key.rank)
-        return self._fingerprints.get(key) == fingerprint
+        return fingerprint in (self._fingerprints.get(key), self._covered.get(key))
 
-    def check_again(self, key: StepKey, fingerprint: str) -> bool:
-        """Ask the store the same: another watcher may have committed the step meanwhile."""
+    def read(self, key: StepKey) -> Commit | None:
+        """Ask the store for the commit of a step: another watcher may have made one meanwhile."""
         for found in commit.read_many(self.objects, [key], skip_damaged=True):
             self._fingerprints[key] = found.fingerprint
-        return self._fingerprints.get(key) == fingerprint
+            return found
+        self._fingerprints.pop(key, None)
+        return None
 
-    def add(self, summary: CommitSummary) -> None:
-        """Note a commit that was just made."""
-        self._fingerprints[summary.key] = summary.fingerprint
+    def cover(self, key: StepKey, fingerprint: str) -> None:
+        """Note that the commit of this step stands for the listing with this fingerprint too."""
+        self._covered[key] = fingerprint
+
+    def files_gone(self, found: Commit, files: Sequence[SourceFile]) -> int:
+        """Return how many files of a commit the dump no longer has, if it has nothing else; 0 otherwise.
+
+        Raises:
+            DamagedStore: the index of the commit cannot be read.
+        """
+        table = Step(self.objects, found).tables
+        headers = (len(header) for header in table.label("header"))
+        sizes = (int(nbytes) + header for nbytes, header in zip(table.number("nbytes"), headers, strict=True))
+        committed = set(zip(table.label("source"), sizes, table.number("mtime_ns").tolist(), strict=True))
+        now = {(paths.to_text(file.path), file.size, file.mtime_ns) for file in files}
+        return len(committed) - len(now) if now < committed else 0

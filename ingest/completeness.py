@@ -7,6 +7,7 @@ through the quiet period will not grow any more: it is quarantined, and the step
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Inspection:
     problem: str = ""
     may_grow: bool = False
     """The file is short, and may just not be written to its end."""
+    readable: bool = True
+    """Whether the disk gives its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class Inspected:
     """Files that may not be read."""
 
     @property
+    def unreadable(self) -> list[str]:
+        """The files whose bytes the disk does not give, in order of path."""
+        return sorted(path for path, inspection in self.inspections.items() if not inspection.readable)
+
+    @property
     def unfinished(self) -> str:
         """The first file that may still be written to, or "" when there is none."""
         for path, inspection in self.inspections.items():
@@ -69,17 +77,29 @@ class Inspected:
         return ""
 
 
-def inspect(root: Path, listing: Listing, names: Mapping[str, TensorName | None]) -> Inspected:
+def inspect(
+    root: Path, listing: Listing, names: Mapping[str, TensorName | None], unreadable: Collection[str] = ()
+) -> Inspected:
     """Read the first bytes of every tensor file of a listing.
 
+    Args:
+        root: the dump.
+        listing: the step.
+        names: from `Dump.names`.
+        unreadable: files that are known not to be readable to their end.
+
     Raises:
-        SourceChanged: a file vanished or changed since it was listed.
+        SourceChanged: a file vanished or changed since it was listed, or cannot be read just now.
     """
     inspections: dict[str, Inspection] = {}
     denied: list[Problem] = []
     where = str(listing.key)
     for file in listing.files:
-        if file.path not in names:
+        if file.path in unreadable:
+            inspections[file.path] = Inspection(
+                None, problem="cannot be read: input/output error", readable=False
+            )
+        if file.path not in names or file.path in unreadable:
             continue
         try:
             inspections[file.path] = _inspect(root, file, where)
@@ -88,7 +108,11 @@ def inspect(root: Path, listing: Listing, names: Mapping[str, TensorName | None]
         except SourceChanged:
             raise
         except OSError as exc:
-            inspections[file.path] = Inspection(None, problem=f"cannot be read: {exc.strerror}")
+            if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
+                raise SourceChanged(f"{file.path} cannot be read just now: {exc.strerror}") from exc
+            inspections[file.path] = Inspection(
+                None, problem=f"cannot be read: {exc.strerror}", readable=False
+            )
     return Inspected(listing, names, inspections, tuple(denied))
 
 
@@ -149,14 +173,16 @@ class QuietClock:
 
 
 def waits_for_time(listing: Listing, quiet_for_s: float, policy: Policy) -> Waiting | None:
-    """Return why a step cannot be complete yet, before any file of it is opened; None when it may be."""
+    """Return why a step cannot be complete yet, before any file of it is opened; None when it may be.
+
+    Run files are never complete while the job runs: they are taken as they are in a short silence.
+    """
     if not listing.files:
         return Waiting("no files yet")
-    if listing.later_begun and quiet_for_s >= policy.settle_s:
+    short = listing.later_begun or listing.key.step is None
+    wanted = min(policy.settle_s, policy.quiet_s) if short else policy.quiet_s
+    if quiet_for_s >= wanted:
         return None
-    if quiet_for_s >= policy.quiet_s:
-        return None
-    wanted = policy.settle_s if listing.later_begun else policy.quiet_s
     return Waiting(f"quiet for {quiet_for_s:.1f} s of {wanted:g} s")
 
 

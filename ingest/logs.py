@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from ingest.service import Happening, Trouble
+from ingest.service import CommitKept, Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class ServiceLog:
                     pause_s=pause_s,
                     error=error.message,
                 )
+            case CommitKept(key=key, gone=gone):
+                self._log.warning("commit_kept", rank=key.rank, step=key.step, files_gone=gone)
             case Trouble(error=error):
                 if error.message != self._last_trouble:  # once, not at every look
                     self._log.error("trouble", error=error.message, hint=error.hint)

@@ -30,14 +30,17 @@ from workers.model import (
 )
 
 
-def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid) -> str:
+def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid, unreadable: Iterable[str] = ()) -> str:
     """Return the name of the generation that these source files make: 32 hexadecimal digits.
 
-    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file.
+    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file; and the
+    paths of what the disk does not give, for without them the rest lies elsewhere.
     """
     running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
     for file in files:
         running.update(f"{file.path}\0{file.size}\0{file.mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    for path in unreadable:
+        running.update(f"unreadable\0{path}\n".encode("utf-8", "surrogateescape"))
     return running.hexdigest()
 
 
@@ -46,7 +49,7 @@ def plan_step(inspected: Inspected, origin: Origin, store: StoreAddress, grid: G
     listing = inspected.listing
     entries = _entries(inspected)
     arrays = _arrays(entries, grid)
-    name = fingerprint(listing.files, origin.layout, grid)
+    name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable)
     jobs = tuple(
         ShardJob(
             key=listing.key,
@@ -73,11 +76,12 @@ def _entry(inspected: Inspected, file: SourceFile) -> Entry:
     inspection = inspected.inspections.get(file.path)
     if inspection is None:
         return Entry(file, Kind.FILE, TensorName())
-    name = inspected.names[file.path]
+    name = inspected.names.get(file.path, TensorName())
     if name is None:
         return Entry(file, Kind.FILE, TensorName(), problem="its name is not understood; kept as a file")
     if inspection.header is None:
-        return Entry(file, Kind.QUARANTINED, name, problem=inspection.problem)
+        readable = inspection.readable
+        return Entry(file, Kind.QUARANTINED, name, problem=inspection.problem, readable=readable)
     return Entry(file, Kind.TENSOR, name, inspection.header)
 
 
@@ -139,6 +143,8 @@ def _segments(
 def _groups(inspected: Inspected, entries: Sequence[Entry]) -> list[_Group]:
     groups: dict[tuple[str, int, int], _Group] = {}
     for row, entry in enumerate(entries):
+        if not entry.readable:
+            continue
         inspection = inspected.inspections.get(entry.source.path)
         # What is no tensor is not looked into, so it has no possible copies.
         sample = inspection.sample if inspection else -row
@@ -153,6 +159,8 @@ def _packed(groups: Sequence[_Group], job_nbytes: int) -> list[list[_Group]]:
     total = sum(group.nbytes for group in groups)
     count = max(math.ceil(total / job_nbytes), 1)
     share = total / count
+    if not groups:
+        return []
     jobs: list[list[_Group]] = [[]]
     filled = 0
     for group in groups:

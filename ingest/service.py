@@ -15,11 +15,12 @@ from typing import TypeAlias
 from ingest.committed import Committed
 from ingest.completeness import Inspected
 from ingest.layouts.base import Problem
-from ingest.plan import plan_step
-from ingest.submit import Outcome, StepCommitted, StepFailed, Submitter
+from ingest.plan import fingerprint, plan_step
+from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
 from ingest.watch import View, Watcher
-from workers.errors import ClusterError, DumpIngestError, StoreError
-from workers.model import CommitSummary, Origin, StepKey, StoreAddress
+from workers.errors import ClusterError, DumpIngestError, StoreError, UnreadableFile, UsageError
+from workers.model import CommitSummary, Origin, StepKey, StepPlan, StoreAddress
+from workers.paths import to_text
 from workers.store import commit
 
 #: Steps under way at once; more only wait in memory.
@@ -28,6 +29,14 @@ MAX_STEPS_UNDER_WAY = 64
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
 _TICK_S = 0.25
+#: How often workers may see another file than this process before it is no coincidence.
+_MAX_STALE = 5
+_STALE_HINT = (
+    "Workers must see the dump under the same path as this host: start them here, or where the file system "
+    "is shared. (Or a file there has a header that keeps changing.)"
+)
+_REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
+_ELSEWHERE_HINT = "A directory as store must be the same one for the workers; else use a URL such as s3://..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,15 @@ class Trouble:
     error: StoreError | ClusterError
 
 
-Happening: TypeAlias = Outcome | View | Trouble
+@dataclass(frozen=True, slots=True)
+class CommitKept:
+    """Files of a committed step are gone from the dump; the commit, which has them, stays."""
+
+    key: StepKey
+    gone: int
+
+
+Happening: TypeAlias = Outcome | View | Trouble | CommitKept
 Observer: TypeAlias = Callable[[Happening], None]
 
 
@@ -52,6 +69,7 @@ class Report:
     problems: tuple[Problem, ...] = ()
     missing_steps: tuple[int, ...] = ()
     """Steps that the configuration of the dump asks for, and that no rank has."""
+    kept: list[CommitKept] = field(default_factory=list)
     stopped_by: StoreError | None = None
     """The store failed for good: no further step was tried."""
 
@@ -61,6 +79,8 @@ class Report:
             self.commits.append(outcome.summary)
         elif isinstance(outcome, StepFailed) and isinstance(outcome.error, StoreError):
             self.stopped_by = outcome.error
+        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
+            pass  # it is planned again, without the bytes of that file
         elif isinstance(outcome, StepFailed):
             self.failures[outcome.plan.key] = outcome.error
 
@@ -89,6 +109,8 @@ class Service:
     poll_s: float = 1.0
     patient: bool = False
     """Whether to wait for a cluster that is not there, rather than raise."""
+    replace: bool = False
+    """Whether steps that came from another dump may be replaced."""
     clock: Callable[[], float] = time.monotonic
     view: View | None = None
     _prepared: bool = False
@@ -99,6 +121,11 @@ class Service:
     _paused: dict[StepKey, float] = field(default_factory=dict)
     """Until when a step is left alone."""
     _run_pauses: dict[StepKey, float] = field(default_factory=dict)
+    _stale: dict[StepKey, tuple[str, int]] = field(default_factory=dict)
+    """How often in a row workers saw other files than this process, and of which generation."""
+    _kept: list[CommitKept] = field(default_factory=list)
+    _given_up: list[Outcome] = field(default_factory=list)
+    """Steps that were not even offered; told with the next outcomes."""
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Look if it is time to, take on what is complete, and wait a moment for tasks to finish."""
@@ -118,9 +145,26 @@ class Service:
                 raise
             self._tell(Trouble(exc))
             return []
+        outcomes = [*self._given_up, *(self._checked(outcome) for outcome in outcomes)]
+        self._given_up.clear()
         for outcome in outcomes:
             self._note(outcome)
         return outcomes
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        """Return the outcome; a commit that this process cannot see, where the workers can, is a failure."""
+        if not isinstance(outcome, StepCommitted):
+            return outcome
+        plan = outcome.plan
+        try:
+            found = self.committed.read(plan.key)
+        except StoreError as exc:
+            self._tell(Trouble(exc))
+            return outcome
+        if found is not None and plan.fingerprint in (found.fingerprint, *found.record["previous"]):
+            return outcome
+        message = f"{plan.key}: the workers committed it, but it is not in {self.store.url} as seen from here"
+        return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
 
     def look_soon(self) -> None:
         """Look at the dump at the next tick: something there has changed."""
@@ -135,19 +179,25 @@ class Service:
     def ingest(self, stop: threading.Event) -> Report:
         """Take everything that is there, wait for what is not complete yet, and say what came of it."""
         report = Report()
+        wanted: frozenset[StepKey] | None = None
         while not stop.is_set() and report.stopped_by is None:
             for outcome in self.tick(wake=stop.wait):
                 report.take(outcome)
-            if self.view is not None and self.view.pending:
+            if self.view is None:
+                continue
+            if self.view.pending:
                 self.submitter.prepare()  # workers start while the last step is still to be quiet
-            if self._nothing_left(report):
+            # What a running job adds meanwhile is for the next run, or this one would never end.
+            wanted = wanted if wanted is not None else frozenset(self.view.present)
+            if self._nothing_left(report, wanted):
                 break
         self.submitter.cancel()
+        report.kept = self._kept
         if self.view is not None:
             report.close(self.view, self.watcher.denied)
         return report
 
-    def _nothing_left(self, report: Report) -> bool:
+    def _nothing_left(self, report: Report, wanted: frozenset[StepKey]) -> bool:
         if self.view is None or self.submitter.busy:
             return False
         if not self._view_is_fresh:
@@ -155,7 +205,8 @@ class Service:
             return False
         # Run files may change as long as the job runs: once is enough.
         taken = {summary.key for summary in report.commits if summary.key.step is None}
-        return not self.view.pending.keys() - report.failures.keys() - self.watcher.denied.keys() - taken
+        left = self.view.pending.keys() & wanted
+        return not left - report.failures.keys() - self.watcher.denied.keys() - taken
 
     def _look(self) -> None:
         started = self.clock()
@@ -198,7 +249,7 @@ class Service:
                 self.submitter.prepare()
                 commit.ensure_root(self.committed.objects)
                 self._prepared = True
-            if self.committed.check_again(plan.key, plan.fingerprint):
+            if self._stands(inspected, plan):
                 return
         except (StoreError, ClusterError) as exc:
             if not self.patient:
@@ -207,15 +258,56 @@ class Service:
             return
         self.submitter.offer(plan)
 
+    def _stands(self, inspected: Inspected, plan: StepPlan) -> bool:
+        """Whether the store is to stay as it is: it has this generation, a better one, or another dump's."""
+        key = plan.key
+        if self._stale.get(key, ("", 0))[0] == plan.fingerprint and self._stale[key][1] >= _MAX_STALE:
+            self._give_up(
+                plan, ClusterError(f"{key}: workers see other files than this host", hint=_STALE_HINT)
+            )
+            return True
+        found = self.committed.read(key)
+        if found is None:
+            return False
+        listed = fingerprint(inspected.listing.files, plan.origin.layout, self.watcher.grid)
+        if found.fingerprint == plan.fingerprint:
+            self.committed.cover(key, listed)
+            return True
+        root = str(found.record["source"]["root"])
+        if root != to_text(plan.origin.root) and not self.replace:
+            self._give_up(plan, UsageError(f"{key} is in the store already, from {root}", hint=_REPLACE_HINT))
+            return True
+        if gone := self.committed.files_gone(found, inspected.listing.files):
+            self.committed.cover(key, listed)
+            self._kept.append(CommitKept(key, gone))
+            self._tell(self._kept[-1])
+            return True
+        return False
+
+    def _give_up(self, plan: StepPlan, error: DumpIngestError) -> None:
+        self._given_up.append(StepFailed(plan, error))
+
     def _note(self, outcome: Outcome) -> None:
         self._view_is_fresh = False
-        if isinstance(outcome, StepCommitted):
-            self.committed.add(outcome.summary)
+        key = outcome.plan.key
+        if isinstance(outcome, StepStale):
+            name, times = self._stale.get(key, ("", 0))
+            self._stale[key] = (
+                outcome.plan.fingerprint,
+                times + 1 if name == outcome.plan.fingerprint else 1,
+            )
+            self.watcher.forget(key)
+        elif isinstance(outcome, StepCommitted):
+            self._stale.pop(key, None)
             if outcome.plan.key.step is None:
                 pause_s = self._run_pauses.get(outcome.plan.key, _RUN_PAUSE_S[0])
                 self._paused[outcome.plan.key] = self.clock() + pause_s
                 self._run_pauses[outcome.plan.key] = min(pause_s * 2, _RUN_PAUSE_S[1])
+        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
+            self.watcher.unreadable.setdefault(key, set()).add(outcome.error.path)
+            self.watcher.forget(key)
         elif isinstance(outcome, StepFailed):
+            self._stale.pop(key, None)
             self._paused[outcome.plan.key] = self.clock() + _FAILED_PAUSE_S
         self._tell(outcome)
 

@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     """The same for a step after which a later one has begun."""
     order: Literal["oldest", "newest"] = "oldest"
     """Which steps of a backlog come first."""
+    replace: bool = False
+    """Whether steps that came from another dump directory may be replaced."""
     inflight_size: ByteSize = Field(default=ByteSize(1024 * _MIB), gt=0)
     """Source bytes of all tasks under way."""
     chunk_size: ByteSize = Field(default=ByteSize(_MIB), ge=4096)

@@ -46,6 +46,8 @@ class Watcher:
     """Why the pending steps that were examined last are not complete."""
     denied: dict[StepKey, tuple[Problem, ...]] = field(default_factory=dict)
     """Pending steps that wait for permissions, and on what."""
+    unreadable: dict[StepKey, set[str]] = field(default_factory=dict)
+    """Files that the disk was found not to give, by step."""
     _known: dict[StepKey, Listing] = field(default_factory=dict)
     _inspected: dict[StepKey, Inspected] = field(default_factory=dict)
     _to_examine: list[tuple[Listing, float]] = field(default_factory=list)
@@ -94,6 +96,10 @@ class Watcher:
                 taken.append(result)
         return taken
 
+    def forget(self, key: StepKey) -> None:
+        """Look into the files of a step again, whatever was found in them before."""
+        self._inspected.pop(key, None)
+
     def _examine(self, listing: Listing, quiet_for_s: float) -> Inspected | Waiting:
         if denied := _denied(listing.problems):
             self.denied[listing.key] = denied
@@ -103,7 +109,12 @@ class Watcher:
         inspected = self._inspected.get(listing.key)
         if inspected is None or inspected.listing.files != listing.files or inspected.denied:
             try:
-                inspected = inspect(self.dump.root, listing, self.dump.names(listing))
+                inspected = inspect(
+                    self.dump.root,
+                    listing,
+                    self.dump.names(listing),
+                    self.unreadable.get(listing.key, ()),
+                )
             except SourceChanged as exc:
                 return Waiting(exc.message)
             self._inspected[listing.key] = inspected
@@ -114,7 +125,7 @@ class Watcher:
 
     def _forget(self, present: Collection[StepKey]) -> None:
         self.clock.forget(present)
-        for cache in (self._known, self._inspected, self.waiting, self.denied):
+        for cache in (self._known, self._inspected, self.waiting, self.denied, self.unreadable):
             for key in [key for key in cache if key not in present]:
                 del cache[key]
 

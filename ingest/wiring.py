@@ -17,7 +17,7 @@ from ingest.settings import Settings, load
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from workers.errors import UsageError
-from workers.model import Grid
+from workers.model import Grid, StoreAddress
 from workers.store import commit
 from workers.store.objects import open_objects, resolve
 
@@ -25,6 +25,26 @@ from workers.store.objects import open_objects, resolve
 def grid_of(settings: Settings) -> Grid:
     """Return how payloads are cut."""
     return Grid(int(settings.chunk_size), int(settings.shard_size), int(settings.job_size))
+
+
+def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
+    """Return where the store is to be.
+
+    Raises:
+        UsageError: in the dump, or where the workers cannot see it; or it is no URL.
+    """
+    store = resolve(settings.store or "", settings.store_options)
+    if store.url.startswith("memory:"):
+        raise UsageError(
+            f"{store.url} is in the memory of one process, and workers are processes of their own",
+            hint="Name a directory, or a URL such as s3://bucket/run.zarr.",
+        )
+    if dump is not None and Path(store.url).resolve().is_relative_to(dump.root.resolve()):
+        raise UsageError(
+            f"the store {store.url} would lie in the dump {dump.root}",
+            hint="Name a directory elsewhere: the store would be taken for a part of the dump.",
+        )
+    return store
 
 
 @contextmanager
@@ -35,17 +55,7 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
         UsageError: the store would lie in the dump, or where the workers cannot see it.
         StoreError: the store cannot be used.
     """
-    store = resolve(settings.store or "", settings.store_options)
-    if store.url.startswith("memory:"):
-        raise UsageError(
-            f"{store.url} is in the memory of one process, and workers are processes of their own",
-            hint="Name a directory, or a URL such as s3://bucket/run.zarr.",
-        )
-    if Path(store.url).resolve().is_relative_to(dump.root.resolve()):
-        raise UsageError(
-            f"the store {store.url} would lie in the dump {dump.root}",
-            hint="Name a directory elsewhere: the store would be taken for a part of the dump.",
-        )
+    store = place_of_store(settings, dump)
     objects = open_objects(store)
     commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
     with Cluster(settings) as cluster:
@@ -58,6 +68,7 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             store=store,
             poll_s=settings.poll_s,
             patient=patient,
+            replace=settings.replace,
         )
 
 

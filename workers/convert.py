@@ -15,6 +15,7 @@ import numpy as np
 
 from workers import events, statistics
 from workers.digest import new_digest
+from workers.errors import UnreadableFile
 from workers.model import MIB, Entry, Receipt, Segment, ShardJob
 from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
@@ -34,6 +35,7 @@ def convert(job: ShardJob) -> Receipt:
 
     Raises:
         SourceChanged: a file is not what the plan saw. Nothing refers to what was written so far.
+        UnreadableFile: the disk does not give a file.
         AccessDenied: a file may not be read.
         StoreError: the store refused.
     """
@@ -66,7 +68,6 @@ class _Conversion:
         self._statistics = tables.empty_statistics(n)
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
-        self._problems: dict[int, str] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
 
     def run(self, segment: Segment) -> None:
@@ -94,7 +95,8 @@ class _Conversion:
             except OSError as exc:
                 if exc.errno != errno.EIO:
                     raise
-                self._problems[row] = f"cannot be read: {exc.strerror}"
+                message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
+                raise UnreadableFile(message, path=entry.source.path) from exc
         self._ends[spec.path] = packer.position
         packer.close()
 
@@ -151,7 +153,6 @@ class _Conversion:
             statistics=self._statistics,
             ends=self._ends,
             stored=self._stored,
-            problems=self._problems,
             bytes_read=self._bytes_read,
             duplicates=self._duplicates,
             duplicate_bytes=self._duplicate_bytes,

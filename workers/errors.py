@@ -4,6 +4,7 @@ DumpIngestError
 ├── UsageError              the request is wrong: change it
 ├── DumpError               the dump is bad: another attempt will not help
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
+│   ├── UnreadableFile      the disk does not give one file: plan again without its bytes
 │   ├── AccessDenied        files of another user: change the owner or the mode
 │   └── SourceChanged       a file changed while it was read: scan again
 ├── ClusterError            no Dask scheduler or workers: retry when they are back
@@ -56,6 +57,21 @@ class DumpError(DumpIngestError):
 
 class UnreadableTensor(DumpError):
     """One file does not hold the tensor it claims to hold."""
+
+
+class UnreadableFile(DumpError):
+    """The disk does not give the bytes of one file."""
+
+    def __init__(self, message: str, *, path: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_unreadable, (self.message, self.path, self.hint)
+
+
+def _rebuild_unreadable(message: str, path: str, hint: str) -> UnreadableFile:
+    return UnreadableFile(message, path=path, hint=hint)
 
 
 class AccessDenied(DumpError, PermissionError):

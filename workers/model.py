@@ -104,6 +104,8 @@ class Entry(_Positional):
     name: TensorName
     header: NpyHeader | None = None
     problem: str = ""
+    readable: bool = True
+    """Whether the disk gives its bytes; what it does not give is named in the index, and nothing more."""
 
     @property
     def array(self) -> str:
@@ -236,8 +238,6 @@ class Receipt:
     """For each packed array, one past the last element written."""
     stored: dict[str, int]
     """For each shard written (key relative to the generation), its size in bytes."""
-    problems: dict[int, str]
-    """By row: why its bytes could not be read."""
     bytes_read: int
     duplicates: int
     """Tensors that were already there under the same type and digest."""

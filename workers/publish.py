@@ -42,10 +42,13 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         for spec in plan.arrays
         if ends.get(spec.path)
     )
-    stored = {key: size for receipt in receipts for key, size in receipt.stored.items()}
-    stored.update((key, len(data)) for key, data in chunks.items())
+    shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
     summary = _summarise(
-        plan, receipts, built, stored_bytes=sum(stored.values()), objects=len(stored) + len(nodes) + 1
+        plan,
+        receipts,
+        built,
+        stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
+        objects=len(shards) + len(chunks) + len(nodes) + 1,
     )
     commit.write(
         open_objects(plan.store),
@@ -56,7 +59,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         facts={
             "nets": sorted(set(built.label("net")) - {""}),
             "graphs": sorted(set(built.label("graph")) - {""}),
-            "stored": stored,
+            "stored": shards,
             "problems": _problems(plan, built),
         },
     )
@@ -77,15 +80,13 @@ def _tables(plan: StepPlan, receipts: Sequence[Receipt]) -> Tables:
     offsets = np.full(n, -1, np.int64)
     digest = tables.empty_digests(n)
     statistics = tables.empty_statistics(n)
-    problems: dict[int, str] = {}
     for receipt in receipts:
         offsets[receipt.rows] = receipt.offsets
         digest[receipt.rows] = receipt.digests
         statistics[receipt.rows] = receipt.statistics
-        problems.update(receipt.problems)
     entries = plan.entries
     return Tables(
-        labels=np.array([_labels(e, problems.get(row, "")) for row, e in enumerate(entries)], object),
+        labels=np.array([_labels(entry) for entry in entries], object),
         numbers=np.array([_numbers(e, int(offsets[row])) for row, e in enumerate(entries)], np.int64),
         shape=tables.shape_table([e.header.shape if e.header else (e.nbytes,) for e in entries]),
         digest=digest,
@@ -93,10 +94,10 @@ def _tables(plan: StepPlan, receipts: Sequence[Receipt]) -> Tables:
     )
 
 
-def _labels(entry: Entry, read_problem: str) -> tuple[str, ...]:
+def _labels(entry: Entry) -> tuple[str, ...]:
     name, header = entry.name, entry.header
     values = {
-        "kind": Kind.QUARANTINED.value if read_problem else entry.kind.value,
+        "kind": entry.kind.value,
         "net": name.net,
         "graph": name.graph,
         "op_type": name.op_type,
@@ -108,7 +109,7 @@ def _labels(entry: Entry, read_problem: str) -> tuple[str, ...]:
         "array": entry.array,
         "source": paths.to_text(entry.source.path),
         "header": header.raw.decode("latin-1") if header else "",
-        "problem": read_problem or entry.problem,
+        "problem": entry.problem,
     }
     return tuple(paths.to_text(values[field]) if field in _FROM_PATHS else values[field] for field in LABELS)
 

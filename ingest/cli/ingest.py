@@ -41,6 +41,10 @@ SchedulerOption = Annotated[
     ),
 ]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Worker processes, without --scheduler.")]
+ReplaceOption = Annotated[
+    bool | None,
+    typer.Option("--replace", help="Replace steps that came from another dump.", show_default=False),
+]
 QuietOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0, help="How long the last step must not have changed."),
@@ -57,6 +61,7 @@ def command(
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = None,
+    replace: ReplaceOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -68,7 +73,9 @@ def command(
     """
     from ingest.wiring import SHORT_QUIET_S, ingest_dump
 
-    loaded = load_settings(config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet)
+    loaded = load_settings(
+        config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet, replace=replace
+    )
     settings = loaded.settings
     if loaded.origins["quiet_s"] == "default":
         settings = settings.model_copy(update={"quiet_s": SHORT_QUIET_S})
@@ -161,6 +168,8 @@ def _complain(report: Report) -> None:
     if report.missing_steps:
         shown = ", ".join(map(str, report.missing_steps[:20]))
         err.print(f"[yellow]note:[/] the dump's configuration asks for steps that no rank has (yet): {shown}")
+    for kept in report.kept:
+        err.print(f"[yellow]note:[/] {kept.key}: {kept.gone} files are gone from the dump; its commit stays")
     for error in ([report.stopped_by] if report.stopped_by else []) + _distinct(report.failures.values()):
         report_error(error)
 

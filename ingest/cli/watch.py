@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ingest.cli.common import ConfigOption, StoreOption, load_settings, stop_on_signals
-from ingest.cli.ingest import QuietOption, SchedulerOption, WorkersOption
+from ingest.cli.ingest import QuietOption, ReplaceOption, SchedulerOption, WorkersOption
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
@@ -26,6 +26,7 @@ def command(
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
     quiet: QuietOption = None,
+    replace: ReplaceOption = None,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics.")] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -46,7 +47,13 @@ def command(
     from workers.errors import UsageError
 
     settings = load_settings(
-        config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet, metrics=metrics
+        config,
+        store=store,
+        scheduler=scheduler,
+        workers=workers,
+        quiet_s=quiet,
+        replace=replace,
+        metrics=metrics,
     ).settings
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")

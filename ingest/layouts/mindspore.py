@@ -152,10 +152,11 @@ class MindSporeDump:
         # All names first, and files only then: what is seen of a step then includes everything that was
         # there when the later step was seen.
         steps = self._find_iterations(run, directory)
-        last = max(steps, default=-1)
+        overtaken = self._overtaken(steps)
         for step, directories in sorted(steps.items()):
             key = StepKey(rank, step)
-            yield self._listing(key, directories, later_begun=step < last, known=known.get(key))
+            later_begun = overtaken.issuperset(directories)
+            yield self._listing(key, directories, later_begun=later_begun, known=known.get(key))
         if run.files or run.problems:
             run.files.sort(key=lambda file: file.path)
             yield Listing(
@@ -165,6 +166,26 @@ class MindSporeDump:
                 later_begun=False,
                 problems=tuple(run.problems),
             )
+
+    def _overtaken(self, steps: Mapping[int, list[str]]) -> set[str]:
+        """Return the iteration directories after which a later one of the same graph has files."""
+        later: dict[str, bool] = {}
+        overtaken = set()
+        for _, directories in sorted(steps.items(), reverse=True):
+            for directory in directories:
+                graph = directory.rpartition("/")[0]
+                if later.get(graph):
+                    overtaken.add(directory)
+                else:
+                    later[graph] = self._has_entries(directory)
+        return overtaken
+
+    def _has_entries(self, directory: str) -> bool:
+        try:
+            with os.scandir(f"{self.root}/{directory}") as entries:
+                return next(entries, None) is not None
+        except OSError:
+            return False
 
     def _find_iterations(self, run: Walk, rank_directory: str) -> dict[int, list[str]]:
         steps: dict[int, list[str]] = {}

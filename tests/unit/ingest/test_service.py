@@ -19,9 +19,17 @@ from ingest.service import Happening, Report, Service, Trouble
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from tests.fake_client import FakeClient, job_of
-from tests.npy_files import MadeDump
-from workers.errors import DumpIngestError, StoreDenied, StoreFormatError, StoreUnavailable
-from workers.model import Grid, StepKey
+from tests.npy_files import MadeDump, tensor_name
+from workers.errors import (
+    ClusterError,
+    DumpIngestError,
+    SourceChanged,
+    StoreDenied,
+    StoreError,
+    StoreFormatError,
+    StoreUnavailable,
+)
+from workers.model import Grid, Kind, StepKey
 from workers.store.objects import ObjectStore, open_objects, resolve
 
 pytestmark = pytest.mark.timeout(30)
@@ -149,6 +157,85 @@ def test_store_that_refuses_ends_a_one_shot_run(
     report = ingest(filled, store)
     assert isinstance(report.stopped_by, StoreDenied)
     assert len(report.commits) < 5
+
+
+def test_failing_disk_costs_one_tensor_only(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad sector must not keep the rest of the step from being stored, nor be hidden."""
+    made.add(np.arange(100.0), tensor_name(slot=0))
+    bad = made.add(np.arange(100.0) + 1, tensor_name(slot=1))
+    made.add(np.arange(100.0) + 2, tensor_name(slot=2))
+    preadv, inode = os.preadv, bad.stat().st_ino
+
+    def flaky(fd: int, buffers: Any, offset: int) -> int:
+        if os.fstat(fd).st_ino == inode:
+            raise OSError(5, "Input/output error")
+        return preadv(fd, buffers, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.preadv", flaky)
+        report = ingest(made, store)
+    (summary,) = report.commits
+    assert (summary.status, summary.tensors, summary.quarantined) == ("partial", 2, 1)
+    tensors = open_store(str(store)).tensors()
+    assert [tensor.read()[0] for tensor in tensors] == [0, 2]
+    step = open_store(str(store)).step(0, 0)
+    (row,) = np.flatnonzero(step.tables.label("kind") == Kind.QUARANTINED)
+    assert "input/output error" in step.tables.label("problem")[row]
+    # Once the disk gives it again, the step is stored whole: another generation, for it lies otherwise.
+    (again,) = ingest(made, store).commits
+    assert (again.status, again.tensors) == ("complete", 3)
+    assert again.fingerprint != summary.fingerprint
+
+
+def test_files_that_are_deleted_are_still_in_the_store(filled: MadeDump, store: Path) -> None:
+    """People make room on a full disk; what was committed must not shrink with the dump."""
+    gone = filled.add(np.full(10, 7.0), tensor_name(slot=1), step=1)
+    ingest(filled, store)
+    gone.unlink()
+    report = ingest(filled, store)
+    assert report.commits == []
+    assert [(kept.key, kept.gone) for kept in report.kept] == [(StepKey(0, 1), 1)]
+    assert len(open_store(str(store)).tensors(rank=0, step=1)) == 2
+
+
+def test_another_dump_replaces_nothing(filled: MadeDump, store: Path, tmp_path: Path) -> None:
+    """On one machine every job is rank 0: two dumps into one store are easily confused."""
+    ingest(filled, store)
+    other = MadeDump(tmp_path / "other")
+    other.add(np.full(10, 9.0), step=1)
+    report = ingest(other, store)
+    assert report.commits == []
+    (error,) = report.failures.values()
+    assert str(filled.root) in error.message
+    running, _ = service(other, store)
+    running.replace = True
+    assert [summary.key for summary in running.ingest(threading.Event()).commits] == [StepKey(0, 1)]
+
+
+def test_workers_that_see_other_files_are_told_apart_from_files_that_change(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With node-local disks and workers elsewhere, planning anew would go on for ever."""
+
+    def blind(*_: object) -> None:
+        raise SourceChanged("is gone")
+
+    monkeypatch.setattr("workers.tasks.convert", blind)
+    report = ingest(filled, store)
+    assert report.commits == []
+    assert all(isinstance(error, ClusterError) for error in report.failures.values())
+    assert len(report.failures) == 5
+
+
+def test_commit_that_is_not_seen_here_is_a_failure(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers with a directory of their own under the same name would swallow the dump."""
+    monkeypatch.setattr("ingest.committed.Committed.read", lambda *_: None)
+    report = ingest(filled, store)
+    assert isinstance(report.stopped_by, StoreError)
 
 
 def test_file_that_changes_meanwhile_is_planned_anew(

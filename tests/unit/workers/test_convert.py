@@ -19,7 +19,7 @@ from workers import convert as convert_module
 from workers.convert import convert
 from workers.errors import SourceChanged
 from workers.formats.dtypes import from_npy_descr
-from workers.model import Grid, Kind
+from workers.model import Grid
 
 DESCRS: list[Any] = [
     *(
@@ -170,28 +170,3 @@ def test_change_between_plan_and_conversion_is_noticed(change: str, made: MadeDu
     with pytest.raises(SourceChanged):
         run(plan)
     assert not (store / "zarr.json").exists()
-
-
-def test_failing_disk_costs_one_tensor_only(
-    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bad sector must not keep the rest of the step from being stored, nor be hidden."""
-    made.add(np.arange(100.0), tensor_name(slot=0))
-    bad = made.add(np.arange(100.0) + 1, tensor_name(slot=1))
-    made.add(np.arange(100.0) + 2, tensor_name(slot=2))
-    (plan,) = plan_all(made.root, store)
-    preadv, inode = os.preadv, bad.stat().st_ino
-
-    def flaky(fd: int, buffers: Any, offset: int) -> int:
-        if os.fstat(fd).st_ino == inode:
-            raise OSError(5, "Input/output error")
-        return preadv(fd, buffers, offset)
-
-    monkeypatch.setattr("os.preadv", flaky)
-    summary = run(plan)
-    assert (summary.status, summary.tensors, summary.quarantined) == ("partial", 2, 1)
-    tensors = open_store(str(store)).tensors()
-    assert [tensor.read()[0] for tensor in tensors] == [0, 2]
-    step = open_store(str(store)).step(0, 0)
-    (row,) = np.flatnonzero(step.tables.label("kind") == Kind.QUARANTINED)
-    assert "Input/output error" in step.tables.label("problem")[row]
