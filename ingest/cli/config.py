@@ -20,7 +20,8 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
     loaded = load(config)
     values = loaded.settings.model_dump(mode="json")
     rows = [
-        {"setting": name, "value": value, "origin": loaded.origins[name]} for name, value in values.items()
+        {"setting": name, "value": _flat(value), "origin": loaded.origins[name]}
+        for name, value in values.items()
     ]
     if json:
         print_json(rows)
@@ -48,5 +49,9 @@ def schema() -> None:
     typer.echo(jsonlib.dumps(Settings.model_json_schema(), indent=2))
 
 
+def _flat(value: Any) -> Any:
+    return jsonlib.dumps(value) if isinstance(value, dict) else value
+
+
 def _text(value: Any) -> str:
-    return "-" if value is None else jsonlib.dumps(value) if isinstance(value, dict) else str(value)
+    return "-" if value is None else str(value)

@@ -47,8 +47,15 @@ def export(
     table = step.tables
     sources, headers, problems = table.label("source"), table.label("header"), table.label("problem")
     offsets, nbytes = table.number("offset"), table.number("nbytes")
-    chosen = range(len(sources)) if rows is None else rows
+    chosen = range(len(sources)) if rows is None else list(rows)
     readable = []
+    if not overwrite:
+        # Before anything is written: an export is whole, or it has not begun.
+        for target in (paths.inside(directory, paths.from_text(str(sources[row]))) for row in chosen):
+            if target.exists():
+                raise UsageError(
+                    f"{target} exists", hint="Export into an empty directory, or pass --overwrite."
+                )
     for row in chosen:
         if offsets[row] >= 0:
             readable.append(row)
@@ -58,8 +65,6 @@ def export(
     for row, pieces in step.payloads(readable, _PIECE_NBYTES):
         source = str(sources[row])
         target = paths.inside(directory, paths.from_text(source))
-        if target.exists() and not overwrite:
-            raise UsageError(f"{target} exists", hint="Export into an empty directory, or pass --overwrite.")
         header = str(headers[row]).encode("latin-1")
         try:
             _write(target, header, pieces, table.digest[row].tobytes())
