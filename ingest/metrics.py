@@ -38,6 +38,8 @@ class WatcherMetrics:
         self._registry = registry
         self._ranks: set[int] = set()
         self._oldest: dict[int, float] = {}
+        self._committed: dict[int, int] = {}
+        """Highest committed step by rank; it stays when the source is cleaned away."""
         self._gauges = {
             name: Gauge(f"dump_ingest_watcher_{name}", text, ["rank"], registry=registry)
             for name, text in {
@@ -136,9 +138,11 @@ class WatcherMetrics:
         for rank in self._ranks:
             steps = [key for key in view.present if key.rank == rank and key.step is not None]
             pending = {key: view.pending[key] for key in steps if key in view.pending}
-            committed = [key.step for key in steps if key not in pending and key.step is not None]
+            for key in steps:
+                if key not in pending:
+                    self._note_committed(key)
             self._set("newest_step", rank, max((key.order[0] for key in steps), default=-1))
-            self._set("committed_step", rank, max(committed, default=-1))
+            self._set("committed_step", rank, self._committed.get(rank, -1))
             self._set("pending_steps", rank, len(pending))
             self._set("pending_files", rank, sum(len(listing.files) for listing in pending.values()))
             self._set("pending_bytes", rank, sum(listing.nbytes for listing in pending.values()))
@@ -154,9 +158,14 @@ class WatcherMetrics:
         self._stored.inc(summary.stored_bytes)
         self._seconds.observe(seconds)
         self._set("last_commit_timestamp_seconds", rank, self._clock())
+        self._note_committed(summary.key)
+        self._set("committed_step", rank, self._committed[rank])
         for kind in _KINDS:
             self._elements.labels(rank=rank, kind=kind).inc(getattr(summary, f"{kind}_count"))
             self._tensors.labels(rank=rank, kind=kind).inc(getattr(summary, f"{kind}_tensors"))
+
+    def _note_committed(self, key: StepKey) -> None:
+        self._committed[key.rank] = max(self._committed.get(key.rank, -1), key.order[0])
 
     def _know(self, rank: int) -> None:
         if rank in self._ranks:

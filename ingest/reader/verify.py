@@ -71,6 +71,7 @@ def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None
             )
     yield from _check_metadata(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0)]
+    yield from _verify_totals(step)
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
         reason = _check_row(step, row, pieces)
         if reason:
@@ -89,6 +90,19 @@ def _check_metadata(step: Step) -> Iterator[Damage]:
         if data != metadata.encode(node):
             what = "is missing" if data is None else "is not what the commit says"
             yield Damage(step.key, "", f"{names[path]} {what}")
+
+
+def _verify_totals(step: Step) -> Iterator[Damage]:
+    """Compare the totals of the commit record, which listings show, with the rows they were made of."""
+    table, summary = step.tables, step.commit.summary
+    is_tensor = table.label("kind") == Kind.TENSOR.value
+    counted = {"tensors": int(np.count_nonzero(is_tensor))}
+    for name in ("nan_count", "pos_inf_count", "neg_inf_count"):
+        counted[name] = int(np.nansum(table.statistic(name)[is_tensor]))
+    for name, value in counted.items():
+        if getattr(summary, name) != value:
+            reason = f"the commit says {name} {getattr(summary, name)}, its rows make {value}"
+            yield Damage(step.key, "", reason)
 
 
 def _check_row(step: Step, row: int, pieces: Iterator[bytearray]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -187,8 +187,15 @@ def parse(data: bytes, key: StepKey) -> Commit:
                 f"{metadata.FORMAT_VERSION}",
                 hint="Upgrade dump-ingest on this machine.",
             )
+        if (record["rank"], record["step"]) != (key.rank, key.step):
+            raise DamagedStore(
+                f"{key.path}/{LEAF} is the commit of rank {record['rank']} step {record['step']}"
+            )
         fingerprint = record["fingerprint"]
-        summary = CommitSummary(key=key, fingerprint=fingerprint, **record["summary"])
+        # A later version may have added totals that this one does not know.
+        known = {field.name for field in fields(CommitSummary)}
+        totals = {name: value for name, value in record["summary"].items() if name in known}
+        summary = CommitSummary(key=key, fingerprint=fingerprint, **totals)
         inline = document["consolidated_metadata"]["metadata"]
         nodes = {path[len(fingerprint) + 1 :]: node for path, node in inline.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as exc:

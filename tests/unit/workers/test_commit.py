@@ -261,3 +261,27 @@ def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: 
         (10, 0),
         (10, 1),
     ]
+
+
+def test_commit_of_another_step_is_not_taken_for_this_one(filled: MadeDump, store: Path) -> None:
+    """A copied or moved leaf would answer for a step that nobody dumped."""
+    ingest_directly(filled.root, store)
+    leaf = store / "rank_0" / "step_0" / "zarr.json"
+    with pytest.raises(DamagedStore, match="is the commit of rank 0 step 0"):
+        commit.parse(leaf.read_bytes(), StepKey(0, 7))
+
+
+def test_totals_that_a_later_version_added_do_no_harm(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(
+        store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(added_later=1)
+    )
+    assert open_store(str(store)).step(0, 0).commit.summary.status == "complete"
+
+
+def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Path) -> None:
+    """Listings and alerts go by the totals: a record that hides a NaN must be found."""
+    ingest_directly(filled.root, store)
+    change_leaf(store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(nan_count=3))
+    (damage,) = open_store(str(store)).verify(rank=0, step=0)
+    assert "nan_count" in damage.reason
