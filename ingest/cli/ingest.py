@@ -169,7 +169,9 @@ def _complain(report: Report) -> None:
         shown = ", ".join(map(str, report.missing_steps[:20]))
         err.print(f"[yellow]note:[/] the dump's configuration asks for steps that no rank has (yet): {shown}")
     for kept in report.kept:
-        err.print(f"[yellow]note:[/] {kept.key}: {kept.gone} files are gone from the dump; its commit stays")
+        err.print(
+            f"[yellow]note:[/] {kept.key}: {kept.gone} of its files gone from the dump; its commit stays"
+        )
     for error in ([report.stopped_by] if report.stopped_by else []) + _distinct(report.failures.values()):
         report_error(error)
 
