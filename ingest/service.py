@@ -261,7 +261,7 @@ class Service:
     def _stands(self, inspected: Inspected, plan: StepPlan) -> bool:
         """Whether the store is to stay as it is: it has this generation, a better one, or another dump's."""
         key = plan.key
-        if self._stale.get(key, ("", 0))[0] == plan.fingerprint and self._stale[key][1] >= _MAX_STALE:
+        if self._stale_in_a_row(plan) >= _MAX_STALE:
             self._give_up(
                 plan, ClusterError(f"{key}: workers see other files than this host", hint=_STALE_HINT)
             )
@@ -284,6 +284,10 @@ class Service:
             return True
         return False
 
+    def _stale_in_a_row(self, plan: StepPlan) -> int:
+        name, times = self._stale.get(plan.key, ("", 0))
+        return times if name == plan.fingerprint else 0
+
     def _give_up(self, plan: StepPlan, error: DumpIngestError) -> None:
         self._given_up.append(StepFailed(plan, error))
 
@@ -291,24 +295,20 @@ class Service:
         self._view_is_fresh = False
         key = outcome.plan.key
         if isinstance(outcome, StepStale):
-            name, times = self._stale.get(key, ("", 0))
-            self._stale[key] = (
-                outcome.plan.fingerprint,
-                times + 1 if name == outcome.plan.fingerprint else 1,
-            )
+            self._stale[key] = (outcome.plan.fingerprint, self._stale_in_a_row(outcome.plan) + 1)
             self.watcher.forget(key)
         elif isinstance(outcome, StepCommitted):
             self._stale.pop(key, None)
-            if outcome.plan.key.step is None:
-                pause_s = self._run_pauses.get(outcome.plan.key, _RUN_PAUSE_S[0])
-                self._paused[outcome.plan.key] = self.clock() + pause_s
-                self._run_pauses[outcome.plan.key] = min(pause_s * 2, _RUN_PAUSE_S[1])
+            if key.step is None:
+                pause_s = self._run_pauses.get(key, _RUN_PAUSE_S[0])
+                self._paused[key] = self.clock() + pause_s
+                self._run_pauses[key] = min(pause_s * 2, _RUN_PAUSE_S[1])
         elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
             self.watcher.unreadable.setdefault(key, set()).add(outcome.error.path)
             self.watcher.forget(key)
         elif isinstance(outcome, StepFailed):
             self._stale.pop(key, None)
-            self._paused[outcome.plan.key] = self.clock() + _FAILED_PAUSE_S
+            self._paused[key] = self.clock() + _FAILED_PAUSE_S
         self._tell(outcome)
 
     def _drain(self, drain_s: float) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
 from workers.errors import DamagedStore, UsageError
+from workers.formats import dtypes
 from workers.model import Kind, StepKey, StoreAddress
 from workers.statistics import FIELDS
 from workers.store import commit, metadata, tables
@@ -250,6 +251,11 @@ class Step:
         if where is not None:
             mask &= where.mask(self._columns(), len(mask))
         return [int(row) for row in np.flatnonzero(mask)]
+
+    def dtype(self, row: int) -> np.dtype[Any]:
+        """Return the numpy dtype with which the payload of a tensor row can be viewed."""
+        big_endian = str(self.tables.label("array")[row]).endswith("_big_endian")
+        return dtypes.from_name(str(self.tables.label("dtype")[row]), big_endian=big_endian).to_numpy()
 
     def read(self, row: int, start: int = 0, stop: int | None = None) -> bytearray:
         """Return payload bytes `start` to `stop` of one row, which must fall on elements of its array.

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from workers.digest import digest
 from workers.errors import DamagedStore
-from workers.formats import dtypes
 from workers.model import MIB
 from workers.statistics import COUNT_FIELDS, FIELDS, Statistics
 
@@ -192,8 +191,7 @@ class Tensor:
         return int(self._step.tables.number(field)[self.row])
 
     def _dtype(self) -> np.dtype[Any]:
-        big_endian = self._label("array").endswith("_big_endian")
-        return dtypes.from_name(self.dtype, big_endian=big_endian).to_numpy()
+        return self._step.dtype(self.row)
 
     def _shaped(self, flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return flat.reshape(shape, order="F" if self._number("fortran_order") else "C")

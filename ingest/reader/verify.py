@@ -11,7 +11,6 @@ import numpy.typing as npt
 from ingest.reader.store import DumpStore, Step
 from workers.digest import new_digest
 from workers.errors import DamagedStore
-from workers.formats import dtypes
 from workers.model import MIB, Kind, StepKey
 from workers.statistics import FIELDS, RunningStatistics, has_statistics
 from workers.store import commit, metadata
@@ -110,8 +109,7 @@ def _check_row(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
     running = new_digest()
     statistics = None
     if table.label("kind")[row] == Kind.TENSOR.value:
-        big_endian = str(table.label("array")[row]).endswith("_big_endian")
-        dtype = dtypes.from_name(str(table.label("dtype")[row]), big_endian=big_endian).to_numpy()
+        dtype = step.dtype(row)
         statistics = RunningStatistics() if has_statistics(dtype) else None
     try:
         for piece in pieces:
