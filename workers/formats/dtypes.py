@@ -2,6 +2,17 @@
 
 A payload is stored exactly as the dump held it, so an element type is little more than a name, an item
 size and a byte order. What Zarr cannot name is stored as `uint8`, with the name kept in the index.
+
+Beside the types of numpy there are, under the names of ml_dtypes and TensorStore:
+
+- `bfloat16` and the float8 types, which Zarr has too;
+- packed types, several elements to a byte (`int4`, `uint4`, `int2`, `uint2`, `uint1`, `float4_e2m1fn`). CANN
+  puts the first element into the lowest bits, but of `uint1` into the highest (msaccucmp, "dump data"
+  decoding of INT4 and UINT1). For 2-bit integers and 4-bit floats no source says it: the order of `int4` is
+  assumed. They are stored as dumped, packed, and `unpack` gives their values;
+- opaque types (`hifloat8`, `float6_e3m2`, ...), which nothing public decodes. How many elements a byte holds
+  is not settled for all of them, so one element of ours is one byte;
+- `complex32`, two float16, which numpy lacks: a structured type with the fields `real` and `imag`.
 """
 
 from __future__ import annotations
@@ -13,28 +24,83 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 AnyDType: TypeAlias = np.dtype[Any]
+Payload: TypeAlias = bytes | bytearray | memoryview
 
 #: Zarr v3 core data types (zarr-specs, "Core data types"), by their numpy name.
 _CORE = frozenset(
     ["bool", "float16", "float32", "float64", "complex64", "complex128"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
+#: The one-byte floats of ml_dtypes.
+FLOAT8 = (
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)
 #: Types beyond numpy's own, under the names that TensorStore and zarrs use.
-_EXTENDED: dict[str, AnyDType] = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_EXTENDED: dict[str, AnyDType] = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOAT8)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """How the elements of a packed type share a byte."""
+
+    bits: int
+    values: AnyDType
+    """The type of the unpacked elements."""
+    low_first: bool = True
+
+
+_PACKED: dict[str, _Packing] = {
+    **{
+        name: _Packing(bits, np.dtype(getattr(ml_dtypes, name)))
+        for name, bits in (("int4", 4), ("uint4", 4), ("float4_e2m1fn", 4), ("int2", 2), ("uint2", 2))
+    },
+    "uint1": _Packing(1, np.dtype(np.uint8), low_first=False),
+}
+_OPAQUE = frozenset(["hifloat8", "hifloat4", "hifloat4_scale", "float6_e3m2", "float6_e2m3", "float4_e1m2"])
+_COMPLEX32: AnyDType = np.dtype([("real", "<f2"), ("imag", "<f2")])
 
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
     """How the elements of one tensor are laid out in bytes.
 
-    `name` is the Zarr name (`float32`, `bfloat16`) or, where Zarr has none, the numpy descr (`<U5`).
+    `name` is the Zarr name (`float32`, `bfloat16`), that of a packed or opaque type or `complex32`, or
+    else the numpy descr (`<U5`).
     """
 
     name: str
     itemsize: int
+    """Bytes per element; 1 for packed types, of which a byte holds several: see `bits`."""
     big_endian: bool = False
+
+    @property
+    def bits(self) -> int:
+        """Bits per element: fewer than 8 for packed types."""
+        return _PACKED[self.name].bits if self.is_packed else 8 * self.itemsize
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether several elements share a byte, so that only `unpack` gives their values."""
+        return self.name in _PACKED
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether nothing decodes the elements: their values are then the bytes of the payload."""
+        return self.name in _OPAQUE
+
+    def nbytes(self, size: int) -> int:
+        """Return the bytes of a payload of `size` elements; the last byte may be filled in part."""
+        return -(-size * self.bits // 8)
 
     @property
     def stored_name(self) -> str:
@@ -59,9 +125,14 @@ class ElementType:
         return self.itemsize if self.is_native else 1
 
     def to_numpy(self) -> AnyDType:
-        """Return the numpy dtype with which the payload bytes can be viewed."""
-        dtype = _EXTENDED.get(self.name) or _numpy_dtype(self.name)
+        """Return the numpy dtype with which the payload bytes can be viewed: `uint8` for packed types."""
+        dtype = np.dtype(np.uint8) if self.is_packed else _dtype_of(self.name)
         return dtype.newbyteorder(">") if self.big_endian else dtype
+
+    @property
+    def values(self) -> AnyDType:
+        """The numpy dtype of the elements that `unpack` returns."""
+        return _PACKED[self.name].values if self.is_packed else self.to_numpy()
 
 
 @lru_cache(maxsize=256)
@@ -71,7 +142,9 @@ def from_name(name: str, *, big_endian: bool = False) -> ElementType:
     Raises:
         ValueError: the name is not known.
     """
-    return ElementType(name, (_EXTENDED.get(name) or _numpy_dtype(name)).itemsize, big_endian)
+    if name in _PACKED:
+        return ElementType(name, 1)
+    return ElementType(name, _dtype_of(name).itemsize, big_endian)
 
 
 @lru_cache(maxsize=256)
@@ -102,7 +175,47 @@ def from_npy_descr(descr: str) -> ElementType:
     # Of big-endian complex elements zarrs 0.2 exchanges the parts: rather bytes than wrong numbers.
     if dtype.name in _CORE and not (big_endian and dtype.kind == "c"):
         return ElementType(dtype.name, dtype.itemsize, big_endian=big_endian)
-    return ElementType(descr, dtype.itemsize)
+    # In npy files each element has a byte, or more, of its own.
+    return ElementType("|V1" if descr in _PACKED else descr, dtype.itemsize)
+
+
+def unpack(payload: Payload, element: ElementType, size: int) -> npt.NDArray[Any]:
+    """Return the first `size` elements of a payload as a 1-D array of `element.values`.
+
+    Packed elements get a byte each (`ml_dtypes.int4`, ...; `uint1` becomes `uint8` of 0 and 1). Of any other
+    type the result is a view of the payload. Bytes and bits behind the last element are left out.
+
+    Raises:
+        ValueError: the payload has fewer elements.
+    """
+    nbytes = memoryview(payload).nbytes
+    if nbytes < element.nbytes(size):
+        message = f"{size} elements of {element.name} take {element.nbytes(size)} bytes, not {nbytes}"
+        raise ValueError(message)
+    if not element.is_packed:
+        return np.frombuffer(payload, element.to_numpy(), size)
+    packed = np.frombuffer(payload, np.uint8, element.nbytes(size))
+    return _unpacking(element.name)[packed].view(element.values)[:size]
+
+
+@lru_cache(maxsize=len(_PACKED))
+def _unpacking(name: str) -> npt.NDArray[Any]:
+    """Return, for each byte, its elements with a byte each, together as one unsigned integer."""
+    packing = _PACKED[name]
+    shifts = np.arange(0, 8, packing.bits)
+    codes = np.arange(256)[:, None] >> (shifts if packing.low_first else shifts[::-1])
+    codes &= (1 << packing.bits) - 1
+    # ml_dtypes keeps an element in the low bits of its byte.
+    return codes.astype(np.uint8).view(f"u{len(shifts)}").reshape(256)
+
+
+def _dtype_of(name: str) -> AnyDType:
+    """Return the numpy dtype of an unpacked type."""
+    if name == "complex32":
+        return _COMPLEX32
+    if name in _OPAQUE:
+        return np.dtype(np.uint8)
+    return _EXTENDED.get(name) or _numpy_dtype(name)
 
 
 def _numpy_dtype(name: str) -> AnyDType:

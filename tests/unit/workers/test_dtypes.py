@@ -1,10 +1,25 @@
 """Element types: which array takes them, and how they come back."""
 
+import pickle
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from workers.formats.dtypes import from_name, from_npy_descr
+from workers.formats.dtypes import FLOAT8, from_name, from_npy_descr, unpack
+
+PACKED: dict[str, tuple[int, Any]] = {
+    "int4": (4, ml_dtypes.int4),
+    "uint4": (4, ml_dtypes.uint4),
+    "float4_e2m1fn": (4, ml_dtypes.float4_e2m1fn),
+    "int2": (2, ml_dtypes.int2),
+    "uint2": (2, ml_dtypes.uint2),
+    "uint1": (1, np.uint8),
+}
+OPAQUE = ["hifloat8", "hifloat4", "hifloat4_scale", "float6_e3m2", "float6_e2m3", "float4_e1m2"]
 
 
 @pytest.mark.parametrize(
@@ -43,3 +58,99 @@ def test_numpy_dtype_of_an_element_has_its_byte_order() -> None:
 def test_unknown_name_is_a_value_error(name: str) -> None:
     with pytest.raises(ValueError, match="element type"):
         from_name(name)
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_float8_is_a_type_of_zarr(name: str) -> None:
+    element = from_name(name)
+    assert (element.array, element.stored_name, element.itemsize, element.bits) == (name, name, 1, 8)
+    assert element.to_numpy() == element.values == np.dtype(getattr(ml_dtypes, name))
+
+
+@pytest.mark.parametrize("name", [*PACKED, *OPAQUE, "complex32"])
+def test_what_zarr_cannot_name_is_stored_as_bytes(name: str) -> None:
+    element = from_name(name)
+    assert (element.name, element.array, element.stored_name, element.stored_itemsize) == (
+        name,
+        "bytes",
+        "uint8",
+        1,
+    )
+    assert pickle.loads(pickle.dumps(element)) == element  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "nbytes"),
+    [
+        ("int4", 0, 0),
+        ("int4", 5, 3),
+        ("uint2", 5, 2),
+        ("uint1", 8, 1),
+        ("uint1", 9, 2),
+        ("hifloat8", 5, 5),
+        ("complex32", 3, 12),
+        ("float64", 3, 24),
+        ("<U3", 2, 24),
+    ],
+)
+def test_size_of_a_payload(name: str, size: int, nbytes: int) -> None:
+    assert from_name(name).nbytes(size) == nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "values"),
+    [
+        ("int4", b"\xf7\x81", [7, -1, 1, -8]),
+        ("uint4", b"\xf7\x81", [7, 15, 1, 8]),
+        ("int2", b"\xe4", [0, 1, -2, -1]),
+        ("uint2", b"\xe4", [0, 1, 2, 3]),
+        ("uint1", b"\xb1", [1, 0, 1, 1, 0, 0, 0, 1]),
+        ("float4_e2m1fn", b"\xf1\x3a", [0.5, -6, -1, 1.5]),
+    ],
+)
+def test_packed_elements_by_hand(name: str, payload: bytes, values: list[float]) -> None:
+    for size in range(len(values) + 1):
+        found = unpack(payload, from_name(name), size)
+        assert found.dtype == from_name(name).values == np.dtype(PACKED[name][1])
+        assert found.astype(float).tolist() == values[:size]
+
+
+@given(st.sampled_from(sorted(PACKED)), st.binary(max_size=20), st.data())
+def test_packed_elements_bit_by_bit(name: str, payload: bytes, data: st.DataObject) -> None:
+    bits, values = PACKED[name]
+    size = data.draw(st.integers(0, len(payload) * 8 // bits))
+    places = range(0, 8, bits) if name != "uint1" else range(7, -1, -1)
+    codes = [byte >> place & (1 << bits) - 1 for byte in payload for place in places]
+    found = unpack(payload, from_name(name), size)
+    assert found.view(np.uint8).tolist() == codes[:size]
+    # In the form that ml_dtypes itself gives them.
+    assert found.tobytes() == found.astype(np.float32).astype(values).tobytes()
+
+
+@given(st.sampled_from(["<i4", ">f8", "|b1", "<U2", "<E2"]), st.binary(max_size=40))
+def test_other_elements_are_viewed(descr: str, payload: bytes) -> None:
+    element = from_npy_descr(descr)
+    size = len(payload) // element.itemsize
+    found = unpack(payload, element, size)
+    assert (found.dtype, found.tobytes()) == (element.values, payload[: size * element.itemsize])
+
+
+@pytest.mark.parametrize(("name", "size"), [("int4", 5), ("float32", 1), ("uint1", 17), ("hifloat8", 3)])
+def test_short_payload_is_a_value_error(name: str, size: int) -> None:
+    with pytest.raises(ValueError, match=f"{size} elements of {name}"):
+        unpack(b"ab", from_name(name), size)
+
+
+def test_complex32_has_its_parts() -> None:
+    found = unpack(np.array([1, -2], "<f2").tobytes(), from_name("complex32"), 1)
+    assert (found["real"][0], found["imag"][0]) == (1, -2)
+
+
+@pytest.mark.parametrize("name", sorted(PACKED))
+def test_npy_holds_no_packed_elements(name: str) -> None:
+    """There each has a byte of its own, so the name would make two of it."""
+    try:
+        element = from_npy_descr(name)
+    except ValueError:
+        return
+    assert (element.name, element.nbytes(3)) == ("|V1", 3)
