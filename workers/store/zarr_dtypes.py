@@ -1,7 +1,8 @@
 """Data types that zarr-python lacks, registered through its entry point `zarr.data_type`.
 
-zarr-python 3.1, the newest for Python 3.11, collects these entry points but never loads them: there, call
-`register()` once.
+They are bfloat16 and the float8 types, under the names of TensorStore and zarr-extensions, backed by
+ml_dtypes. zarr-python 3.1, the newest for Python 3.11, collects these entry points but never loads them:
+there, call `register()` once.
 """
 
 from __future__ import annotations
@@ -21,39 +22,45 @@ from zarr.core.dtype.wrapper import ZDType
 DataTypeValidationError: type[Exception] = (
     getattr(zarr.errors, "DataTypeValidationError", None) or zarr.dtype.DataTypeValidationError
 )
-_BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+_INFINITIES = {"Infinity": np.inf, "-Infinity": -np.inf}
 
 
 @dataclass(frozen=True, kw_only=True)
-class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
-    """`bfloat16`, the upper half of a float32, under the name that TensorStore and zarrs use.
+class _Float(HasItemSize, ZDType[Any, Any]):
+    """A float of ml_dtypes: `class X(_Float, name="x")` makes `ml_dtypes.x` the Zarr data type `x`.
 
-    Extension data type "bfloat16" of zarr-extensions; backed by `ml_dtypes.bfloat16`. Its fill value is a
-    number, `"NaN"`, `"Infinity"`, `"-Infinity"`, or the bits as `"0x7fc0"`. Zarr format 2 has no name for it.
+    A fill value is a number, `"NaN"`, the bits as in `"0x7fc0"`, and, where the type has infinities,
+    `"Infinity"` or `"-Infinity"` (zarr-extensions, "data-types"). Zarr format 2 has no name for these types.
     """
 
-    dtype_cls: ClassVar[Any] = type(_BFLOAT16)
-    _zarr_v3_name: ClassVar[str] = "bfloat16"
+    _native: ClassVar[np.dtype[Any]]
+
+    def __init_subclass__(cls, name: str = "", **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if name:
+            cls._zarr_v3_name = name
+            cls._native = np.dtype(getattr(ml_dtypes, name))
+            cls.dtype_cls = type(cls._native)
 
     @property
     def item_size(self) -> int:
         """Bytes per element."""
-        return int(_BFLOAT16.itemsize)
+        return int(self._native.itemsize)
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        """Return this type for the `ml_dtypes.bfloat16` dtype."""
+        """Return this type for its dtype of ml_dtypes."""
         if not isinstance(dtype, cls.dtype_cls):
-            raise DataTypeValidationError(f"{dtype} is not bfloat16")
-        return cls(endianness="big" if dtype.byteorder == ">" else "little")
+            raise DataTypeValidationError(f"{dtype} is not {cls._zarr_v3_name}")
+        return cls()
 
     def to_native_dtype(self) -> np.dtype[Any]:
-        """Return the `ml_dtypes.bfloat16` dtype in this byte order."""
-        return _BFLOAT16.newbyteorder(">") if self.endianness == "big" else _BFLOAT16
+        """Return the dtype of ml_dtypes."""
+        return self._native
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
-        raise DataTypeValidationError(f"{data!r}: Zarr format 2 has no bfloat16")
+        raise DataTypeValidationError(f"{data!r}: Zarr format 2 has no {cls._zarr_v3_name}")
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
@@ -64,39 +71,113 @@ class BFloat16(HasEndianness, HasItemSize, ZDType[Any, Any]):
     def to_json(self, zarr_format: Any) -> Any:
         """Return the name of the type as it stands in array metadata."""
         if zarr_format != 3:
-            raise DataTypeValidationError("Zarr format 2 has no bfloat16")
+            raise DataTypeValidationError(f"Zarr format 2 has no {self._zarr_v3_name}")
         return self._zarr_v3_name
 
     def _check_scalar(self, data: object) -> bool:
-        return isinstance(data, int | float | np.number | ml_dtypes.bfloat16)
+        return isinstance(data, int | float | np.number | self._native.type)
 
     def cast_scalar(self, data: object) -> Any:
-        """Return a Python or numpy number as a bfloat16 scalar."""
+        """Return a Python or numpy number as a scalar of this type."""
         if not self._check_scalar(data):
             message = f"{data!r} is no number"
             raise TypeError(message)
-        return _BFLOAT16.type(data)
+        return self._native.type(data)
 
     def default_scalar(self) -> Any:
-        """Return zero."""
-        return _BFLOAT16.type(0)
+        """Return the number with no bit set: zero, where the type has one."""
+        return self._of_bits(0)
 
     def from_json_scalar(self, data: Any, *, zarr_format: Any) -> Any:  # noqa: ARG002
-        """Read a fill value."""
+        """Read a fill value.
+
+        Raises:
+            ValueError: the type has no such value.
+        """
         if isinstance(data, str) and data.startswith("0x"):
-            return np.array(int(data, 16), np.uint16).view(_BFLOAT16)[()]
-        return _BFLOAT16.type(float(data))
+            return self._of_bits(int(data, 16))
+        value = self._native.type(float(data))
+        if data in _INFINITIES and float(value) != _INFINITIES[data]:
+            message = f"{self._zarr_v3_name} has no {data}"
+            raise ValueError(message)
+        return value
 
     def to_json_scalar(self, data: object, *, zarr_format: Any) -> Any:  # noqa: ARG002
-        """Write a fill value."""
-        value = float(self.cast_scalar(data))
-        if np.isnan(value):
-            return "NaN"
-        if np.isinf(value):
-            return "Infinity" if value > 0 else "-Infinity"
-        return value
+        """Write a fill value as its bits: of float8 types zarrs reads no other."""
+        return f"0x{self._bits(self.cast_scalar(data)):0{2 * self.item_size}x}"
+
+    def _of_bits(self, bits: int) -> Any:
+        if bits >> (8 * self.item_size):
+            message = f"{bits:#x} has more bits than {self._zarr_v3_name}"
+            raise ValueError(message)
+        return np.array(bits, f"u{self.item_size}").view(self._native)[()]
+
+    def _bits(self, scalar: Any) -> int:
+        return int(np.array(scalar, self._native).view(f"u{self.item_size}")[()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BFloat16(HasEndianness, _Float, name="bfloat16"):
+    """`bfloat16`, the upper half of a float32."""
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        """Return this type, in its byte order, for the `ml_dtypes.bfloat16` dtype."""
+        if not isinstance(dtype, cls.dtype_cls):
+            raise DataTypeValidationError(f"{dtype} is not bfloat16")
+        return cls(endianness="big" if dtype.byteorder == ">" else "little")
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        """Return the `ml_dtypes.bfloat16` dtype in this byte order."""
+        return self._native.newbyteorder(">") if self.endianness == "big" else self._native
+
+
+class Float8E3M4(_Float, name="float8_e3m4"):
+    """`float8_e3m4`: 3 bits of exponent, with infinities."""
+
+
+class Float8E4M3(_Float, name="float8_e4m3"):
+    """`float8_e4m3`: 4 bits of exponent, with infinities. TensorStore does not know it."""
+
+
+class Float8E4M3B11FNUZ(_Float, name="float8_e4m3b11fnuz"):
+    """`float8_e4m3b11fnuz`: 4 bits of exponent with a bias of 11, no infinities, no negative zero."""
+
+
+class Float8E4M3FN(_Float, name="float8_e4m3fn"):
+    """`float8_e4m3fn`: 4 bits of exponent, no infinities; "E4M3" of the Open Compute Project."""
+
+
+class Float8E4M3FNUZ(_Float, name="float8_e4m3fnuz"):
+    """`float8_e4m3fnuz`: 4 bits of exponent, no infinities, no negative zero."""
+
+
+class Float8E5M2(_Float, name="float8_e5m2"):
+    """`float8_e5m2`: 5 bits of exponent, with infinities; "E5M2" of the Open Compute Project."""
+
+
+class Float8E5M2FNUZ(_Float, name="float8_e5m2fnuz"):
+    """`float8_e5m2fnuz`: 5 bits of exponent, no infinities, no negative zero."""
+
+
+class Float8E8M0FNU(_Float, name="float8_e8m0fnu"):
+    """`float8_e8m0fnu`: powers of two, no sign, zero or infinities."""
+
+
+TYPES: tuple[type[_Float], ...] = (
+    BFloat16,
+    Float8E3M4,
+    Float8E4M3,
+    Float8E4M3B11FNUZ,
+    Float8E4M3FN,
+    Float8E4M3FNUZ,
+    Float8E5M2,
+    Float8E5M2FNUZ,
+    Float8E8M0FNU,
+)
 
 
 def register() -> None:
     """Make the types known to zarr-python in this process; nothing happens when they are."""
-    data_type_registry.register("bfloat16", BFloat16)
+    for cls in TYPES:
+        data_type_registry.register(cls._zarr_v3_name, cls)
