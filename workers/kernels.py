@@ -61,7 +61,7 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64], scratch
     """Take elements into `state`.
 
     Args:
-        values: 1-D and contiguous, float32, float64, or integers of up to 64 bits, in native byte order.
+        values: 1-D and contiguous, float32, float64, or integers of 16 to 64 bits, in native byte order.
         state: from `new_state`.
         scratch: at least `BLOCK` elements of the type of `values`; overwritten.
     """
@@ -69,10 +69,21 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64], scratch
         bits, shift, mask, infinity = _FLOATS[values.dtype.itemsize]
         one = values.dtype.type(1)
         _accumulate_floats(values, values.view(bits), shift, mask, infinity, one, state, scratch)
-    elif values.dtype.itemsize == 1:
-        _accumulate_bytes(values.view(np.uint8), values.dtype.kind == "i", state)
     else:
         _accumulate_integers(values, state)
+
+
+def accumulate_codes(
+    codes: npt.NDArray[np.uint8], values: npt.NDArray[np.float64], state: npt.NDArray[np.float64]
+) -> None:
+    """Take elements of one byte into `state`.
+
+    Args:
+        codes: 1-D and contiguous, the bytes of the elements.
+        values: what each of the 256 bytes means; also NaN and infinities. Squares of differences are finite.
+        state: from `new_state`.
+    """
+    _accumulate_codes(codes, values, state)
 
 
 _FLOATS = {
@@ -83,8 +94,9 @@ _FLOATS = {
 
 def warm_up() -> None:
     """Compile, or load from the cache, every function for every type of element."""
-    for code in ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
+    for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
         accumulate(np.zeros(1, code), new_state(), np.zeros(BLOCK, code))
+    accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
 
 
 @_compiled(_REORDER)
@@ -241,7 +253,7 @@ def _accumulate_integers(x: Any, state: Any) -> None:
 
 
 @_compiled(set())
-def _accumulate_bytes(x: Any, signed: Any, state: Any) -> None:
+def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
     # Four tables, so that equal neighbours do not wait for one another.
     tables = np.zeros((4, 256), np.int64)
     whole = x.size - x.size % 4
@@ -252,25 +264,33 @@ def _accumulate_bytes(x: Any, signed: Any, state: Any) -> None:
         tables[3, x[i + 3]] += 1
     for i in range(whole, x.size):
         tables[0, x[i]] += 1
-    total = 0.0
+    finite, total = 0, 0.0
     for code in range(256):
         n = tables[0, code] + tables[1, code] + tables[2, code] + tables[3, code]
+        tables[0, code] = n
         if n == 0:
             continue
-        value = float(code - 256) if signed and code > 127 else float(code)
-        state[MIN] = min(state[MIN], value)
-        state[MAX] = max(state[MAX], value)
+        value = values[code]
+        if math.isnan(value):
+            state[NAN] += n
+            continue
         state[ZERO] += n if value == 0 else 0
         state[NEGATIVE] += n if value < 0 else 0
         state[POSITIVE] += n if value > 0 else 0
+        if math.isinf(value):
+            state[POS_INF if value > 0 else NEG_INF] += n
+            continue
+        state[MIN] = min(state[MIN], value)
+        state[MAX] = max(state[MAX], value)
+        finite += n
         total += n * value
-    if x.size == 0:
-        return
     state[COUNT] += x.size
-    mean = total / x.size
+    if finite == 0:
+        return
+    mean = total / finite
     m2 = 0.0
     for code in range(256):
-        n = tables[0, code] + tables[1, code] + tables[2, code] + tables[3, code]
-        value = float(code - 256) if signed and code > 127 else float(code)
-        m2 += n * (value - mean) * (value - mean)
-    _merge(state, x.size, mean, m2)
+        n, value = tables[0, code], values[code]
+        if n and math.isfinite(value):
+            m2 += n * (value - mean) * (value - mean)
+    _merge(state, finite, mean, m2)

@@ -5,6 +5,9 @@ and accumulated in float64: mean and squared deviations block by block, joined b
 (Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm"), which does not cancel.
 The L2 norm follows from both: the sum of squares is that of the deviations plus n times the squared mean.
 
+Elements of one byte (integers, booleans, float8, unpacked 4-bit and 2-bit types) are counted by their codes,
+of which there are 256.
+
 Complex elements count as NaN when either part is NaN, else as +Inf when either part is infinite; zero
 counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
 """
@@ -15,11 +18,14 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from workers.formats.dtypes import FLOAT8, ElementType, from_name
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,15 +36,17 @@ Array: TypeAlias = npt.NDArray[Any]
 BLOCK = 32 * 1024
 #: The type that the compiled functions take for each of ours.
 _COMPILED: dict[np.dtype[Any], np.dtype[Any]] = {
-    **{
-        np.dtype(code): np.dtype(code)
-        for code in ("f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
-    },
+    **{np.dtype(code): np.dtype(code) for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8")},
     np.dtype("f2"): np.dtype("f4"),
     np.dtype(">f2"): np.dtype("f4"),
     np.dtype(ml_dtypes.bfloat16): np.dtype("f4"),
-    np.dtype("?"): np.dtype("u1"),
 }
+#: Types of one byte that are numbers, beside the booleans and integers of numpy.
+_CODED = frozenset(
+    np.dtype(getattr(ml_dtypes, name))
+    for name in (*FLOAT8, "int4", "uint4", "int2", "uint2", "float4_e2m1fn")
+)
+_COMPLEX32 = from_name("complex32").to_numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +96,26 @@ class RunningStatistics:
         """One block per type, used again and again: a fresh one would cost more than the arithmetic on it."""
 
     def update(self, values: Array) -> None:
-        """Take in a piece: a 1-D array of any type that `has_statistics`, of either byte order."""
-        if values.dtype.kind == "c":
+        """Take in a piece: a 1-D array of any type that `has_statistics`, of either byte order.
+
+        Packed elements come unpacked, as `workers.formats.dtypes.unpack` returns them.
+        """
+        if values.dtype.itemsize == 1:
+            self._kernels.accumulate_codes(values.view(np.uint8), _meanings(values.dtype), self._state)
+            return
+        if values.dtype.kind == "c" or values.dtype == _COMPLEX32:
             self._complex = True
             for block in _blocks(values):
-                self._update_complex(block)
+                self._update_complex(_widened(block))
             return
         native = _COMPILED.get(values.dtype)
         if native == values.dtype:
             self._accumulate(values)
             return
         for block in _blocks(values):
-            # Half precision and bfloat16 widen to float32 without loss; any byte but 0 is true.
+            # Half precision and bfloat16 widen to float32 without loss.
             converted = self._block(native or values.dtype.newbyteorder("="), block.size)
-            np.copyto(converted, block if values.dtype.kind != "b" else block.view(np.uint8) != 0)
+            np.copyto(converted, block)
             self._accumulate(converted)
 
     def result(self) -> Statistics:
@@ -146,6 +160,23 @@ class RunningStatistics:
         return self._blocks[key][:size]
 
 
+@lru_cache(maxsize=64)
+def _meanings(dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
+    """Return the number that each of the 256 codes of a one-byte type stands for."""
+    codes = np.arange(256, dtype=np.uint8)
+    if dtype.kind == "b":
+        codes, dtype = (codes != 0).view(np.uint8), np.dtype(np.uint8)  # any byte but 0 is true
+    meanings: npt.NDArray[np.float64] = codes.view(dtype).astype(np.float64)
+    return meanings
+
+
+def _widened(block: Array) -> Array:
+    """Return complex elements in a type that numpy calculates with."""
+    if block.dtype != _COMPLEX32:
+        return block
+    return block.view("<f2").astype(np.float32).view(np.complex64)
+
+
 def _blocks(values: Array) -> Iterator[Array]:
     for start in range(0, values.size, BLOCK):
         yield values[start : start + BLOCK]
@@ -166,7 +197,12 @@ def summarise(values: Array) -> Statistics:
     return running.result()
 
 
-def has_statistics(dtype: np.dtype[Any]) -> bool:
-    """Whether elements of this type are numbers that can be summarised."""
+def has_statistics(kind: ElementType | np.dtype[Any]) -> bool:
+    """Whether elements of this type are numbers that can be summarised.
+
+    Of opaque elements only the `ElementType` tells that they are none: their dtype is `uint8`.
+    """
+    if isinstance(kind, ElementType):
+        return not kind.is_opaque and has_statistics(kind.values)
     # Not long double: it does not fit into float64, in which everything is accumulated.
-    return dtype.kind in "biu" or dtype.newbyteorder("=") in _SUMMABLE
+    return kind.kind in "biu" or kind in _CODED or kind == _COMPLEX32 or kind.newbyteorder("=") in _SUMMABLE

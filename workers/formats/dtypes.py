@@ -180,18 +180,14 @@ def from_npy_descr(descr: str) -> ElementType:
 
 
 def unpack(payload: Payload, element: ElementType, size: int) -> npt.NDArray[Any]:
-    """Return the first `size` elements of a payload as a 1-D array of `element.values`.
+    """Return at most `size` elements of a payload as a 1-D array of `element.values`.
 
     Packed elements get a byte each (`ml_dtypes.int4`, ...; `uint1` becomes `uint8` of 0 and 1). Of any other
-    type the result is a view of the payload. Bytes and bits behind the last element are left out.
-
-    Raises:
-        ValueError: the payload has fewer elements.
+    type the result is a view of the payload. What stands behind the last element is left out, be it bytes or
+    bits; where the payload has fewer elements, so has the result.
     """
     nbytes = memoryview(payload).nbytes
-    if nbytes < element.nbytes(size):
-        message = f"{size} elements of {element.name} take {element.nbytes(size)} bytes, not {nbytes}"
-        raise ValueError(message)
+    size = min(size, nbytes * 8 // element.bits)
     if not element.is_packed:
         return np.frombuffer(payload, element.to_numpy(), size)
     packed = np.frombuffer(payload, np.uint8, element.nbytes(size))

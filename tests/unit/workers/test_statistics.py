@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from workers.formats.dtypes import FLOAT8, from_name, unpack
 from workers.statistics import BLOCK, COUNT_FIELDS, RunningStatistics, Statistics, has_statistics, summarise
 
 Array = np.ndarray[Any, Any]
@@ -138,6 +139,53 @@ def test_booleans_are_zeros_and_ones() -> None:
     assert (found.zero_count, found.positive_count, found.mean) == (1, 3, 0.75)
 
 
+def test_any_byte_but_zero_is_true() -> None:
+    found = summarise(np.array([0, 1, 2, 255], np.uint8).view(np.bool_))
+    assert (found.zero_count, found.positive_count, found.max) == (1, 3, 1)
+
+
+CODED = [*FLOAT8, "int8", "uint8", "int4", "uint4", "int2", "uint2", "float4_e2m1fn"]
+
+
+@pytest.mark.parametrize("name", CODED)
+def test_every_code_of_a_byte(name: str) -> None:
+    """Each alone, and all at once."""
+    codes = np.arange(256, dtype=np.uint8).view(from_name(name).values)
+    for code in range(256):
+        assert_close(summarise(codes[code : code + 1]), expected(codes[code : code + 1]))
+    assert_close(summarise(codes), expected(codes))
+
+
+@given(st.sampled_from(CODED), st.binary(max_size=64), st.integers(0, 64))
+def test_any_codes_in_pieces(name: str, raw: bytes, cut: int) -> None:
+    values = np.frombuffer(raw, from_name(name).values)
+    running = RunningStatistics()
+    running.update(values[:cut])
+    running.update(values[cut:])
+    assert_close(running.result(), expected(values))
+
+
+@given(
+    st.sampled_from(["int4", "uint4", "int2", "uint2", "uint1", "float4_e2m1fn"]),
+    st.binary(max_size=64),
+    st.data(),
+)
+def test_packed_elements_are_counted_without_the_padding(name: str, raw: bytes, data: st.DataObject) -> None:
+    element = from_name(name)
+    size = data.draw(st.integers(0, len(raw) * 8 // element.bits))
+    values = unpack(raw, element, size)
+    assert_close(summarise(values), expected(values))
+
+
+@given(st.binary(max_size=64))
+def test_complex32_counts_as_complex64_does(raw: bytes) -> None:
+    raw = raw[: len(raw) // 4 * 4]
+    found = summarise(unpack(raw, from_name("complex32"), 64))
+    wide = np.frombuffer(raw, "<f2").astype(np.float32).view(np.complex64)
+    assert found.as_row() == pytest.approx(summarise(wide).as_row(), nan_ok=True)
+    assert found.count == wide.size
+
+
 def test_catastrophic_cancellation_is_avoided() -> None:
     """The textbook formula, mean of squares minus square of mean, gives 0 or a negative variance here."""
     rng = np.random.default_rng(0)
@@ -228,3 +276,23 @@ def test_complex_norm_of_huge_elements_is_finite() -> None:
 )
 def test_only_numbers_have_statistics(dtype: Any, known: bool) -> None:
     assert has_statistics(np.dtype(dtype)) is known
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        *((name, True) for name in CODED),
+        ("uint1", True),
+        ("complex32", True),
+        ("bool", True),
+        ("float64", True),
+        ("hifloat8", False),
+        ("hifloat4_scale", False),
+        ("float6_e3m2", False),
+        ("float4_e1m2", False),
+        ("<U3", False),
+        ("|V1", False),
+    ],
+)
+def test_opaque_elements_have_no_statistics(name: str, known: bool) -> None:
+    assert has_statistics(from_name(name)) is known
