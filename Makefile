@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench servers requirements clean
+.PHONY: help setup demo test lint format bench servers generated requirements clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,11 @@ bench: setup ## Measure throughput
 
 servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus (Debian, root)
 	@tests/servers/install.sh
+
+# An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.
+generated: setup ## Compile the .proto files again
+	$(BIN)/uv run --quiet --no-project --with grpcio-tools==1.74.0 python -m grpc_tools.protoc \
+		--proto_path . --python_out . --pyi_out . workers/formats/dump_data.proto
 
 requirements: setup ## Pin the newest dependencies that pyproject.toml allows
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements/runtime.txt
