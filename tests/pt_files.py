@@ -1,0 +1,136 @@
+"""Files as `torch.save` writes them, made by hand: a zip, and a pickle put together by instructions."""
+
+import io
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+#: Storage classes of torch, by numpy's name of their elements.
+STORAGES = {
+    "bfloat16": "BFloat16",
+    "bool": "Bool",
+    "complex128": "ComplexDouble",
+    "complex64": "ComplexFloat",
+    "float16": "Half",
+    "float32": "Float",
+    "float64": "Double",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "int8": "Char",
+    "uint8": "Byte",
+}
+
+
+def text(value: str) -> bytes:
+    """Return BINUNICODE."""
+    encoded = value.encode()
+    return b"X" + struct.pack("<I", len(encoded)) + encoded
+
+
+def integer(value: int) -> bytes:
+    """Return the shortest of BININT1, BININT2, BININT and LONG1, as Python does."""
+    if 0 <= value < 1 << 8:
+        return b"K" + struct.pack("<B", value)
+    if 0 <= value < 1 << 16:
+        return b"M" + struct.pack("<H", value)
+    if -(1 << 31) <= value < 1 << 31:
+        return b"J" + struct.pack("<i", value)
+    nbytes = value.bit_length() // 8 + 1
+    return b"\x8a" + bytes([nbytes]) + value.to_bytes(nbytes, "little", signed=True)
+
+
+def named(name: str) -> bytes:
+    """Return GLOBAL, of a dotted name."""
+    module, _, last = name.rpartition(".")
+    return f"c{module}\n{last}\n".encode()
+
+
+def tuple_of(*values: bytes) -> bytes:
+    """Return a tuple of values."""
+    return b"(" + b"".join(values) + b"t"
+
+
+def call(function: str, *arguments: bytes) -> bytes:
+    """Return a call."""
+    return named(function) + tuple_of(*arguments) + b"R"
+
+
+def storage(kind: str, size: int, key: str = "0", device: str = "cpu") -> bytes:
+    """Return a reference to a storage."""
+    return tuple_of(text("storage"), named(kind), text(key), text(device), integer(size)) + b"Q"
+
+
+def integers(values: tuple[int, ...]) -> bytes:
+    """Return a tuple of integers."""
+    return tuple_of(*map(integer, values))
+
+
+HOOKS = call("collections.OrderedDict")
+
+
+def pickled(value: bytes) -> bytes:
+    """Return a whole pickle."""
+    return b"\x80\x02" + value + b"."
+
+
+def rebuilt(
+    kind: str,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    *more: bytes,
+    offset: int = 0,
+    elements: int | None = None,
+    function: str = "torch._utils._rebuild_tensor_v2",
+) -> bytes:
+    """Return the call that makes a tensor."""
+    size = int(np.prod(shape)) if elements is None else elements
+    return call(
+        function,
+        storage(kind, size),
+        integer(offset),
+        integers(shape),
+        integers(strides),
+        b"\x89",
+        HOOKS,
+        *more,
+    )
+
+
+def strides_of(values: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """Return strides in elements."""
+    return tuple(stride // values.itemsize for stride in values.strides)
+
+
+def archive(
+    members: Mapping[str, bytes], *, stem: str = "archive", compression: int = zipfile.ZIP_STORED
+) -> bytes:
+    """Return a zip of the members below a directory."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as made:
+        for name, content in members.items():
+            made.writestr(f"{stem}/{name}", content)
+    return file.getvalue()
+
+
+def members_of(pickle: bytes, payload: bytes, *, order: str = "little") -> dict[str, bytes]:
+    """Return the members as torch 2 names and orders them."""
+    return {
+        "data.pkl": pickled(pickle),
+        "byteorder": order.encode(),
+        "data/0": payload,
+        "version": b"3\n",
+        ".data/serialization_id": b"0" * 40,
+    }
+
+
+def pt_bytes(values: np.ndarray[Any, Any], *, order: str = "little") -> bytes:
+    """Return an array, contiguous in C or Fortran order, as a `.pt` file."""
+    stored = values.astype(values.dtype.newbyteorder("<" if order == "little" else ">"))
+    fortran = values.flags.f_contiguous and not values.flags.c_contiguous
+    payload = stored.tobytes("F" if fortran else "C")
+    pickle = rebuilt(f"torch.{STORAGES[values.dtype.name]}Storage", values.shape, strides_of(values))
+    return archive(members_of(pickle, payload, order=order))
