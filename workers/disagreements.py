@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 
-from workers.formats.dtypes import ElementType
 from workers.statistics import COUNT_FIELDS, FIELDS, Statistics
 
 #: Relative error of a sum on a device: 4 times the rounding of one addition in the narrow types; all others
@@ -27,33 +26,31 @@ _THROUGH_FLOAT32 = 2.0**-23
 _LARGEST_DENORMAL = 2.0**-126
 
 
-def disagreements(
-    reported: Statistics, computed: Statistics, *, digits: int, element: ElementType
-) -> list[str]:
+def disagreements(reported: Statistics, computed: Statistics, digits: int, dtype: str) -> list[str]:
     """Return a sentence for each field that both have and that cannot be the same number rounded.
 
     Args:
         reported: as the dump system wrote them down, by our definitions.
         computed: from the tensor itself.
         digits: how many significant digits the reported numbers were printed with.
-        element: the type of the tensor's elements.
+        dtype: name of the element type, as `workers.formats.dtypes` has it.
     """
     found = []
     for field in FIELDS:
         said, is_so = getattr(reported, field), getattr(computed, field)
         if math.isnan(said) or math.isnan(is_so):
             continue
-        if abs(said - is_so) > _tolerance(field, said, computed, digits, element):
+        if abs(said - is_so) > _tolerance(field, said, computed, digits, dtype):
             found.append(f"{field}: {said:.{digits}g} is reported, {is_so:.{digits + 3}g} computed")
     return found
 
 
-def _tolerance(field: str, said: float, computed: Statistics, digits: int, element: ElementType) -> float:
+def _tolerance(field: str, said: float, computed: Statistics, digits: int, dtype: str) -> float:
     last_digit = _last_digit(said, digits)
     if field in COUNT_FIELDS:
         return last_digit / 2 if last_digit > 1 and said % last_digit == 0 else 0
     tolerance = last_digit / 2 + abs(said) * _THROUGH_FLOAT32 + _LARGEST_DENORMAL
-    summing = _SUMMING.get(element.name, _SUMMING_IN_FLOAT32)
+    summing = _SUMMING.get(dtype, _SUMMING_IN_FLOAT32)
     if field in ("l2_norm", "std"):
         tolerance += summing * abs(getattr(computed, field))
     elif field == "mean" and computed.l2_norm > 0:

@@ -1,0 +1,83 @@
+r"""Names of CANN's dump files: `{op_type}.{op_name}.{task}.{stream}.{timestamp}`, without extension.
+
+As the CANN runtime builds them (dump_task.cpp), with `.`, `/`, `\` and space of both names turned to `_`, so
+that a dot always parts two fields. Further forms:
+
+- without the stream: releases of 2021, and exception dumps, whose time may be `YYYYMMDDHHMMSSmmm`;
+- `exception_info.{stream}.{task}.{time}`: an exception whose operator is not known;
+- `....{task_type}.{context}.{thread}[.{device}]` behind it: FFTS+, where each thread of an operator dumps its
+  slice. The thread becomes part of the operator's name, `{op_name}.thread_{thread}`, behind a dot that no
+  name holds: so two slices never pass for two dumps of one tensor.
+- `{api}_{sequence}_L2.{api}...` and `{api}_{sequence}_L0.{kernel}...`: single operators (op_dfx), where the
+  call comes first and its kind second. Here they change places: `op_type` is the kind everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from workers.model import TensorName
+
+#: What task and stream are where they are not known.
+_UNKNOWN_ID = 65535
+_BIN_NAME = re.compile(r"([^.]+)\.([^.]+)((?:\.\d{1,18}){2,7})", re.DOTALL)
+_CALL = re.compile(r".+_\d+_L[0-9]|L2DfxAbscent_\d+", re.DOTALL)
+
+
+def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
+    """Return what the name of a DumpData file tells; None if it is not named like one.
+
+    Input or output and the slot are not in the name, but in the file.
+
+    >>> parse_bin_name("aclnnMul_12_L2.aclnnMul.130.2.1722484800151657").op_type
+    'aclnnMul'
+    """
+    found = _BIN_NAME.fullmatch(file_name)
+    if found is None:
+        return None
+    first, second, rest = found.groups()
+    numbers = rest[1:].split(".")
+    if first == "exception_info" and len(numbers) == 2 and second.isdecimal() and len(second) <= 18:
+        numbers, second = [numbers[0], second, numbers[1]], ""
+    # Of stream and time, the time has more digits.
+    at = 2 if len(numbers) > 2 and len(numbers[2]) >= len(numbers[1]) else 1
+    further = numbers[at + 1 :]
+    if len(further) not in (0, 1, 3, 4):
+        return None
+    op_type, op_name = kind_and_name(first, second)
+    if len(further) >= 3:
+        op_name += f".thread_{int(further[2])}"
+    return TensorName(
+        net=net,
+        graph=graph,
+        op_type=op_type,
+        op_name=op_name,
+        task=known_id(int(numbers[0])),
+        stream=known_id(int(numbers[1])) if at == 2 else -1,
+        timestamp=_microseconds(numbers[at]),
+    )
+
+
+def kind_and_name(first: str, second: str) -> tuple[str, str]:
+    """Return the type and the name of an operator, from the first two fields of the name of its file."""
+    if _CALL.fullmatch(first) is None:
+        return first, second
+    # The second runtime puts the level before the kind: `_L0Add`.
+    return second.removeprefix("_L0") or second, first
+
+
+def known_id(number: int) -> int:
+    """Return the number of a task or a stream, -1 for the one that stands for none."""
+    return -1 if number == _UNKNOWN_ID else number
+
+
+def _microseconds(text: str) -> int:
+    """Return microseconds since the epoch; of a date, which is local, as if it were UTC."""
+    if len(text) == 17:
+        try:
+            date = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+        except ValueError:
+            return int(text)
+        return int(date.timestamp()) * 1_000_000 + int(text[14:]) * 1000
+    return int(text)

@@ -1,0 +1,176 @@
+"""Family C: the tree of CANN, into which TensorFlow, TorchAir, MindSpore, msProbe and OM inference dump.
+
+    {time}/{device}/                             single operators
+    {time}/{device}/{net}/{graph}/{iteration}/   models by name and number; no iteration if they give no step
+    extra-info/data-dump/{device}/               the operator that failed
+
+`time` is when the process began, so one step may lie below several. What stands before it tells the rank
+(TorchAir) or the user's step (MindSpore through ACL, msProbe level L2); without the latter the iteration
+counts, which is the user's step only if steps to dump were chosen.
+
+Files are DumpData (`ingest.layouts.bin_names`), or CSV in their place; MindSpore may write npy and
+`statistic.csv` instead. Converters leave their output among them: an npy file that was made of a DumpData
+file beside it is kept as a file, so that no tensor counts twice; without that file it is the tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, Reported
+from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
+from ingest.layouts.long_names import LongNames
+from ingest.layouts.mindspore import parse_tensor_name
+from ingest.layouts.pattern import Pattern, parse
+from ingest.layouts.reports import STATISTIC_CSV, read_reports
+from workers.formats.header import Container
+from workers.model import SourceFile, TensorName
+
+_RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}/"
+_PREFIXES = (
+    "",
+    _RANK,  # TorchAir
+    "msprobe_ge_dump/",  # msProbe around TorchAir
+    f"msprobe_ge_dump/{_RANK}",
+    "{step}/",  # MindSpore through ACL
+    "step{step}/",  # msProbe level L2
+)
+_MODEL = r"{time}/{device}!/{net}/{graph:\d{1,18}}"
+_TREES = (
+    "{time}/{device}!",
+    _MODEL,
+    f"{_MODEL}/{{iteration}}",
+    "extra-info/data-dump!/{device}",
+)
+
+#: What is no DumpData file, whatever else its name is like.
+_EXTENSIONS = (".npy", ".csv", ".json", ".txt", ".pt", ".bin")
+_NPY_NAME = re.compile(
+    r"(?P<bin>.+)\.(?P<io>input|output)\.(?P<slot>\d{1,9})"
+    r"(?:\.(?P<format>[^.]+))?(?:\.(?P<declared_dtype>[^.]+))?\.npy",
+    re.DOTALL,
+)
+#: A shape, which converters put where MindSpore puts the format.
+_SHAPE = re.compile(r"\d+(?:[x_]\d+)*")
+
+
+class Cann:
+    """The CANN tree."""
+
+    name = "cann"
+    patterns: Sequence[Pattern] = tuple(parse(prefix + tree) for prefix in _PREFIXES for tree in _TREES)
+    transient: Sequence[Pattern] = ()
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Tell what the files of one place are; see `Layout.describe`."""
+        # What kernels print is text, whatever its files are called.
+        dumped = [file for file in files if "/printf/" not in file.path.removeprefix(place.path)]
+        return describe_files(
+            dumped, read, net=place.fields.get("net", ""), graph=place.fields.get("graph", "")
+        )
+
+
+def describe_files(
+    files: Sequence[SourceFile], read: ReadSmall, *, net: str = "", graph: str = ""
+) -> Description:
+    """Tell what files are that CANN, or MindSpore by way of it, wrote for one model."""
+    place = TensorName(net=net, graph=graph)
+    paths = {file.path for file in files}
+    names = LongNames(read)
+    named: dict[str, Named] = {}
+    reported: list[Reported] = []
+    problems: list[Problem] = []
+    unfinished = ""
+    for file in files:
+        stem, extension = _split(file.path.rpartition("/")[2])
+        if extension in ("", ".npy"):
+            found = _named(file.path, stem, extension, names, place)
+            if found is not None and not _is_copy(file.path, paths):
+                named[file.path] = found
+        elif extension == ".csv":
+            name, settled = _reported_name(file.path, stem, names, place)
+            if name is None:
+                continue
+            reports = read_reports(file.path, read, name)
+            reported += reports.reported
+            problems += reports.problems
+            if not unfinished and (reports.unfinished or not settled):
+                unfinished = file.path
+    return Description(named, tuple(reported), tuple(problems), unfinished)
+
+
+def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
+    """Return what the name of an npy file tells that MindSpore or a converter wrote; None if nothing.
+
+    >>> parse_npy_name("Add.Add_2.4.7.1722556800123456.output.0.2x3.npy").slot
+    0
+    """
+    found = _NPY_NAME.fullmatch(file_name)
+    name = None if found is None else parse_bin_name(found["bin"], net=net, graph=graph)
+    if found is None or name is None:
+        # Old names of parameters hold dots.
+        name = parse_tensor_name(file_name, net=net, graph=graph)
+        if name is None:
+            return None
+        op_type, op_name = kind_and_name(name.op_type, name.op_name)
+        return replace(
+            name, op_type=op_type, op_name=op_name, task=known_id(name.task), stream=known_id(name.stream)
+        )
+    layout = found["format"] or ""
+    return replace(
+        name,
+        io=found["io"],
+        slot=int(found["slot"]),
+        format="" if _SHAPE.fullmatch(layout) else layout,
+        declared_dtype=found["declared_dtype"] or "",
+    )
+
+
+def _split(file_name: str) -> tuple[str, str]:
+    extension = next((known for known in _EXTENSIONS if file_name.endswith(known)), "")
+    return file_name.removesuffix(extension), extension
+
+
+def _named(path: str, stem: str, extension: str, names: LongNames, place: TensorName) -> Named | None:
+    parse_name = parse_npy_name if extension else parse_bin_name
+    container = Container.NPY if extension else Container.DUMP_DATA
+    file_name = stem + extension
+    name = parse_name(file_name, net=place.net, graph=place.graph)
+    if name is not None:
+        return Named(name, container)
+    real, settled = names.real_name(path) if _may_be_mapped(stem, extension) else ("", True)
+    if real:
+        name = parse_name(real, net=place.net, graph=place.graph)
+    elif not stem.isdecimal():
+        return None
+    # Without a row, or with one that tells nothing, the number is its name.
+    return Named(name or replace(place, op_name=stem), container, settled=settled)
+
+
+def _may_be_mapped(stem: str, extension: str) -> bool:
+    # The vendor's converter names its output by 32 hexadecimal digits, and what it is of behind them.
+    return stem.isdecimal() or (extension != "" and re.match(r"[0-9a-f]{32}(\.|$)", stem) is not None)
+
+
+def _is_copy(path: str, paths: Collection[str]) -> bool:
+    """Whether an npy file was made of a DumpData file that is there too."""
+    directory, slash, file_name = path.rpartition("/")
+    found = _NPY_NAME.fullmatch(file_name)
+    return found is not None and f"{directory}{slash}{found['bin']}" in paths
+
+
+def _reported_name(
+    path: str, stem: str, names: LongNames, place: TensorName
+) -> tuple[TensorName | None, bool]:
+    """Return of what a CSV file reports statistics, None if it is no such file; and if that is settled."""
+    if f"{stem}.csv" == STATISTIC_CSV:
+        return place, True
+    if not stem.isdecimal():
+        return parse_bin_name(stem, net=place.net, graph=place.graph), True
+    real, settled = names.real_name(path)
+    if not real:
+        real, settled = names.real_name(path.removesuffix(".csv"))
+    name = parse_bin_name(real.removesuffix(".csv"), net=place.net, graph=place.graph)
+    return name or replace(place, op_name=stem), settled

@@ -1,0 +1,92 @@
+r"""Family A0: synchronous dumps of MindSpore 1.1 and 1.2, elements without a header.
+
+    {net}/device_{device}/iteration_{step}/   GPU and Ascend
+    {net}/iteration_{step}/                   CPU
+        {op}_{io}_{slot}_shape_{d0}_{d1}..._{type}_{format}.bin
+
+`op` is the full name with `--` for `/`, and holds dots and underscores: names are parsed from the right. The
+full name is given back. A parameter has no scope; its type is `Parameter`, as in all later releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ingest.layouts.base import Description, Named, Place, ReadSmall
+from ingest.layouts.pattern import Pattern, parse
+from workers.formats.header import Container
+from workers.model import SourceFile, TensorName
+
+_RAW_NAME = re.compile(
+    r"(?P<op>.+)_(?P<io>input|output)_(?P<slot>\d{1,9})_shape_(?P<shape>(?:\d{1,18}_)*)"
+    r"(?:kNumberType)?(?P<type>[A-Za-z]+\d*)_(?P<format>[A-Za-z0-9_]+)\.bin",
+    re.DOTALL,
+)
+_OP_TYPE = re.compile(r"(.+)-op\d+", re.DOTALL)
+#: Types that have a size in MindSpore's mstype namespace (type_id.h); those without one are of 32 bits.
+_TYPES = {
+    "bool": "bool",
+    "float": "float32",
+    "int": "int32",
+    "uint": "uint32",
+    **{f"{kind}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "bfloat16": "bfloat16",
+    "complex64": "complex64",
+    "complex128": "complex128",
+}
+
+
+class MindSporeRaw:
+    """The tree of MindSpore's first synchronous dumps."""
+
+    name = "mindspore_raw"
+    patterns: Sequence[Pattern] = (
+        parse("{net}/device_{device}/iteration_{step}!"),
+        parse("{net}/iteration_{step}!"),
+    )
+    transient: Sequence[Pattern] = ()
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Tell what the files of one place are; see `Layout.describe`. Reads none."""
+        named = {}
+        for file in files:
+            found = parse_raw_name(file.path.rpartition("/")[2], net=place.fields.get("net", ""))
+            if found is not None:
+                named[file.path] = found
+        return Description(named)
+
+
+def parse_raw_name(file_name: str, *, net: str = "") -> Named | None:
+    """Return what the name of a raw file tells; None if it is not named like one.
+
+    Elements of a type that is not known are bytes, in one dimension, with the type as `declared_dtype`.
+
+    >>> parse_raw_name("moments.fc3.bias_output_0_shape_10_Float32_DefaultFormat.bin").shape
+    (10,)
+    """
+    found = _RAW_NAME.fullmatch(file_name)
+    if found is None:
+        return None
+    op_name = found["op"].replace("--", "/")
+    name = TensorName(
+        net=net,
+        op_type=_op_type(op_name),
+        op_name=op_name,
+        io=found["io"],
+        slot=int(found["slot"]),
+        format=found["format"],
+        declared_dtype=found["type"],
+    )
+    dtype = _TYPES.get(found["type"].lower())
+    if dtype is None:
+        return Named(name, Container.RAW, "uint8")
+    shape = tuple(int(length) for length in found["shape"].split("_")[:-1])
+    return Named(name, Container.RAW, dtype, shape)
+
+
+def _op_type(op_name: str) -> str:
+    if found := _OP_TYPE.fullmatch(op_name.rpartition("/")[2]):
+        return found[1]
+    return "" if "/" in op_name else "Parameter"

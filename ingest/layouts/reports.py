@@ -1,0 +1,65 @@
+"""Statistics that a dump system wrote down, as they stand in the CSV files of a place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ingest.layouts.base import Problem, ReadSmall, Reported
+from ingest.layouts.bin_names import kind_and_name
+from workers.formats import statistic_csv
+from workers.model import TensorName
+
+#: The file of MindSpore and of msProbe native.
+STATISTIC_CSV = "statistic.csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What one file reports."""
+
+    reported: tuple[Reported, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unfinished: bool = False
+    """Whether it ends within a row."""
+
+
+def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
+    """Return the statistics in one file.
+
+    Args:
+        path: the file, one of those that `workers.formats.statistic_csv` describes.
+        read: reads it.
+        name: net and graph of its tensors; of CANN's files, of one operator each, also all the rest.
+    """
+    data = read(path)
+    if data is None:
+        return Reports(problems=(Problem(path, "holds statistics, but cannot be read"),))
+    table = statistic_csv.parse(data)
+    return Reports(
+        tuple(_reported(path, row, name) for row in table.rows),
+        tuple(Problem(path, problem) for problem in table.problems),
+        table.unfinished,
+    )
+
+
+def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> Reported:
+    name = replace(name, io=row.io, slot=row.slot, format=row.format)
+    if row.op_type or row.op_name:
+        op_type, op_name = kind_and_name(row.op_type, row.op_name)
+        name = replace(
+            name,
+            op_type=op_type,
+            op_name=op_name,
+            task=row.task,
+            stream=row.stream,
+            timestamp=row.timestamp,
+        )
+    return Reported(
+        path,
+        name,
+        row.dtype,
+        row.shape,
+        statistic_csv.statistics(row),
+        checksum=statistic_csv.checksum(row),
+        digits=statistic_csv.DIGITS,
+    )
