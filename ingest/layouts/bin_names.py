@@ -15,12 +15,15 @@ that a dot always parts two fields. Further forms:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from workers.model import TensorName
 
 #: What task and stream are where they are not known.
 _UNKNOWN_ID = 65535
+#: Digits of a time that shows that what follows is of FFTS+, and not all of it part of another name.
+_SHORTEST_TIME = 13
 _BIN_NAME = re.compile(r"([^.]+)\.([^.]+)((?:\.\d{1,18}){2,7})", re.DOTALL)
 _CALL = re.compile(r".+_\d+_L[0-9]|L2DfxAbscent_\d+", re.DOTALL)
 
@@ -40,13 +43,12 @@ def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorN
     numbers = rest[1:].split(".")
     if first == "exception_info" and len(numbers) == 2 and second.isdecimal() and len(second) <= 18:
         numbers, second = [numbers[0], second, numbers[1]], ""
-    # Of stream and time, the time has more digits.
-    at = 2 if len(numbers) > 2 and len(numbers[2]) >= len(numbers[1]) else 1
+    at = _time_at(numbers)
     further = numbers[at + 1 :]
-    if len(further) not in (0, 1, 3, 4):
+    if further and (len(further) not in (3, 4) or len(numbers[at]) < _SHORTEST_TIME):
         return None
     op_type, op_name = kind_and_name(first, second)
-    if len(further) >= 3:
+    if further:
         op_name += f".thread_{int(further[2])}"
     return TensorName(
         net=net,
@@ -70,6 +72,13 @@ def kind_and_name(first: str, second: str) -> tuple[str, str]:
 def known_id(number: int) -> int:
     """Return the number of a task or a stream, -1 for the one that stands for none."""
     return -1 if number == _UNKNOWN_ID else number
+
+
+def _time_at(numbers: Sequence[str]) -> int:
+    """Return which of the numbers behind the name is the time: the second, or the third behind the stream."""
+    if len(numbers) <= 3:
+        return len(numbers) - 1
+    return 2 if len(numbers[2]) >= len(numbers[1]) else 1
 
 
 def _microseconds(text: str) -> int:
