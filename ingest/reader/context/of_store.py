@@ -1,0 +1,330 @@
+"""The context of the tensors of one rank of a store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.context.files import KeptFile, KeptFiles, nearest
+from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.graphs import (
+    TrainingGraph,
+    choose_training_graph,
+    parse_built_graph,
+    parse_dumped_models,
+)
+from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
+from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, Match, match_ops
+from ingest.reader.context.order import parse_history, parse_order
+from ingest.reader.context.probe import (
+    Stacks,
+    find_key,
+    find_stack,
+    parse_construct,
+    parse_kernel_args,
+    parse_stacks,
+)
+from workers.model import MIB, Kind
+
+if TYPE_CHECKING:
+    from ingest.reader.context.types import TensorType
+    from ingest.reader.store import DumpStore
+    from ingest.reader.tensor import Tensor
+    from workers.store.tables import Tables
+
+_IR = re.compile(r".*\.ir")
+_ORDER = re.compile(r"ms_execution_order_graph_(\d+)\.csv")
+_HISTORY = re.compile(r"ms_global_execution_order_graph_(\d+)\.csv")
+_GRAPH_OF_IR = re.compile(r".*graph_(\d+)\.ir")
+_BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
+_CONFIG = re.compile(r".*\.json")
+_MAX_CONFIG_NBYTES = MIB
+_MAX_BUILT_NBYTES = 256 * MIB
+_TENSOR_KINDS = (Kind.TENSOR.value, "statistics")
+#: What is no operator but a weight or an input of the network.
+_PARAMETER = "Parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """The line of a program that made an operator."""
+
+    file: str
+    """As the dump spells it: a path on the machine that trained."""
+    line: int
+    code: str
+    stack: tuple[Frame, ...]
+    """From outermost to innermost."""
+    matched: str
+    """How the operator was found in the file that says so: `exact`, or `by scope and type`."""
+    of: str
+    """Whose line it is: of the `op` itself, of one `fused op` in it, or of the `forward op` of a gradient."""
+    op: str
+    """The full name of the operator."""
+    source: str
+    """The file of the dump that says so."""
+
+
+def context_of(store: DumpStore, rank: int) -> Context:
+    """Return the context of one rank; the same one for the same store."""
+    contexts = _CONTEXTS.setdefault(store, {})
+    if rank not in contexts:
+        contexts[rank] = Context(store, rank)
+    return contexts[rank]
+
+
+class Context:
+    """What the dump of one rank tells of its operators beside their tensors.
+
+    Each file is read when it is first asked for, and kept. What is damaged, or no such file, gives no answers
+    and stands in `problems`; errors of the store itself are raised.
+    """
+
+    def __init__(self, store: DumpStore, rank: int) -> None:
+        self.rank = rank
+        self._store = store
+        self._files = KeptFiles(store, rank)
+        self._graphs: dict[str, IrGraph] = {}
+        self._orders: dict[str, list[str]] = {}
+        self._matches: dict[tuple[int | None, str, str], dict[str, Match]] = {}
+        self._stacks: dict[str, Stacks] = {}
+        self._parents: dict[str, dict[str, str | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Context of rank {self.rank} of {self._store.url}>"
+
+    @property
+    def problems(self) -> list[str]:
+        """What was wrong with the files that were read so far."""
+        return list(self._files.problems)
+
+    def source_line(self, tensor: Tensor) -> SourceLine | None:
+        """Return the line of the program that made a tensor's operator; the user's own where there is one.
+
+        None where the dump does not tell, as for parameters, or where it is ambiguous: see `match`.
+        """
+        return self._line_of_call(tensor) or self._line_of_op(tensor)
+
+    def match(self, tensor: Tensor) -> Match | None:
+        """Return which operator of the graph a tensor is of; None where the graph has none like it."""
+        if tensor.op_type == _PARAMETER:
+            return None
+        for graph in (tensor.graph, ""):
+            matches = self._matches_of(tensor.step, graph, tensor.source)
+            if tensor.op_name in matches:
+                return matches[tensor.op_name]
+        return None
+
+    def execution_order(self, graph: str) -> list[str]:
+        """Return the full names of the operators that a graph runs, in order; empty where that is not known.
+
+        A plan and no record: operators that do not wait for one another may run in another order.
+        """
+        if graph not in self._orders:
+            found = [one for one in self._files.of_run(_ORDER) if _number(_ORDER, one) == graph]
+            data = self._files.read(found[0]) if found else None
+            self._orders[graph] = parse_order(data) if data is not None else []
+        return list(self._orders[graph])
+
+    def history(self, graph: str) -> list[int]:
+        """Return the iterations in which a root graph ran, as the dump lists them; see `parse_history`."""
+        found = [one for one in self._files.of_run(_HISTORY) if _number(_HISTORY, one) == graph]
+        data = self._files.read(found[0]) if found else None
+        return parse_history(data) if data is not None else []
+
+    def position(self, tensor: Tensor) -> int | None:
+        """Return the place of a tensor's operator in the execution order of its graph, from 0."""
+        match = self.match(tensor)
+        if match is None or match.name is None:
+            return None
+        order = self.execution_order(tensor.graph)
+        return order.index(match.name) if match.name in order else None
+
+    def kernel_args(self, tensor: Tensor) -> dict[str, str] | None:
+        """Return the arguments of a tensor's operator (`save_kernel_args`); None where the dump has none."""
+        directory = tensor.source.rpartition("/")[0]
+        wanted = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
+        for file in self._files.of_step(tensor.step):
+            if file.source == wanted:
+                data = self._files.read(file, limit=_MAX_CONFIG_NBYTES)
+                args, problems = parse_kernel_args(data) if data is not None else ({}, [])
+                self._files.complain(file, problems)
+                return args or None
+        return None
+
+    def parent(self, tensor: Tensor) -> str | None:
+        """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
+        parents = self._parents_of(tensor)
+        key = find_key(_texts(tensor), parents)
+        return parents[key] if key is not None else None
+
+    def training_graph(self, step: int | None) -> TrainingGraph:
+        """Return which of the graphs of a step trains; see `choose_training_graph` for the rules.
+
+        Raises:
+            UsageError: the step is not in the store.
+        """
+        tables = self._store.step(self.rank, step).tables
+        nets, counts = np.unique(tables.label("net")[_tensor_rows(tables)].astype(str), return_counts=True)
+        candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
+        if len(candidates) < 2:
+            return choose_training_graph(candidates)
+        beside = [*self._files.of_step(step), *self._files.of_step(None)]
+        built = [parse_built_graph(data) for data in self._read_all(beside, _BUILT_GRAPH, _MAX_BUILT_NBYTES)]
+        asked = [
+            name
+            for data in self._read_all(beside, _CONFIG, _MAX_CONFIG_NBYTES)
+            for name in parse_dumped_models(data)
+        ]
+        return choose_training_graph(candidates, [one for one in built if one is not None], asked)
+
+    def _read_all(self, files: list[KeptFile], name: re.Pattern[str], limit: int) -> Iterator[bytes]:
+        for file in files:
+            if name.fullmatch(file.name) and file.nbytes <= limit:
+                data = self._files.read(file)
+                if data is not None:
+                    yield data
+
+    def _line_of_op(self, tensor: Tensor) -> SourceLine | None:
+        match = self.match(tensor)
+        if match is None:
+            return None
+        lines = []
+        for name in match.names:
+            for file in self._ir_files(tensor.graph, tensor.source) or self._ir_files("", tensor.source):
+                op = self._graph(file).ops.get(name)
+                if op is not None and (best := best_frame(op.stack)) is not None:
+                    how = BY_TYPE if match.how == AMBIGUOUS else match.how
+                    lines.append(
+                        SourceLine(best.file, best.line, best.code, op.stack, how, op.of, name, file.source)
+                    )
+                    break
+        # An ambiguous operator has a line all the same where all that it may be have that line.
+        same = len({(line.file, line.line) for line in lines}) == 1 and len(lines) == len(match.names)
+        return lines[0] if same and (match.how != AMBIGUOUS or match.is_whole) else None
+
+    def _matches_of(self, step: int | None, graph: str, source: str) -> dict[str, Match]:
+        """Match the operators that one step dumped of one graph; with graph "", those of all graphs."""
+        key = (step, graph, source.partition("/")[0])
+        if key not in self._matches:
+            known = list(self._graph_ops(graph, source))
+            self._matches[key] = match_ops(self._dumped_ops(step, graph), known) if known else {}
+        return self._matches[key]
+
+    def _graph_ops(self, graph: str, source: str) -> Iterator[GraphOp]:
+        """Yield the operators of a graph in order of execution, and then those that are not in that order."""
+        ops: dict[str, IrOp] = {}
+        for file in self._ir_files(graph, source):
+            ops |= self._graph(file).ops
+        order = dict.fromkeys(self.execution_order(graph) if graph else ())
+        for name in order:
+            yield GraphOp(name, ops[name].signature if name in ops else None)
+        for name, op in ops.items():
+            if name not in order:
+                yield GraphOp(name, op.signature, runs=not order)
+
+    def _dumped_ops(self, step: int | None, graph: str) -> list[DumpedOp]:
+        tables = self._store.step(self.rank, step).tables
+        rows = _tensor_rows(tables)
+        if graph:
+            rows = rows[tables.label("graph")[rows] == graph]
+        first: dict[str, int] = {}
+        types: dict[str, dict[tuple[str, int], TensorType]] = {}
+        label, number = tables.label, tables.number
+        columns = (
+            label("op_type")[rows],
+            label("op_name")[rows],
+            label("io")[rows],
+            number("slot")[rows],
+            number("timestamp")[rows],
+            label("declared_dtype")[rows],
+            label("dtype")[rows],
+            tables.shape[rows],
+        )
+        for op_type, name, io, slot, timestamp, declared, dtype, shape in zip(*columns, strict=True):
+            if op_type == _PARAMETER:
+                continue
+            time = int(timestamp)
+            first[name] = min(first.get(name, time), time)
+            size = int(np.prod(shape[shape >= 0]))
+            types.setdefault(name, {})[io, int(slot)] = (str(declared or dtype).lower(), size)
+        return [DumpedOp(name, time, types[name]) for name, time in first.items()]
+
+    def _ir_files(self, graph: str, source: str) -> list[KeptFile]:
+        """Return the `.ir` file of a graph; with graph "", all of them."""
+        files = self._files.of_run(_IR)
+        if not graph:
+            return files
+        found = nearest((one for one in files if _number(_GRAPH_OF_IR, one) == graph), source)
+        return [found] if found else []
+
+    def _graph(self, file: KeptFile) -> IrGraph:
+        if file.source not in self._graphs:
+            parsed = self._files.parse(file, parse_ir) or IrGraph()
+            self._files.complain(file, parsed.problems)
+            self._graphs[file.source] = parsed
+        return self._graphs[file.source]
+
+    def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
+        file = self._beside(tensor, "stack.json")
+        if file is None:
+            return None
+        if file.source not in self._stacks:
+            data = self._files.read(file)
+            parsed = parse_stacks(data) if data is not None else Stacks()
+            self._files.complain(file, parsed.problems)
+            self._stacks[file.source] = parsed
+        stacks = self._stacks[file.source].stacks
+        found = find_stack(_texts(tensor), stacks)
+        if found is None:
+            return None
+        key, of = found
+        best = best_frame(stacks[key])
+        if best is None:
+            return None
+        return SourceLine(best.file, best.line, best.code, stacks[key], EXACT, of, key, file.source)
+
+    def _parents_of(self, tensor: Tensor) -> dict[str, str | None]:
+        file = self._beside(tensor, "construct.json")
+        if file is None:
+            return {}
+        if file.source not in self._parents:
+            data = self._files.read(file)
+            found, problems = parse_construct(data) if data is not None else ({}, [])
+            self._files.complain(file, problems)
+            self._parents[file.source] = found
+        return self._parents[file.source]
+
+    def _beside(self, tensor: Tensor, name: str) -> KeptFile | None:
+        """Return the file of that name in the directory of a tensor, or in one above it."""
+        inside = [
+            file
+            for file in self._files.of_step(tensor.step)
+            if file.name == name and tensor.source.startswith(f"{file.directory}/" if file.directory else "")
+        ]
+        return max(inside, key=lambda file: len(file.directory), default=None)
+
+
+_CONTEXTS: WeakKeyDictionary[DumpStore, dict[int, Context]] = WeakKeyDictionary()
+
+
+def _number(pattern: re.Pattern[str], file: KeptFile) -> str:
+    found = pattern.fullmatch(file.name)
+    return found[1] if found else ""
+
+
+def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
+    kinds = tables.label("kind")
+    return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))
+
+
+def _texts(tensor: Tensor) -> list[str]:
+    """Return what begins with the key of an msProbe call: the name of the file, and that of the operator."""
+    stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
+    return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]
