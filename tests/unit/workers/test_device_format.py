@@ -1,5 +1,6 @@
 """Device formats: back to the host and out again, against formulas written apart."""
 
+import json
 import math
 from typing import Any
 
@@ -10,9 +11,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
+from tests.samples import sample
 from workers.formats import device_format, dtypes
 from workers.formats.device_format import convertible, padding_is_zero, slabs, to_device, to_host
 from workers.formats.dtypes import ElementType, from_name, from_npy_descr
+from workers.formats.dump_data import read_headers
 from workers.formats.header import DeviceLayout
 
 Array = np.ndarray[Any, Any]
@@ -300,3 +303,23 @@ def test_packed_elements_stay_on_the_device(name: str) -> None:
     layout = DeviceLayout("NC1HWC0", (2, 1, 3, 4, 64))
     assert not convertible(layout, (2, 5, 3, 4), dtypes.from_name(name))
     assert slabs(layout, (2, 5, 3, 4), dtypes.from_name(name), 1000) is None
+
+
+def test_samples_are_what_the_vendor_makes_of_them() -> None:
+    root = sample("cann-bin-synthetic")
+    checked = set()
+    for file in json.loads((root / "manifest.json").read_text()):
+        if not file["complete"]:
+            continue
+        content = (root / file["file"]).read_bytes()
+        headers = read_headers(lambda at, n, content=content: content[at : at + n], len(content))  # type: ignore[misc]
+        for header, described in zip(headers, file["tensors"], strict=False):
+            if header.device is None or not header.nbytes:
+                continue
+            payload = content[header.offset : header.offset + header.nbytes]
+            host = to_host(payload, header.device, header.shape, header.element)
+            assert same(host, np.load(root / described["expected"]))
+            assert padding_is_zero(payload, host)
+            assert to_device(host, header.device).tobytes() == payload
+            checked.add(header.device.format)
+    assert checked == {"NC1HWC0", "FRACTAL_Z", "FRACTAL_NZ", "NDC1HWC0"}
