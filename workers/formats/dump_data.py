@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -107,6 +108,9 @@ _PLAIN = frozenset(
         *("RESERVED", "ALL", "NULL", "MAX"),
     ]
 )
+
+#: A dump has many files and few layouts.
+_convertible = lru_cache(maxsize=4096)(device_format.convertible)
 
 _Described: TypeAlias = OpInput | OpOutput
 _Item: TypeAlias = OpInput | OpOutput | OpBuffer | Workspace
@@ -403,7 +407,7 @@ def _host_shape(
         return host_shape, None, ""
     groups = _groups(item) if name.startswith("FRACTAL_Z") else 1
     layout = DeviceLayout(name, device_shape, groups)
-    if device_format.convertible(layout, host_shape, element):
+    if _convertible(layout, host_shape, element):
         return host_shape, layout, ""
     if host_shape == device_shape:
         return host_shape, None, ""
