@@ -45,6 +45,8 @@ MAX_ROWS = 1_000_000
 _MAX_PROBLEMS = 20
 #: A shape is shorter, in characters.
 _MAX_SHAPE_LENGTH = 1024
+#: And so are the names of types and formats.
+_MAX_WORD_LENGTH = 64
 
 _PLACE = {
     "op type": "op_type",
@@ -79,6 +81,7 @@ _NUMBERS = {
 }
 _DIGESTS = {"md5": "md5", "md5 value": "md5", "sha1": "sha1", "sha1 value": "sha1"}
 _DIGEST_LENGTH = {"md5": 32, "sha1": 40}
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 #: What stands for a number that there is not.
 _NO_NUMBER = frozenset(["", "-", "na", "null"])
 _DEVICE_COLUMNS = ("max value", "min value", "avg value", "l2norm value", "count")
@@ -193,7 +196,7 @@ def checksum(row: Row) -> str:
     """Return the digest of the tensor's bytes with its kind, `md5:...`; "" if there is none."""
     for name, text in row.columns.items():
         kind = _DIGESTS.get(name.casefold())
-        if kind and len(text) == _DIGEST_LENGTH[kind]:
+        if kind and len(text) == _DIGEST_LENGTH[kind] and set(text) <= _HEXADECIMAL:
             return f"{kind}:{text.lower()}"
     return ""
 
@@ -274,12 +277,12 @@ def _row(number: int, fields: list[str], header: _Header) -> Row:
     _check_numbers(header.numbers(fields))
     io = fields[at["io"]].lower()
     if io not in ("input", "output"):
-        raise _Malformed(f"neither input nor output: {io:.40}")
+        raise _Malformed(f"neither input nor output: {io[:40]!r}")
     return Row(
         number,
         io,
         _integer(fields[at["slot"]]),
-        fields[at["dtype"]],
+        _word(fields[at["dtype"]]),
         _shape(fields[at["shape"]]),
         dict(zip(header.names, header.texts(fields), strict=True)),
         fields[at["op_type"]] if "op_type" in at else "",
@@ -287,7 +290,7 @@ def _row(number: int, fields: list[str], header: _Header) -> Row:
         _identifier(fields[at["task"]]) if "task" in at else -1,
         _identifier(fields[at["stream"]]) if "stream" in at else -1,
         _integer(fields[at["timestamp"]]) if "timestamp" in at else -1,
-        fields[at["format"]] if "format" in at else "",
+        _word(fields[at["format"]]) if "format" in at else "",
         _integer(fields[at["nbytes"]]) if "nbytes" in at else -1,
     )
 
@@ -314,13 +317,20 @@ def _integer(text: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 10**18:
-        raise _Malformed(f"no whole number: {text:.40}")
+        raise _Malformed(f"no whole number: {text[:40]!r}")
     return number
 
 
 def _identifier(text: str) -> int:
     number = _integer(text)
     return -1 if number == _UNKNOWN_ID else number
+
+
+def _word(text: str) -> str:
+    # Unlike the names of operators, which are those of files, it never holds arbitrary bytes.
+    if not text.isascii() or len(text) > _MAX_WORD_LENGTH:
+        raise _Malformed(f"no type or format: {text[:40]!r}")
+    return text
 
 
 def _check_numbers(texts: tuple[str, ...]) -> None:
@@ -337,12 +347,12 @@ def _number(text: str) -> float:
     except ValueError:
         if text.strip().casefold() in _NO_NUMBER:
             return math.nan
-        raise _Malformed(f"no number: {text:.40}") from None
+        raise _Malformed(f"no number: {text[:40]!r}") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:
     if len(text) > _MAX_SHAPE_LENGTH:
-        raise _Malformed(f"no shape: {text:.40}...")
+        raise _Malformed(f"no shape: {text[:40]!r}")
     return _short_shape(text)
 
 
@@ -356,5 +366,5 @@ def _short_shape(text: str) -> tuple[int, ...]:
     else:
         parts = text.split("x")
     if not all(part.isdecimal() and len(part) <= 18 for part in parts):
-        raise _Malformed(f"no shape: {text:.40}")
+        raise _Malformed(f"no shape: {text[:40]!r}")
     return tuple(map(int, parts))

@@ -150,8 +150,8 @@ def test_msprobe_native_writes_shapes_without_quotes_in_its_md5_mode() -> None:
 
 
 def test_only_whole_digests_are_digests() -> None:
-    table = rows(f"{PLACE},MD5,Max Value", f'{ADD},"(3)",0cc175b9,1', f'{ADD},"(3)",,1')
-    assert [checksum(row) for row in table] == ["", ""]
+    table = rows(f"{PLACE},MD5,Max Value", *(f'{ADD},"(3)",{text},1' for text in ("0cc175b9", "", "x" * 32)))
+    assert [checksum(row) for row in table] == ["", "", ""]
 
 
 def test_a_row_that_is_still_being_written_is_unfinished_and_no_problem() -> None:
@@ -193,6 +193,13 @@ def test_a_malformed_row_is_named_and_the_rest_is_used(line: str) -> None:
     (problem,) = table.problems
     assert problem.startswith("line 3: ")
     assert len(problem) < 200
+
+
+def test_names_keep_their_bytes_and_nothing_else_may_hold_any() -> None:
+    row = ADD.encode().replace(b"Default", b"\xff\xfe") + b',"(3)",1\n'
+    table = parse(f"{PLACE},Max Value\n".encode() + row + row.replace(b"float32", b"\xff"))
+    assert [row.op_name.encode("utf-8", "surrogateescape") for row in table.rows] == [b"\xff\xfe_Add-op1"]
+    assert table.problems == (r"line 3: no type or format: '\udcff'",)
 
 
 def test_what_is_no_table_is_one_problem() -> None:
