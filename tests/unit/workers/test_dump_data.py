@@ -32,6 +32,7 @@ from tests.dump_data_writer import (
 from tests.samples import sample
 from workers.errors import UnreadableTensor
 from workers.formats import dump_data_pb2
+from workers.formats.device_format import to_host
 from workers.formats.dtypes import from_name, unpack
 from workers.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, MAX_PADDING_BYTES, read_headers
 from workers.formats.header import DeviceLayout, TensorHeader, Truncated
@@ -624,6 +625,9 @@ def test_samples_are_what_their_manifest_says() -> None:
                 continue
             expected = np.load(sample("cann-bin-synthetic") / described["expected"], allow_pickle=False)
             assert expected.shape == found.shape
-            if not moved:
-                values = unpack(payload_of(content, found), found.element, found.size).reshape(found.shape)
-                np.testing.assert_array_equal(values.astype(expected.dtype), expected)
+            payload = payload_of(content, found)
+            if found.device is None:
+                values = unpack(payload, found.element, found.size).reshape(found.shape)
+            else:
+                values = to_host(payload, found.device, found.shape, found.element)
+            np.testing.assert_array_equal(values.astype(expected.dtype), expected)
