@@ -4,7 +4,7 @@ Files spell a name with `_` for slash, dot, backslash and space; up to MindSpore
 which was then unique in a process. And the numbers at the end of names (`Cast-op3`) can differ: MindSpore
 numbers some operators anew after it has named them for the files. Those of one scope and type that are left
 over are then compared in two orders: that of their first file with that of execution, and that of their
-numbers. Either may be wrong (in a net of casts the new numbers follow the execution, the old ones the program;
+numbers. Either may be wrong (in a net of casts the new numbers follow execution, the old ones the program;
 and operators that do not wait for one another are written in any order). So an order that contradicts the
 types is dropped, and where two different ones remain, or none, an operator is matched only if no other has
 its types.
