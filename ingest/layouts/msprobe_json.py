@@ -16,7 +16,7 @@ Its statistics are torch's or MindSpore's (msProbe 26.2, `pytorch_processor.py` 
 - Of a tensor without axes `Norm` is the value with its sign.
 - They are rounded to the type of the tensor, or, of integers in MindSpore, to float32.
 - `md5` is a CRC-32 of the elements as they lie in memory, in 8 hexadecimal digits, or an XOR in 16. Of
-  bfloat16 it may be that of the same values as float32.
+  bfloat16 it may be that of the same values as float32; of what is changed in place, that of a moment later.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}
 _MAX_NDIM = 64
 #: How deep the elements of a call may be nested; msProbe's own limit is 400.
 _MAX_DEPTH = 400
-#: Significant decimal digits of the types with fewer than float32 has.
+#: Significant decimal digits of sums in the types that have few. Numbers are printed in full, so of all
+#: others it is the nine that float32 needs.
 _DIGITS = {"bfloat16": 2, "float16": 3, "half": 3}
-_DEFAULT_DIGITS = 6
+_DEFAULT_DIGITS = 9
 _CHECKSUMS = (
     ("crc32", re.compile(r"([0-9a-f]{8})")),
     ("xor64", re.compile(r"0x([0-9a-f]{16})")),
