@@ -105,7 +105,7 @@ def test_types_are_read_by_slot() -> None:
 
 
 def test_a_stack_does_not_reach_into_the_next_node() -> None:
-    text = f"{_RELU}{_NEW_NAME}  %2(x) = Load(%1)\n      # Scope: (Default)\n{_NEW_STACK}}}\n# In file a.py:1/b/\n"
+    text = f"{_RELU}{_NEW_NAME}  %2(x) = Load(%1)\n# Scope: (Default)\n{_NEW_STACK}}}\n# In file a.py:1/b/\n"
     assert parse_ir([_ir(text)]).ops[_NAME].stack == ()
 
 
