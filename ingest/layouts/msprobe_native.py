@@ -1,0 +1,124 @@
+"""Family F: msProbe's native dumps, of MindSpore with the graph engine (O2).
+
+    rank_{rank}/{time}/step_{step}/
+        {CANN name}.{input|output}.{slot}.{format}.{TYPE}.npy
+        {CANN name}.{input|output}.{slot}.{format}.{TYPE}
+        statistic.csv  mapping.csv  Opdebug....output.{slot}.json
+
+`TYPE` is the one the tensor had: BF16 is written as float32, and INT4 as int8. Without `.npy` the file holds
+nothing but elements: of a type that npy lacks, or because it was asked for so. Then the shape is not
+recorded, and the elements may be in the layout of the device although the format is that of the host; such a
+file is taken as one axis. Too long a name is replaced by 32 random digits, and its last extension.
+(msProbe in the repository mstt, `ccsrc/core/AclDumpDataProcessor.cpp`.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, Reported
+from ingest.layouts.bin_names import parse_bin_name
+from ingest.layouts.long_names import LongNames
+from ingest.layouts.pattern import Pattern, parse
+from ingest.layouts.reports import STATISTIC_CSV, read_reports
+from workers.formats.header import Container
+from workers.model import SourceFile, TensorName
+
+_NAME = re.compile(
+    r"(?P<bin>.+)\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)\.(?P<type>[A-Z][A-Z0-9_]*)(?P<npy>\.npy)?",
+    re.DOTALL,
+)
+_LONG_NAME = re.compile(r"(?P<number>\d{32})(?:\.(?P<extension>\w+))?")
+#: Element types that may be alone in a file; the others are kept as bytes.
+_TYPES = {
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "BF16": "bfloat16",
+    "FLOAT8_E8M0": "float8_e8m0fnu",
+    "FLOAT4_E2M1": "float4_e2m1fn",
+    **{
+        name: name.lower()
+        for name in (
+            *("BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "FLOAT16"),
+            *("COMPLEX32", "COMPLEX64", "COMPLEX128", "INT2", "INT4", "UINT1", "UINT2"),
+            *("FLOAT8_E5M2", "FLOAT8_E4M3FN", "HIFLOAT8", "FLOAT6_E3M2", "FLOAT6_E2M3", "FLOAT4_E1M2"),
+        )
+    },
+}
+_BYTES = "|V1"
+
+
+class MsProbeNative:
+    """The tree of msProbe's native dumps."""
+
+    name = "msprobe_native"
+    patterns: Sequence[Pattern] = (parse("rank_{rank}/{time}!/step_{step}"),)
+    transient: Sequence[Pattern] = ()
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Tell what the files of one step are; see `Layout.describe`."""
+        names = LongNames(read)
+        named: dict[str, Named] = {}
+        reported: list[Reported] = []
+        problems: list[Problem] = []
+        unfinished = ""
+        for file in files:
+            file_name = file.path.rpartition("/")[2]
+            if file_name == STATISTIC_CSV:
+                reports = read_reports(file.path, read, TensorName())
+                reported += reports.reported
+                problems += reports.problems
+                if reports.unfinished:
+                    unfinished = unfinished or file.path
+            elif (found := _named(file.path, file_name, names)) is not None:
+                named[file.path] = found
+        return Description(named, reported, problems, unfinished)
+
+
+def parse_tensor_name(file_name: str) -> Named | None:
+    """Return what the name of a file tells; None if it is not that of a tensor.
+
+    >>> parse_tensor_name("Add.Add_1.2.7.1722484800151657.output.0.ND.FLOAT").dtype
+    'float32'
+    """
+    found = _NAME.fullmatch(file_name)
+    name = None if found is None else parse_bin_name(found["bin"])
+    if found is None or name is None:
+        return None
+    name = replace(
+        name,
+        io=found["io"],
+        slot=int(found["slot"]),
+        format=found["format"],
+        declared_dtype=found["type"],
+    )
+    if found["npy"]:
+        return Named(name, Container.NPY)
+    return Named(name, Container.RAW, dtype=_TYPES.get(found["type"], _BYTES))
+
+
+def _named(path: str, file_name: str, names: LongNames) -> Named | None:
+    if (found := parse_tensor_name(file_name)) is not None:
+        return found
+    if (name := parse_bin_name(file_name)) is not None:
+        return Named(name, Container.DUMP_DATA)  # from CANN, past msProbe
+    if (long := _LONG_NAME.fullmatch(file_name)) is not None:
+        return _long_named(path, long["number"], long["extension"] or "", names)
+    # Also what somebody else put there, as npy.
+    return Named(None, Container.NPY) if file_name.endswith(".npy") else None
+
+
+def _long_named(path: str, number: str, extension: str, names: LongNames) -> Named | None:
+    if extension in ("csv", "json"):
+        return None
+    real, settled = names.real_name(path)
+    # Without its row, the number is its name; the extension of a file of elements is their type.
+    if extension == "npy":
+        alone = Named(TensorName(op_name=number), Container.NPY)
+    else:
+        name = TensorName(op_name=number, declared_dtype=extension)
+        alone = Named(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
+    named = parse_tensor_name(real) if real else None
+    return replace(named if named and named.container is alone.container else alone, settled=settled)
