@@ -57,10 +57,10 @@ def plans(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> 
     """List, inspect and plan every step of a dump."""
     found = find_dump(dump)
     scan = stages.time("list", lambda: found.scan({}))
-    origin = Origin(found.layout, "localhost", str(found.root))
 
     def plan(listing: Listing) -> StepPlan:
-        inspected = stages.time("inspect", lambda: inspect(found.root, listing, found.names(listing)))
+        origin = Origin(listing.layout, "localhost", str(found.root), listing.rank_from)
+        inspected = stages.time("inspect", lambda: inspect(found.root, listing, found.describe(listing)))
         return stages.time("plan", lambda: plan_step(inspected, origin, resolve(str(store)), grid or Grid()))
 
     return [plan(listing) for listing in scan.listings]
@@ -123,5 +123,7 @@ def _distinct(plan: StepPlan, segment: Segment, entries: dict[int, Entry]) -> li
 def _read(plan: StepPlan, entry: Entry) -> memoryview:
     buffer = _BUFFER if entry.nbytes <= len(_BUFFER) else memoryview(bytearray(entry.nbytes))
     with OpenFile(Path(plan.origin.root), entry.source, str(plan.key)) as file:
-        pieces = list(file.pieces(buffer, entry.header.raw if entry.header else b""))
+        pieces = list(
+            file.pieces(buffer, entry.offset, entry.nbytes, entry.header.lead if entry.header else b"")
+        )
     return pieces[0] if pieces else buffer[:0]

@@ -72,7 +72,8 @@ def _dump(directory: Path) -> str:
     steps = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
-    return f"{dump.layout} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
+    return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
 
 
 def _store(settings: Settings, directory: Path | None) -> str:

@@ -56,8 +56,7 @@ class Committed:
             DamagedStore: the index of the commit cannot be read.
         """
         table = Step(self.objects, found).tables
-        headers = (len(header) for header in table.label("header"))
-        sizes = (int(nbytes) + header for nbytes, header in zip(table.number("nbytes"), headers, strict=True))
-        committed = set(zip(table.label("source"), sizes, table.number("mtime_ns").tolist(), strict=True))
+        sizes, times = table.number("source_size").tolist(), table.number("mtime_ns").tolist()
+        committed = set(zip(table.label("source"), sizes, times, strict=True))
         now = {(paths.to_text(file.path), file.size, file.mtime_ns) for file in files}
         return len(committed) - len(now) if now < committed else 0

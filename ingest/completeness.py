@@ -15,14 +15,20 @@ from pathlib import Path
 
 import xxhash
 
-from ingest.layouts.base import Listing, Problem
+from ingest.layouts.base import Description, Listing, Named, Problem
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
-from workers.formats import npy
-from workers.model import SourceFile, StepKey, TensorName
+from workers.formats import dump_data, npy, overflow, pt, raw
+from workers.formats.header import Container, ReadAt, TensorHeader, Truncated
+from workers.formats.overflow import OverflowRecord
+from workers.model import SourceFile, StepKey
 from workers.source import OpenFile
 
 #: Bytes read of each file before it is planned: its header, and enough payload to tell most copies apart.
 HEAD_BYTES = 4096
+#: The operator type in the names of overflow records.
+OVERFLOW_OP_TYPE = "Opdebug"
+#: Payload bytes that are compared before. With an npy header before them, they are in the head.
+_SAMPLE_BYTES = 3072
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +43,17 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What the first bytes of one tensor file say."""
+    """What the content of one file says, as far as it was read."""
 
-    header: npy.NpyHeader | None
-    sample: int = 0
-    """Hash of the first payload bytes: equal for copies."""
+    headers: tuple[TensorHeader, ...] = ()
+    samples: tuple[int, ...] = ()
+    """Hash of the first payload bytes of each tensor: equal for copies."""
     problem: str = ""
     may_grow: bool = False
     """The file is short, and may just not be written to its end."""
     readable: bool = True
     """Whether the disk gives its bytes."""
+    overflow: OverflowRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +61,9 @@ class Inspected:
     """A listing with what is known of the content of its files."""
 
     listing: Listing
-    names: Mapping[str, TensorName | None]
+    description: Description
     inspections: Mapping[str, Inspection]
-    """Of the tensor files, by path."""
+    """Of the files that hold tensors or overflow records, by path."""
     denied: tuple[Problem, ...] = ()
     """Files that may not be read."""
 
@@ -71,21 +78,21 @@ class Inspected:
         for path, inspection in self.inspections.items():
             if inspection.may_grow:
                 return path
-            name = self.names[path]
-            if name is not None and not name.op_type:
+        for path, named in self.description.named.items():
+            if not named.settled:
                 return path  # its row of mapping.csv is missing
-        return ""
+        return self.description.unfinished
 
 
 def inspect(
-    root: Path, listing: Listing, names: Mapping[str, TensorName | None], unreadable: Collection[str] = ()
+    root: Path, listing: Listing, description: Description, unreadable: Collection[str] = ()
 ) -> Inspected:
     """Read the first bytes of every tensor file of a listing.
 
     Args:
         root: the dump.
         listing: the step.
-        names: from `Dump.names`.
+        description: from `Dump.describe`.
         unreadable: files that are known not to be readable to their end.
 
     Raises:
@@ -96,40 +103,74 @@ def inspect(
     where = str(listing.key)
     for file in listing.files:
         if file.path in unreadable:
-            inspections[file.path] = Inspection(
-                None, problem="cannot be read: input/output error", readable=False
-            )
-        if file.path not in names or file.path in unreadable:
+            inspections[file.path] = Inspection(problem="cannot be read: input/output error", readable=False)
+            continue
+        named = description.named.get(file.path)
+        if named is None and not _may_be_overflow_json(file):
             continue
         try:
-            inspections[file.path] = _inspect(root, file, where)
+            with OpenFile(root, file, where) as opened:
+                if named is not None:
+                    inspections[file.path] = _inspect(opened, file, named)
+                else:
+                    record = overflow.parse_json(opened.read_at(0, file.size))
+                    inspections[file.path] = Inspection(overflow=record)
         except AccessDenied as exc:
             denied.append(Problem(file.path, "permission denied", exc.hint, denied=True))
         except SourceChanged:
             raise
+        except UnreadableTensor:
+            continue  # called like an overflow record, and none: kept as a file
         except OSError as exc:
             if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
                 raise SourceChanged(f"{file.path} cannot be read just now: {exc.strerror}") from exc
-            inspections[file.path] = Inspection(
-                None, problem=f"cannot be read: {exc.strerror}", readable=False
-            )
-    return Inspected(listing, names, inspections, tuple(denied))
+            inspections[file.path] = Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
+    return Inspected(listing, description, inspections, tuple(denied))
 
 
-def _inspect(root: Path, file: SourceFile, where: str) -> Inspection:
-    with OpenFile(root, file, where) as opened:
-        head = opened.head(HEAD_BYTES)
-        try:
-            length = npy.header_length(head)
-            if length > len(head) < file.size:
-                head = opened.head(length)
-            header = npy.parse_header(head, file_size=file.size)
-        except npy.Truncated as exc:
-            # A read-only file was closed by its writer: what is missing was lost (full disk).
-            return Inspection(None, problem=exc.message, may_grow=file.writable)
-        except UnreadableTensor as exc:
-            return Inspection(None, problem=exc.message)
-    return Inspection(header, xxhash.xxh3_64_intdigest(head[length:]))
+def _inspect(opened: OpenFile, file: SourceFile, named: Named) -> Inspection:
+    head = opened.read_at(0, HEAD_BYTES)
+
+    def read(offset: int, nbytes: int) -> bytes:
+        if offset + nbytes <= len(head) or len(head) == file.size:
+            return head[offset : offset + nbytes]
+        return opened.read_at(offset, nbytes)
+
+    try:
+        headers = _headers(named, read, file.size)
+        samples = tuple(
+            xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
+            for header in headers
+        )
+        record = None
+        if named.name is not None and named.name.op_type == OVERFLOW_OP_TYPE and headers:
+            payload = read(headers[0].offset, min(headers[0].nbytes, overflow.MAX_RECORD_BYTES))
+            record = overflow.parse(payload)
+    except Truncated as exc:
+        # A read-only file was closed by its writer: what is missing was lost (full disk).
+        return Inspection(problem=exc.message, may_grow=file.writable)
+    except UnreadableTensor as exc:
+        return Inspection(problem=exc.message)
+    return Inspection(headers, samples, overflow=record)
+
+
+def _may_be_overflow_json(file: SourceFile) -> bool:
+    name = file.path.rpartition("/")[2]
+    is_called_so = name.startswith(f"{OVERFLOW_OP_TYPE}.") and name.endswith(".json")
+    return is_called_so and file.size <= overflow.MAX_RECORD_BYTES
+
+
+def _headers(named: Named, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
+    if named.container is Container.RAW:
+        return (raw.header(named.dtype, named.shape, file_size),)
+    return _FORMATS[named.container](read, file_size)
+
+
+_FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] = {
+    Container.NPY: npy.read_headers,
+    Container.DUMP_DATA: dump_data.read_headers,
+    Container.PT: pt.read_headers,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,11 @@ class ServiceLog:
         match happening:
             case StepCommitted(summary=s, seconds=seconds):
                 self._last_trouble = ""
-                tell = self._log.warning if s.anomalous_tensors or s.status != "complete" else self._log.info
+                tell = (
+                    self._log.warning
+                    if s.anomalous_tensors or s.overflows or s.status != "complete"
+                    else self._log.info
+                )
                 tell(
                     "step_committed",
                     rank=s.key.rank,
@@ -73,6 +77,7 @@ class ServiceLog:
                     tensors=s.tensors,
                     files=s.files,
                     quarantined=s.quarantined,
+                    overflows=s.overflows,
                     source_bytes=s.raw_bytes,
                     stored_bytes=s.stored_bytes,
                     nan_count=s.nan_count,

@@ -1,6 +1,6 @@
 """What the watcher tells Prometheus. Subscribes to what happens in the service.
 
-Bound of series: seven gauges and six counters per rank of this host, and a constant.
+Bound of series: seven gauges and seven counters per rank of this host, and a constant.
 """
 
 from __future__ import annotations
@@ -76,6 +76,17 @@ class WatcherMetrics:
         )
         self._quarantined = Counter(
             "dump_ingest_watcher_quarantined_files", "Files committed as quarantined.", registry=registry
+        )
+        self._overflows = Counter(
+            "dump_ingest_overflow_records",
+            "Overflow records of the hardware in committed steps.",
+            ["rank"],
+            registry=registry,
+        )
+        self._disagreements = Counter(
+            "dump_ingest_watcher_statistics_disagreements",
+            "Tensors whose statistics, as the dump gives them, differ from the computed ones.",
+            registry=registry,
         )
         self._raw = Counter(
             "dump_ingest_watcher_committed_source_bytes", "Source bytes committed.", registry=registry
@@ -154,6 +165,8 @@ class WatcherMetrics:
         self._know(rank)
         self._commits.labels(status=summary.status).inc()
         self._quarantined.inc(summary.quarantined)
+        self._overflows.labels(rank=rank).inc(summary.overflows)
+        self._disagreements.inc(summary.disagreements)
         self._raw.inc(summary.raw_bytes)
         self._stored.inc(summary.stored_bytes)
         self._seconds.observe(seconds)
@@ -176,6 +189,7 @@ class WatcherMetrics:
         for kind in _KINDS:
             self._elements.labels(rank=rank, kind=kind)
             self._tensors.labels(rank=rank, kind=kind)
+        self._overflows.labels(rank=rank)
         self._gauges["oldest_pending_timestamp_seconds"].labels(rank=rank).set_function(
             lambda: self._oldest.get(rank) or self._clock()
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ingest.completeness import Inspected
+from ingest.index import Row, plan_rows
 from workers.model import (
     CONVERTER_VERSION,
     ArraySpec,
@@ -26,7 +27,6 @@ from workers.model import (
     SourceFile,
     StepPlan,
     StoreAddress,
-    TensorName,
 )
 
 
@@ -47,7 +47,8 @@ def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid, unreadable
 def plan_step(inspected: Inspected, origin: Origin, store: StoreAddress, grid: Grid) -> StepPlan:
     """Plan the conversion of one step. The same listing gives the same plan, everywhere."""
     listing = inspected.listing
-    entries = _entries(inspected)
+    rows = plan_rows(inspected)
+    entries = tuple(row.entry for row in rows)
     arrays = _arrays(entries, grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable)
     jobs = tuple(
@@ -59,30 +60,21 @@ def plan_step(inspected: Inspected, origin: Origin, store: StoreAddress, grid: G
             store=store,
             segments=segments,
             entries={row: entries[row] for segment in segments for row in segment.rows},
+            keep_device_layout=grid.keep_device_layout,
         )
-        for number, segments in enumerate(_segments(inspected, entries, arrays, grid))
+        for number, segments in enumerate(_segments(rows, arrays, grid))
     )
-    problems = tuple(str(problem) for problem in listing.problems)
-    return StepPlan(listing.key, name, origin, store, entries, tuple(arrays.values()), jobs, problems)
-
-
-def _entries(inspected: Inspected) -> tuple[Entry, ...]:
-    entries = [_entry(inspected, file) for file in inspected.listing.files]
-    # In order of execution, as far as the writer's clock tells; what has no time comes first.
-    return tuple(sorted(entries, key=lambda entry: (entry.name.timestamp, entry.source.path)))
-
-
-def _entry(inspected: Inspected, file: SourceFile) -> Entry:
-    inspection = inspected.inspections.get(file.path)
-    if inspection is None:
-        return Entry(file, Kind.FILE, TensorName())
-    name = inspected.names.get(file.path, TensorName())
-    if name is None:
-        return Entry(file, Kind.FILE, TensorName(), problem="its name is not understood; kept as a file")
-    if inspection.header is None:
-        readable = inspection.readable
-        return Entry(file, Kind.QUARANTINED, name, problem=inspection.problem, readable=readable)
-    return Entry(file, Kind.TENSOR, name, inspection.header)
+    return StepPlan(
+        key=listing.key,
+        fingerprint=name,
+        origin=origin,
+        store=store,
+        entries=entries,
+        arrays=tuple(arrays.values()),
+        jobs=jobs,
+        problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
+        reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
+    )
 
 
 def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
@@ -90,8 +82,9 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
     nbytes: dict[str, int] = {}
     like: dict[str, Entry] = {}
     for entry in entries:
-        nbytes[entry.array] = nbytes.get(entry.array, 0) + entry.nbytes
-        like.setdefault(entry.array, entry)
+        if entry.kind is not Kind.STATISTICS:
+            nbytes[entry.array] = nbytes.get(entry.array, 0) + entry.nbytes
+            like.setdefault(entry.array, entry)
     specs = {}
     for path in sorted(nbytes):
         header = like[path].header
@@ -120,37 +113,35 @@ class _Group:
     nbytes: int
 
 
-def _segments(
-    inspected: Inspected, entries: Sequence[Entry], arrays: dict[str, ArraySpec], grid: Grid
-) -> list[tuple[Segment, ...]]:
+def _segments(rows: Sequence[Row], arrays: dict[str, ArraySpec], grid: Grid) -> list[tuple[Segment, ...]]:
     """Return the segments of each job."""
     next_shard = dict.fromkeys(arrays, 0)
     jobs = []
-    for groups in _packed(_groups(inspected, entries), grid.job_nbytes):
-        rows: dict[str, list[int]] = {}
+    for groups in _packed(_groups(rows), grid.job_nbytes):
+        members: dict[str, list[int]] = {}
         for group in groups:
-            rows.setdefault(group.array, []).extend(group.rows)
+            members.setdefault(group.array, []).extend(group.rows)
         segments = []
-        for path in sorted(rows):
-            in_order = tuple(sorted(rows[path]))
+        for path in sorted(members):
+            in_order = tuple(sorted(members[path]))
             segments.append(Segment(arrays[path], next_shard[path], in_order))
             # As if there were no copies; shards that turn out not to be needed are never written.
-            next_shard[path] += arrays[path].shards_for(sum(entries[row].nbytes for row in in_order))
+            next_shard[path] += arrays[path].shards_for(sum(rows[row].entry.nbytes for row in in_order))
         jobs.append(tuple(segments))
     return jobs
 
 
-def _groups(inspected: Inspected, entries: Sequence[Entry]) -> list[_Group]:
+def _groups(rows: Sequence[Row]) -> list[_Group]:
     groups: dict[tuple[str, int, int], _Group] = {}
-    for row, entry in enumerate(entries):
-        if not entry.readable:
+    for number, row in enumerate(rows):
+        entry = row.entry
+        if not entry.readable or entry.kind is Kind.STATISTICS:
             continue
-        inspection = inspected.inspections.get(entry.source.path)
         # What is no tensor is not looked into, so it has no possible copies.
-        sample = inspection.sample if inspection else -row
+        sample = -number if row.sample is None else row.sample
         group = groups.setdefault((entry.array, entry.nbytes, sample), _Group(entry.array, [], 0))
-        group.rows.append(row)
-        group.nbytes += entry.source.size
+        group.rows.append(number)
+        group.nbytes += entry.read_nbytes
     return list(groups.values())
 
 

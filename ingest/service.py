@@ -241,8 +241,9 @@ class Service:
         )
 
     def _offer(self, inspected: Inspected) -> None:
-        dump = self.watcher.dump
-        origin = Origin(dump.layout, socket.gethostname(), str(dump.root))
+        listing = inspected.listing
+        root = str(self.watcher.dump.root)
+        origin = Origin(listing.layout, socket.gethostname(), root, listing.rank_from)
         plan = plan_step(inspected, origin, self.store, self.watcher.grid)
         try:
             if not self._prepared:

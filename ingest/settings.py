@@ -53,6 +53,10 @@ class Settings(BaseSettings):
     """The same for a step after which a later one has begun."""
     order: Literal["oldest", "newest"] = "oldest"
     """Which steps of a backlog come first."""
+    rank_map: dict[int, int] = Field(default_factory=dict)
+    """Ranks of device ids (0=8,1=9), for dumps whose paths name only the device."""
+    keep_device_layout: bool = False
+    """Whether tensors stay in the layout of the accelerator. Part of every fingerprint."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
     inflight_size: ByteSize = Field(default=ByteSize(1024 * _MIB), gt=0)
@@ -78,6 +82,28 @@ class Settings(BaseSettings):
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names none
+
+    @field_validator("rank_map", mode="before")
+    @classmethod
+    def _device_and_rank(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+            if not all(d.strip().isdecimal() and r.strip().isdecimal() for d, _, r in pairs):
+                message = "must be device=rank pairs, such as 0=8,1=9"
+                raise ValueError(message)
+            value = {device.strip(): rank.strip() for device, _, rank in pairs}
+        return value
+
+    @field_validator("rank_map")
+    @classmethod
+    def _one_device_each(cls, value: dict[int, int]) -> dict[int, int]:
+        if len(set(value.values())) < len(value):
+            message = "gives one rank to two devices"
+            raise ValueError(message)
+        if any(number < 0 for pair in value.items() for number in pair):
+            message = "must be numbers from 0"
+            raise ValueError(message)
+        return value
 
     @field_validator("metrics")
     @classmethod

@@ -66,7 +66,7 @@ class Watcher:
             present.items(), key=lambda item: item[0].order, reverse=self.order == "newest"
         ):
             quiet_for_s = self.clock.quiet_for(listing)
-            if is_committed(key, fingerprint(listing.files, self.dump.layout, self.grid)):
+            if is_committed(key, fingerprint(listing.files, listing.layout, self.grid)):
                 self._known[key] = listing
                 self._inspected.pop(key, None)
             else:
@@ -112,7 +112,7 @@ class Watcher:
                 inspected = inspect(
                     self.dump.root,
                     listing,
-                    self.dump.names(listing),
+                    self.dump.describe(listing),
                     self.unreadable.get(listing.key, ()),
                 )
             except SourceChanged as exc:

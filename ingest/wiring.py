@@ -24,7 +24,12 @@ from workers.store.objects import open_objects, resolve
 
 def grid_of(settings: Settings) -> Grid:
     """Return how payloads are cut."""
-    return Grid(int(settings.chunk_size), int(settings.shard_size), int(settings.job_size))
+    return Grid(
+        int(settings.chunk_size),
+        int(settings.shard_size),
+        int(settings.job_size),
+        settings.keep_device_layout,
+    )
 
 
 def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
@@ -90,7 +95,7 @@ def ingest_dump(
     usual `if __name__ == "__main__":`.
 
     Args:
-        dump: the directory that holds `rank_0`, `rank_1`, ..., or one of these.
+        dump: the directory that holds `rank_0`, `rank_1`, ..., or one of these; of any known layout.
         store: a directory or any fsspec URL.
         settings: everything else; default: as the environment says, and `quiet_s` = 2.
         stop: ends the work early when set; what is committed stays.
@@ -105,6 +110,7 @@ def ingest_dump(
         ClusterError: there are no workers.
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
-    with open_service(find_dump(Path(dump)), chosen.model_copy(update={"store": str(store)})) as service:
+    found = find_dump(Path(dump), rank_map=chosen.rank_map)
+    with open_service(found, chosen.model_copy(update={"store": str(store)})) as service:
         service.observers += observers
         return service.ingest(stop or threading.Event())

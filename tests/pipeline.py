@@ -24,10 +24,15 @@ def plan_all(dump: Path, store: Path | str, grid: Grid | None = None) -> list[St
     """Plan every step of a dump as if it were complete."""
     found = find_dump(dump)
     address = resolve(str(store))
-    origin = Origin(found.layout, "test-host", str(found.root))
     return [
-        plan_step(inspect(found.root, listing, found.names(listing)), origin, address, grid or Grid())
+        plan_step(
+            inspect(found.root, listing, found.describe(listing)),
+            Origin(listing.layout, "test-host", str(found.root), listing.rank_from),
+            address,
+            grid or Grid(),
+        )
         for listing in found.scan({}).listings
+        if listing.files
     ]
 
 

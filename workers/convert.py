@@ -9,14 +9,19 @@ from __future__ import annotations
 import errno
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from workers import events, statistics
 from workers.digest import new_digest
 from workers.errors import UnreadableFile
-from workers.model import MIB, Entry, Receipt, Segment, ShardJob
+from workers.formats import device_format
+from workers.formats.dtypes import unpack
+from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
 from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
 from workers.store import tables
@@ -25,13 +30,17 @@ from workers.store.shards import ShardPacker
 
 #: Files are read in pieces of this many bytes; most are one piece.
 PIECE_BYTES = 16 * MIB
+#: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
+#: stays in device layout; it is converted when it is read.
+MAX_CONVERTED_BYTES = 256 * MIB
 
 
 def convert(job: ShardJob) -> Receipt:
     """Read the files of a job once; write whole shards; report digests, statistics and places.
 
     Payloads of equal type and digest are stored once. Memory: one piece, one inner chunk and one encoded
-    shard (about 150 MiB with the default grid), whatever the size of the tensors.
+    shard (about 150 MiB with the default grid), whatever the size of the tensors; and for a tensor in device
+    layout of up to `MAX_CONVERTED_BYTES` twice its size.
 
     Raises:
         SourceChanged: a file is not what the plan saw. Nothing refers to what was written so far.
@@ -66,6 +75,8 @@ class _Conversion:
         self._offsets = np.full(n, -1, np.int64)
         self._digests = tables.empty_digests(n)
         self._statistics = tables.empty_statistics(n)
+        self._nbytes = np.array([entry.nbytes for entry in job.entries.values()], np.int64)
+        self._in_device_layout = np.zeros(n, np.bool_)
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
@@ -81,16 +92,20 @@ class _Conversion:
             self._stored[key] = len(data)
 
         packer = ShardPacker(spec, segment.first_shard, emit)
-        # By type: equal bytes of other types, which share the array `bytes`, have other statistics.
-        seen: dict[str, dict[bytes, int]] = {}
+        # Equal bytes of other types, which share the array `bytes`, have other statistics.
+        seen: dict[object, dict[bytes, int]] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
         root, where = Path(self._job.root), str(self._job.key)
         for row in segment.rows:
             entry = self._job.entries[row]
             try:
                 with OpenFile(root, entry.source, where) as file:
-                    alike = seen.setdefault(entry.header.element.name if entry.header else "", {})
-                    self._take(row, entry, file, packer, alike, unique=sizes[entry.nbytes] == 1)
+                    self._bytes_read += entry.nbytes
+                    if _to_convert(entry):
+                        self._take_from_device(row, entry, file, packer, seen)
+                    else:
+                        alike = seen.setdefault(_meaning(entry), {})
+                        self._take(row, entry, file, packer, alike, unique=sizes[entry.nbytes] == 1)
                     file.check_unchanged()
             except OSError as exc:
                 if exc.errno != errno.EIO:
@@ -110,14 +125,13 @@ class _Conversion:
         *,
         unique: bool,
     ) -> None:
-        header = entry.header.raw if entry.header else b""
         summary = _Summary(entry)
         running = new_digest()
         start = packer.position
         in_one_piece = entry.nbytes <= len(self._buffer)
         # A tensor of many pieces that may be a copy is read twice: only the digest of the whole tells.
         digest_first = not in_one_piece and not unique
-        for piece in file.pieces(self._buffer, header):
+        for piece in self._pieces(entry, file):
             running.update(piece)
             if digest_first or (in_one_piece and running.digest() in seen):
                 continue
@@ -125,11 +139,61 @@ class _Conversion:
             packer.append(piece)
         digest = running.digest()
         if digest_first and digest not in seen:
-            for piece in file.pieces(self._buffer, header):
+            for piece in self._pieces(entry, file):
                 summary.update(piece)
                 packer.append(piece)
-        self._bytes_read += entry.source.size
         place = self._place[row]
+        self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
+        self._note(place, entry, digest, seen, start=start, summary=summary)
+
+    def _take_from_device(
+        self,
+        row: int,
+        entry: Entry,
+        file: OpenFile,
+        packer: ShardPacker,
+        seen: dict[object, dict[bytes, int]],
+    ) -> None:
+        """Take a tensor in device layout: in the order of its axes, if not one bit is lost by that."""
+        header = entry.header
+        assert header is not None and header.device is not None  # noqa: S101, PT018 (for mypy)
+        payload = np.empty(entry.nbytes, np.uint8)
+        at = 0
+        for piece in self._pieces(entry, file):
+            payload[at : at + len(piece)] = piece
+            at += len(piece)
+        host = device_format.to_host(payload, header.device, header.shape, header.element)
+        reversible = device_format.padding_is_zero(payload, host)
+        stored = payload if self._job.keep_device_layout or not reversible else host
+        stored_bytes = stored.reshape(-1).view(np.uint8).data
+        running = new_digest()
+        running.update(stored_bytes)
+        digest = running.digest()
+        place = self._place[row]
+        self._in_device_layout[place] = stored is payload
+        self._nbytes[place] = stored.nbytes
+        alike = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
+        summary = _Summary(entry)
+        start = packer.position
+        if digest not in alike:
+            summary.update_host(host)
+            packer.append(stored_bytes)
+        self._note(place, entry, digest, alike, start=start, summary=summary)
+
+    def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
+        lead = entry.header.lead if entry.header else b""
+        return file.pieces(self._buffer, entry.offset, entry.nbytes, lead)
+
+    def _note(
+        self,
+        place: int,
+        entry: Entry,
+        digest: bytes,
+        seen: dict[bytes, int],
+        *,
+        start: int,
+        summary: _Summary,
+    ) -> None:
         self._digests[place] = np.frombuffer(digest, np.uint8)
         if digest in seen:
             twin = seen[digest]
@@ -151,6 +215,8 @@ class _Conversion:
             offsets=self._offsets,
             digests=self._digests,
             statistics=self._statistics,
+            nbytes=self._nbytes,
+            in_device_layout=self._in_device_layout,
             ends=self._ends,
             stored=self._stored,
             bytes_read=self._bytes_read,
@@ -160,17 +226,46 @@ class _Conversion:
         )
 
 
+def _to_convert(entry: Entry) -> bool:
+    header = entry.header
+    return header is not None and header.device is not None and header.nbytes <= MAX_CONVERTED_BYTES
+
+
+def _meaning(entry: Entry) -> object:
+    """Return what, beside its bytes, the statistics of an entry follow from."""
+    header = entry.header
+    if header is None:
+        return ""
+    return (header.element.name, header.device, header.shape) if header.device else header.element.name
+
+
 class _Summary:
     """The running statistics of an entry, where it is a tensor of numbers."""
 
     def __init__(self, entry: Entry) -> None:
-        self._dtype = entry.header.element.to_numpy() if entry.header else None
-        countable = self._dtype is not None and has_statistics(self._dtype)
+        header = entry.header
+        self._header = header
+        # In device layout there is padding, which is no element.
+        countable = (
+            entry.kind is Kind.TENSOR
+            and header is not None
+            and has_statistics(header.element)
+            and (header.device is None or _to_convert(entry))
+        )
         self._running = RunningStatistics() if countable else None
+        self._left = header.size if header else 0
 
     def update(self, piece: memoryview) -> None:
+        """Take in a piece of the payload."""
+        if self._running is not None and self._header is not None:
+            values = unpack(piece, self._header.element, self._left)
+            self._left -= values.size
+            self._running.update(values)
+
+    def update_host(self, values: npt.NDArray[Any]) -> None:
+        """Take in a whole tensor."""
         if self._running is not None:
-            self._running.update(np.frombuffer(piece, self._dtype))
+            self._running.update(values.reshape(-1))
 
     def row(self) -> tuple[float, ...]:
         return (self._running.result() if self._running else statistics.UNKNOWN).as_row()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.formats.npy import NpyHeader
+from workers.formats.header import TensorHeader
+from workers.statistics import UNKNOWN, Statistics
 
 #: Raised whenever the same source would be stored differently; part of every fingerprint.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 
 MIB = 1024 * 1024
 
@@ -68,6 +70,10 @@ class Kind(StrEnum):
     """What a row of the index is."""
 
     TENSOR = "tensor"
+    STATISTICS = "statistics"
+    """A tensor of which only statistics were dumped: they stand in a table that is kept as a file."""
+    OVERFLOW = "overflow"
+    """What the hardware wrote down about an operator that overflowed."""
     FILE = "file"
     """Kept as it is: IR, execution order, CSV, JSON, anything with an unknown name."""
     QUARANTINED = "quarantined"
@@ -92,35 +98,70 @@ class TensorName(_Positional):
     """Microseconds since the epoch, by the writer's clock."""
     format: str = ""
     declared_dtype: str = ""
-    """The type before the writer converted it, as the file name spells it."""
+    """The type before the writer converted it, as the dump spells it."""
+    full_name: str = ""
+    """The name of the operator as the framework spells it, where the dump says so."""
+    sequence: int = -1
+    """Its place in the list that the dump itself keeps, where no time is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported(_Positional):
+    """Statistics of one tensor as the dump system wrote them down."""
+
+    source: str
+    """The file that says so."""
+    name: TensorName
+    dtype: str
+    """As the file spells it."""
+    shape: tuple[int, ...]
+    statistics: Statistics = UNKNOWN
+    """NaN in each field that the file does not give, or gives by another definition."""
+    tensor: str = ""
+    """Path of the file that holds the tensor, where the report names it; else it is found by `name`."""
+    checksum: str = ""
+    """As the file gives it, with its kind: `md5:...`, `crc32:...`."""
+    digits: int = 6
+    """How many significant decimal digits its numbers have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry(_Positional):
-    """One source file of a step: one row of its index."""
+    """One row of the index of a step: a tensor, or a file that holds none."""
 
     source: SourceFile
     kind: Kind
     name: TensorName
-    header: NpyHeader | None = None
+    header: TensorHeader | None = None
     problem: str = ""
     readable: bool = True
     """Whether the disk gives its bytes; what it does not give is named in the index, and nothing more."""
+    record: str = ""
+    """JSON text of what was read out of an overflow record."""
 
     @property
     def array(self) -> str:
-        """The packed array that takes the payload, relative to the generation."""
+        """The packed array that takes the payload, relative to the generation; "" where there is none."""
+        if self.kind is Kind.STATISTICS:
+            return ""
         return f"tensors/{self.header.element.array}" if self.header else "files"
 
     @property
-    def data_offset(self) -> int:
+    def offset(self) -> int:
         """Where the payload begins in the file, in bytes."""
-        return self.header.data_offset if self.header else 0
+        return self.header.offset if self.header else 0
 
     @property
     def nbytes(self) -> int:
-        """Payload bytes."""
-        return self.source.size - self.data_offset
+        """Payload bytes in the file."""
+        if self.kind is Kind.STATISTICS:
+            return 0
+        return self.header.nbytes if self.header else self.source.size
+
+    @property
+    def read_nbytes(self) -> int:
+        """Bytes to read of the file for this row: the payload, and what stands before it."""
+        return self.nbytes + (len(self.header.lead) if self.header else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +227,13 @@ class ShardJob:
     segments: tuple[Segment, ...]
     entries: dict[int, Entry]
     """By row."""
+    keep_device_layout: bool = False
+    """Whether tensors stay in the layout of the accelerator."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that will be read."""
-        return sum(entry.source.size for entry in self.entries.values())
+        return sum(entry.read_nbytes for entry in self.entries.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +243,8 @@ class Origin:
     layout: str
     host: str
     root: str
+    rank_from: str = "path"
+    """What gave the rank: the path, the user, a rank table, or the id of the device or process."""
 
 
 @dataclass(frozen=True)
@@ -215,11 +260,13 @@ class StepPlan:
     jobs: tuple[ShardJob, ...] = field(repr=False, default=())
     problems: tuple[str, ...] = ()
     """What is wrong with the step as a whole, beside the problems of its entries."""
+    reported: Mapping[int, Reported] = field(repr=False, default_factory=dict)
+    """By row: the statistics that the dump itself gives."""
 
     @cached_property
     def nbytes(self) -> int:
         """Bytes of all source files."""
-        return sum(entry.source.size for entry in self.entries)
+        return sum({entry.source.path: entry.source.size for entry in self.entries}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +281,10 @@ class Receipt:
     """Shape (n, 16)."""
     statistics: npt.NDArray[np.float64]
     """Shape (n, len(statistics.FIELDS)); NaN rows for what is no tensor."""
+    nbytes: npt.NDArray[np.int64]
+    """Payload bytes as they are stored, shape (n,): less than in the file without the padding of a device."""
+    in_device_layout: npt.NDArray[np.bool_]
+    """Whether what is stored is still in device layout, shape (n,)."""
     ends: dict[str, int]
     """For each packed array, one past the last element written."""
     stored: dict[str, int]
@@ -257,6 +308,12 @@ class CommitSummary:
     tensors: int
     files: int
     quarantined: int
+    overflows: int
+    """Overflow records."""
+    statistics_only: int
+    """Tensors of which only statistics were dumped; they count neither as tensors nor as files."""
+    disagreements: int
+    """Tensors whose statistics, as the dump gives them, differ from the computed ones."""
     unparsed: int
     """Files in a step whose name is not understood; kept as files."""
     duplicates: int
@@ -286,3 +343,5 @@ class Grid:
     """Shards before compression: what one object holds, and what a task must keep in memory."""
     job_nbytes: int = 128 * MIB
     """What one task reads, unless one tensor or one set of possible copies is larger."""
+    keep_device_layout: bool = False
+    """Whether tensors stay in the layout of the accelerator, padding and all."""

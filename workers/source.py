@@ -64,32 +64,41 @@ class OpenFile:
                 f"({self._source.size} bytes planned, {now.st_size} now)"
             )
 
-    def head(self, nbytes: int) -> bytes:
-        """Return up to `nbytes` from the beginning."""
-        return os.pread(self._fd, nbytes, 0)
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return `nbytes` from `offset` on, fewer only at the end of the file."""
+        nbytes = min(nbytes, self._source.size - offset)
+        if nbytes <= 0:
+            return b""
+        found = os.pread(self._fd, nbytes, offset)
+        while len(found) < nbytes:  # 2 GiB limit, network file systems
+            more = os.pread(self._fd, nbytes - len(found), offset + len(found))
+            if not more:
+                break
+            found += more
+        return found
 
-    def pieces(self, buffer: memoryview, header: bytes) -> Iterator[memoryview]:
-        """Yield the payload behind `header` in views of `buffer`, each valid until the next.
+    def pieces(self, buffer: memoryview, offset: int, nbytes: int, lead: bytes = b"") -> Iterator[memoryview]:
+        """Yield `nbytes` from `offset` on in views of `buffer`, each valid until the next.
 
         Raises:
-            SourceChanged: the file begins otherwise than with `header`, or ends early.
+            SourceChanged: something else than `lead` stands before them, or the file ends early.
         """
-        found = bytearray(len(header))
-        left = self._source.size - len(header)
-        position = 0
-        while True:
+        found = bytearray(len(lead))
+        left = nbytes
+        position = offset - len(lead)
+        first = True
+        while left or first:
             piece = buffer[: min(left, len(buffer))]
             # Header and payload of a small file arrive in one system call.
-            wanted: list[bytearray | memoryview] = [found, piece] if position == 0 else [piece]
+            wanted: list[bytearray | memoryview] = [found, piece] if first else [piece]
             self._read(wanted, position)
-            if position == 0 and found != header:
+            if first and found != lead:
                 raise SourceChanged(f"{self._where}: {self._source.path} has another header now")
+            first = False
             position += sum(len(part) for part in wanted)
             left -= len(piece)
             if len(piece):
                 yield piece
-            if not left:
-                return
 
     def _read(self, buffers: list[bytearray | memoryview], position: int) -> None:
         wanted = sum(len(part) for part in buffers)

@@ -45,6 +45,20 @@ ReplaceOption = Annotated[
     bool | None,
     typer.Option("--replace", help="Replace steps that came from another dump.", show_default=False),
 ]
+RankMapOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE=RANK,...",
+        help="Ranks of device ids, where paths name only devices.",
+        show_default=False,
+    ),
+]
+DeviceLayoutOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-device-layout", help="Store tensors in the accelerator's own layout.", show_default=False
+    ),
+]
 QuietOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0, help="How long the last step must not have changed."),
@@ -62,6 +76,8 @@ def command(
     workers: WorkersOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
+    rank_map: RankMapOption = None,
+    keep_device_layout: DeviceLayoutOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -74,7 +90,14 @@ def command(
     from ingest.wiring import SHORT_QUIET_S, ingest_dump
 
     loaded = load_settings(
-        config, store=store, scheduler=scheduler, workers=workers, quiet_s=quiet, replace=replace
+        config,
+        store=store,
+        scheduler=scheduler,
+        workers=workers,
+        quiet_s=quiet,
+        replace=replace,
+        rank_map=rank_map,
+        keep_device_layout=keep_device_layout,
     )
     settings = loaded.settings
     if loaded.origins["quiet_s"] == "default":

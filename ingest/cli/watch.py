@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ingest.cli.common import ConfigOption, StoreOption, load_settings, stop_on_signals
-from ingest.cli.ingest import QuietOption, ReplaceOption, SchedulerOption, WorkersOption
+from ingest.cli.ingest import (
+    DeviceLayoutOption,
+    QuietOption,
+    RankMapOption,
+    ReplaceOption,
+    SchedulerOption,
+    WorkersOption,
+)
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
+    from ingest.settings import Settings
 
 NAME = "watch"
 
@@ -27,6 +35,8 @@ def command(
     workers: WorkersOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
+    rank_map: RankMapOption = None,
+    keep_device_layout: DeviceLayoutOption = None,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics.")] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -53,6 +63,8 @@ def command(
         workers=workers,
         quiet_s=quiet,
         replace=replace,
+        rank_map=rank_map,
+        keep_device_layout=keep_device_layout,
         metrics=metrics,
     ).settings
     configure(settings.log_level, settings.log_format)
@@ -68,18 +80,18 @@ def command(
                 f"cannot serve /metrics at {settings.metrics}: {exc.strerror}",
                 hint="Choose another --metrics HOST:PORT.",
             ) from exc
-    found = _wait_for_dump(dump, stop, settings.poll_s, log)
+    found = _wait_for_dump(dump, stop, settings, log)
     if found is None:
         return
     with open_service(found, settings, patient=True) as service:
         service.observers += [seen.observe, ServiceLog().observe]
-        log.info("watching", dump=str(found.root), layout=found.layout, store=settings.store)
+        log.info("watching", dump=str(found.root), store=settings.store)
         with waker(found.root, service.look_soon):
             service.watch(stop, drain_s=settings.drain_s)
         log.info("stopped")
 
 
-def _wait_for_dump(directory: Path, stop: threading.Event, poll_s: float, log: Any) -> Dump | None:
+def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, log: Any) -> Dump | None:
     """Return the dump once there is one; None when told to stop before."""
     from ingest.layouts.detect import find_dump
     from workers.errors import DumpIngestError
@@ -87,10 +99,10 @@ def _wait_for_dump(directory: Path, stop: threading.Event, poll_s: float, log: A
     said = ""
     while not stop.is_set():
         try:
-            return find_dump(directory)
+            return find_dump(directory, rank_map=settings.rank_map)
         except DumpIngestError as exc:
             if exc.message != said:
                 log.warning("waiting_for_dump", reason=exc.message)
             said = exc.message
-        stop.wait(poll_s)
+        stop.wait(settings.poll_s)
     return None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from workers.model import SourceFile, StepKey, TensorName
+from ingest.layouts.pattern import Pattern
+from workers.formats.header import Container
+from workers.model import Reported, SourceFile, StepKey, TensorName
+
+ReadSmall: TypeAlias = Callable[[str], bytes | None]
+"""Returns the content of a small file of the dump, by its path; None if it cannot be had now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,80 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One directory of a dump that holds a step of one rank, or a part of it."""
+
+    path: str
+    """Relative to the dump."""
+    fields: Mapping[str, str]
+    """What the names of the directories say, by the fields of the pattern: `rank`, `step`, `graph`..."""
+
+    @property
+    def series(self) -> tuple[tuple[str, str], ...]:
+        """What places that follow one another, step by step, have in common."""
+        return tuple(sorted(item for item in self.fields.items() if item[0] not in _NOT_IN_SERIES))
+
+
+#: A job that starts again goes on in a directory of another time.
+_NOT_IN_SERIES = frozenset(["step", "iteration", "previous_step", "time", "pid"])
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A file that claims to hold tensors."""
+
+    name: TensorName | None
+    """What its path tells; None where that is not understood. What the content tells is added later."""
+    container: Container = Container.NPY
+    dtype: str = ""
+    """For `Container.RAW`: the element type, by its name in `workers.formats.dtypes`."""
+    shape: tuple[int, ...] | None = None
+    """For `Container.RAW`: the shape, where the name gives it."""
+    settled: bool = True
+    """False while its real name is still to be written elsewhere (`mapping.csv`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What the names, and the small files, of one place tell about the files in it."""
+
+    named: Mapping[str, Named] = field(default_factory=dict)
+    """By path: the files that hold tensors. All others are kept as files."""
+    reported: Sequence[Reported] = ()
+    problems: Sequence[Problem] = ()
+    unfinished: str = ""
+    """A file that is still being written, as its content shows (JSON that does not parse); or ""."""
+
+
+class Layout(Protocol):
+    """One family of directory trees."""
+
+    name: str
+    """As it stands in commit records."""
+    patterns: Sequence[Pattern]
+    """The directories that hold steps. The first pattern that fits a directory counts."""
+    transient: Sequence[Pattern]
+    """Directories from which the writer moves files to their place."""
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Tell what the files of one place are. Opens nothing but what it reads through `read`.
+
+        Args:
+            place: the directory.
+            files: everything in it and in the directories below it, in order of path.
+            read: reads a small file (a mapping, a table, JSON), by its path.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A place, and the layout that knows what it holds."""
+
+    layout: Layout
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +119,11 @@ class Listing:
     listed_at: float = 0.0
     """Unix time at which the listing began."""
     problems: tuple[Problem, ...] = ()
+    layout: str = ""
+    """Names of the layouts of its places, as they stand in the commit record."""
+    rank_from: str = "path"
+    """What gave the rank; see `workers.model.Origin`."""
+    places: tuple[Located, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -59,10 +143,8 @@ class Scan:
 
 
 class Dump(Protocol):
-    """One dump directory of a known layout."""
+    """One dump directory."""
 
-    layout: str
-    """Name of the layout, as it stands in commit records."""
     root: Path
 
     def scan(self, known: Mapping[StepKey, Listing]) -> Scan:
@@ -72,9 +154,5 @@ class Dump(Protocol):
             known: listings that may be returned again for directories that have not changed since.
         """
 
-    def names(self, listing: Listing) -> Mapping[str, TensorName | None]:
-        """Return what the name of each file tells, by path; None where a tensor file has no known name.
-
-        Files that are no tensor files are left out. An empty `op_type` says that the real name is written
-        elsewhere and was not found there (yet).
-        """
+    def describe(self, listing: Listing) -> Description:
+        """Return what names and small files tell about the files of a step."""

@@ -19,14 +19,14 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, Reported
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall
 from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
 from ingest.layouts.long_names import LongNames
-from ingest.layouts.mindspore import parse_tensor_name
+from ingest.layouts.names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
 from workers.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.model import Reported, SourceFile, TensorName
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}/"
 _PREFIXES = (

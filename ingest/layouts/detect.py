@@ -1,22 +1,41 @@
-"""From a directory that a user names to the dumps in it."""
+"""From a directory that a user names to the dump in it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ingest.layouts.base import Dump
-from ingest.layouts.mindspore import MindSporeDump, rank_of
+from ingest.layouts.base import Dump, Layout
+from ingest.layouts.cann import Cann
+from ingest.layouts.mindspore import MindSpore
+from ingest.layouts.mindspore_async import MindSporeAsync
+from ingest.layouts.mindspore_raw import MindSporeRaw
+from ingest.layouts.pattern import Pattern
+from ingest.layouts.tree import DumpTree
 from workers.errors import AccessDenied, DumpError, UsageError
 
+#: Every layout there is. Where a directory fits two, the first counts.
+LAYOUTS: tuple[Layout, ...] = (
+    MindSpore(),
+    Cann(),
+    MindSporeAsync(),
+    MindSporeRaw(),
+)
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3
+#: How many levels above it: a user may name one rank, or one step, of a dump.
+_MAX_ABOVE = 6
 
 
-def find_dump(directory: Path) -> Dump:
+def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> Dump:
     """Return the dump at, or a few levels below, a directory.
 
-    The directory may also be one `rank_{r}` directory: then only that rank is taken.
+    The directory may also be one within a dump, such as that of one rank: then only that part is taken.
+
+    Args:
+        directory: what the user names.
+        rank_map: ranks of device ids, where the user gives them.
 
     Raises:
         UsageError: there is no such directory, no known layout in it, or more than one dump.
@@ -26,18 +45,19 @@ def find_dump(directory: Path) -> Dump:
     if not directory.is_dir():
         what = "is no directory" if directory.exists() else "does not exist"
         raise UsageError(f"{directory} {what}", hint="Name the directory that holds rank_0, rank_1, ...")
-    rank = rank_of(directory.name)
-    if rank is not None:
-        return MindSporeDump(directory.parent, frozenset([rank]))
+    patterns = [pattern for layout in LAYOUTS for pattern in layout.patterns]
     denied: list[AccessDenied] = []
-    found = _find(directory, MAX_DEPTH, denied)
+    found = _find(directory, patterns, MAX_DEPTH, denied)
     if not found and denied:
         raise denied[0]
     if not found:
+        if above := _above(directory, patterns):
+            below = str(directory.relative_to(above))
+            return DumpTree(above, LAYOUTS, below=below, rank_map=rank_map)
         raise UsageError(
             f"{directory}: no dump of a known layout",
-            hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}. If the job has not "
-            "begun to dump yet, use `dump-ingest watch`, which waits for it.",
+            hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
+            "every layout. If the job has not begun to dump yet, `dump-ingest watch` waits for it.",
         )
     if len(found) > 1:
         names = ", ".join(str(path) for path in found[:4])
@@ -47,22 +67,54 @@ def find_dump(directory: Path) -> Dump:
         )
     if (found[0] / "zarr.json").exists():
         raise UsageError(f"{found[0]} is a store, no dump", hint="Name the dump first, then --store.")
-    return MindSporeDump(found[0])
+    return DumpTree(found[0], LAYOUTS, rank_map=rank_map)
 
 
-def _find(directory: Path, depth: int, denied: list[AccessDenied]) -> list[Path]:
+def _find(directory: Path, patterns: Sequence[Pattern], depth: int, denied: list[AccessDenied]) -> list[Path]:
     """Return the dumps at or below a directory; what may not be read is passed over and noted in `denied`."""
     try:
-        with os.scandir(directory) as entries:
-            below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        below = _subdirectories(directory)
     except PermissionError as exc:
         denied.append(AccessDenied(f"{directory}: permission denied"))
         denied[-1].__cause__ = exc
         return []
     except OSError as exc:
         raise DumpError(f"{directory} cannot be listed: {exc.strerror}") from exc
-    if any(rank_of(name) is not None for name in below):
+    if any(_proves(pattern, 0, directory, below) for pattern in patterns):
         return [directory]
     if depth == 0:
         return []
-    return [path for name in below for path in _find(directory / name, depth - 1, denied)]
+    return [path for name in below for path in _find(directory / name, patterns, depth - 1, denied)]
+
+
+def _proves(pattern: Pattern, level: int, directory: Path, names: Sequence[str] | None = None) -> bool:
+    """Whether below a directory there is what shows that it is a dump by this pattern."""
+    if level == pattern.proof:
+        return True
+    try:
+        names = _subdirectories(directory) if names is None else names
+    except OSError:
+        return False
+    return any(
+        pattern.match(level, name) is not None and _proves(pattern, level + 1, directory / name)
+        for name in names
+    )
+
+
+def _above(directory: Path, patterns: Sequence[Pattern]) -> Path | None:
+    """Return the directory above, of which this one is a part by some pattern."""
+    for height, above in enumerate(directory.parents[:_MAX_ABOVE], 1):
+        names = directory.relative_to(above).parts
+        for pattern in patterns:
+            fits = len(pattern.levels) >= height and all(
+                pattern.match(level, name) is not None for level, name in enumerate(names)
+            )
+            # Too little of a path would fit by chance.
+            if fits and height >= pattern.proof:
+                return above
+    return None
+
+
+def _subdirectories(directory: Path) -> list[str]:
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

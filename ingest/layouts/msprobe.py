@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, Reported
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall
 from ingest.layouts.msprobe_json import NotMsProbe, Told, read_tensors
 from ingest.layouts.msprobe_names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
 from workers.formats.header import Container
-from workers.model import SourceFile
+from workers.model import Reported, SourceFile
 
 _JSON = ("dump.json", "debug.json")
 _TENSORS = "dump_tensor_data"

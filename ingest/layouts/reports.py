@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ingest.layouts.base import Problem, ReadSmall, Reported
+from ingest.layouts.base import Problem, ReadSmall
 from ingest.layouts.bin_names import kind_and_name
 from workers.formats import statistic_csv
-from workers.model import TensorName
+from workers.model import Reported, TensorName
 
 #: The file of MindSpore and of msProbe native.
 STATISTIC_CSV = "statistic.csv"

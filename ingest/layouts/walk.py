@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,8 +62,8 @@ class Walk:
             self.problems.append(Problem(directory or ".", f"cannot be listed: {exc.strerror}"))
         return []
 
-    def take_tree(self, directory: str) -> None:
-        """Take every file of a directory and of all directories below it."""
+    def take_tree(self, directory: str, without: Collection[str] = ()) -> None:
+        """Take every file of a directory and of all directories below it, but for those in `without`."""
         ahead = [directory]  # no recursion: a dump may be nested more deeply than Python's stack
         while ahead:
             directory = ahead.pop()
@@ -73,10 +74,11 @@ class Walk:
                 mtime_ns = -1
             self.directories.append((directory, mtime_ns))
             for entry in self.entries(directory):
-                if entry.is_dir(follow_symlinks=False):
-                    ahead.append(f"{directory}/{entry.name}")
-                else:
-                    self.take(entry, f"{directory}/{entry.name}")
+                path = f"{directory}/{entry.name}"
+                if not entry.is_dir(follow_symlinks=False):
+                    self.take(entry, path)
+                elif path not in without:
+                    ahead.append(path)
 
     def take(self, entry: os.DirEntry[str], path: str) -> None:
         """Take one directory entry that is no directory."""

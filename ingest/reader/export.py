@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ingest.reader.store import Step
 from workers import paths
 from workers.digest import new_digest
 from workers.errors import DamagedStore, UsageError
-from workers.model import MIB, StepKey
+from workers.formats import device_format
+from workers.model import MIB, Kind, StepKey
 
 _PIECE_NBYTES = 16 * MIB
 
@@ -38,56 +42,122 @@ def export(
     Args:
         step: the step.
         directory: where to; made if missing.
-        rows: rows of the index; all of them when None.
+        rows: rows of the index, whose files are written whole; all of them when None.
         overwrite: whether files that are there already may be replaced.
 
     Raises:
         UsageError: a file is there already, or `directory` cannot be written.
     """
     table = step.tables
-    sources, headers, problems = table.label("source"), table.label("header"), table.label("problem")
-    offsets, nbytes = table.number("offset"), table.number("nbytes")
-    chosen = range(len(sources)) if rows is None else list(rows)
-    readable = []
+    files = _files(step, directory, range(len(table.labels)) if rows is None else rows)
     if not overwrite:
         # Before anything is written: an export is whole, or it has not begun.
-        for target in (paths.inside(directory, paths.from_text(str(sources[row]))) for row in chosen):
-            if target.exists():
+        for file in files:
+            if file.target.exists():
                 raise UsageError(
-                    f"{target} exists", hint="Export into an empty directory, or pass --overwrite."
+                    f"{file.target} exists", hint="Export into an empty directory, or pass --overwrite."
                 )
-    for row in chosen:
-        if offsets[row] >= 0:
-            readable.append(row)
+    offsets, problems = table.number("offset"), table.label("problem")
+    by_row: dict[int, _File] = {}
+    for file in files:
+        if unread := [row for row in file.rows if offsets[row] < 0]:
+            problem = f"never read: {problems[unread[0]]}"
+            yield Exported(step.key, file.source, file.target, 0, problem)
         else:
-            source = str(sources[row])
-            yield Exported(step.key, source, directory / source, 0, f"never read: {problems[row]}")
-    for row, pieces in step.payloads(readable, _PIECE_NBYTES):
-        source = str(sources[row])
-        target = paths.inside(directory, paths.from_text(source))
-        header = str(headers[row]).encode("latin-1")
-        try:
-            _write(target, header, pieces, table.digest[row].tobytes())
-        except DamagedStore as exc:
-            yield Exported(step.key, source, target, 0, exc.message)
-        except OSError as exc:
-            raise UsageError(f"cannot write {target}: {exc.strerror}") from exc
-        else:
-            yield Exported(step.key, source, target, len(header) + int(nbytes[row]))
-
-
-def _write(target: Path, header: bytes, pieces: Iterator[bytearray], digest: bytes) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-    running = new_digest()
+            by_row.update(dict.fromkeys(file.rows, file))
     try:
-        with temporary.open("wb") as file:
-            file.write(header)
-            for piece in pieces:
-                running.update(piece)
-                file.write(piece)
-        if running.digest() != digest:
-            raise DamagedStore(f"{target.name}: the digest does not match")
-        temporary.replace(target)
+        for row, pieces in step.payloads(by_row, _PIECE_NBYTES):
+            file = by_row[row]
+            if not file.problem:
+                file.write(step, row, pieces)
+            file.rows.remove(row)
+            if not file.rows:
+                file.close()
+                nbytes = 0 if file.problem else file.nbytes
+                yield Exported(step.key, file.source, file.target, nbytes, file.problem)
     finally:
-        temporary.unlink(missing_ok=True)
+        for file in files:
+            file.temporary.unlink(missing_ok=True)
+
+
+def _files(step: Step, directory: Path, rows: Iterable[int]) -> list[_File]:
+    """Return the files of these rows, each with all rows that have a part of it."""
+    table = step.tables
+    sources = table.label("source")
+    # Statistics have their file too, but no part of it.
+    kinds = table.label("kind")
+    wanted = {str(sources[row]) for row in rows}
+    parts: dict[str, set[int]] = {}
+    for row, source in enumerate(map(str, sources)):
+        if source in wanted and kinds[row] != Kind.STATISTICS.value:
+            parts.setdefault(source, set()).add(row)
+    sizes = table.number("source_size")
+    return [
+        _File(source, paths.inside(directory, paths.from_text(source)), int(sizes[min(members)]), members)
+        for source, members in parts.items()
+    ]
+
+
+@dataclass(slots=True)
+class _File:
+    """A file that is put together from the rows that have its parts, in whatever order they come."""
+
+    source: str
+    target: Path
+    nbytes: int
+    rows: set[int]
+    """What is still to come."""
+    problem: str = ""
+    temporary: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.temporary = self.target.with_name(f".{uuid.uuid4().hex}.tmp")
+
+    def write(self, step: Step, row: int, pieces: Iterator[bytearray]) -> None:
+        """Write the part of one row; note what is wrong with it."""
+        table = step.tables
+        lead = str(table.label("lead")[row]).encode("latin-1")
+        tail = str(table.label("tail")[row]).encode("latin-1")
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
+            self.temporary.touch()
+            with self.temporary.open("r+b") as file:
+                file.seek(int(table.number("source_offset")[row]) - len(lead))
+                file.write(lead)
+                file.writelines(_as_in_source(step, row, _checked(pieces, table.digest[row].tobytes())))
+                file.write(tail)
+        except DamagedStore as exc:
+            self.problem = exc.message
+        except OSError as exc:
+            raise UsageError(f"cannot write {self.target}: {exc.strerror}") from exc
+
+    def close(self) -> None:
+        """Let the file appear under its name, unless something is wrong with it."""
+        if self.problem:
+            return
+        found = self.temporary.stat().st_size
+        if found != self.nbytes:
+            self.problem = f"{found} bytes came together instead of {self.nbytes}"
+            return
+        self.temporary.replace(self.target)
+
+
+def _checked(pieces: Iterator[bytearray], digest: bytes) -> Iterator[bytearray]:
+    """Pass the pieces on; at their end, compare their digest."""
+    running = new_digest()
+    for piece in pieces:
+        running.update(piece)
+        yield piece
+    if running.digest() != digest:
+        raise DamagedStore("the digest does not match")
+
+
+def _as_in_source(step: Step, row: int, pieces: Iterator[bytearray]) -> Iterator[Any]:
+    """Return the payload as the file had it: what was brought into host layout goes back."""
+    device = step.device(row)
+    if device is None or step.is_in_device_layout(row):
+        yield from pieces
+        return
+    payload = b"".join(pieces)
+    host = np.frombuffer(payload, step.element(row).to_numpy()).reshape(step.shape(row))
+    yield np.ascontiguousarray(device_format.to_device(host, device)).view(np.uint8).data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ingest.reader.store import Step
+from workers.errors import DamagedStore
 from workers.model import CommitSummary, Kind
 
 
@@ -41,7 +43,7 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
     if problems:
         yield from _skipped(step)
     kinds, wrong = table.label("kind"), table.label("problem")
-    mask = (wrong != "") if problems else (kinds != Kind.TENSOR.value)
+    mask = (wrong != "") if problems else ~np.isin(kinds, (Kind.TENSOR.value, Kind.STATISTICS.value))
     for row in np.flatnonzero(mask):
         yield {
             "rank": step.key.rank,
@@ -52,6 +54,24 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
             "digest": table.digest[row].tobytes().hex(),
             "problem": str(wrong[row]),
         }
+
+
+def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
+    """Yield each overflow that the hardware recorded in a step, with the operator it happened in."""
+    table = step.tables
+    for row in np.flatnonzero(table.label("kind") == Kind.OVERFLOW.value):
+        try:
+            record = json.loads(str(table.label("record")[row]))
+        except ValueError as exc:
+            raise DamagedStore(f"{step.key}: the overflow record of row {row} is damaged") from exc
+        for failed in record["failed"]:
+            yield {
+                "rank": step.key.rank,
+                "step": step.key.step,
+                **failed,
+                "source": str(table.label("source")[row]),
+                "record": record["record"],
+            }
 
 
 def _skipped(step: Step) -> Iterator[dict[str, Any]]:

@@ -18,6 +18,8 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
 from workers.errors import DamagedStore, UsageError
 from workers.formats import dtypes
+from workers.formats.dtypes import ElementType
+from workers.formats.header import DeviceLayout
 from workers.model import Kind, StepKey, StoreAddress
 from workers.statistics import FIELDS
 from workers.store import commit, metadata, tables
@@ -245,17 +247,39 @@ class Step:
 
     def rows(self, where: Where | None = None, equal: Mapping[str, str] | None = None) -> list[int]:
         """Return the rows of the tensors that fulfil a condition and have these labels."""
-        mask = self.tables.label("kind") == Kind.TENSOR.value
+        kinds = self.tables.label("kind")
+        mask = (kinds == Kind.TENSOR.value) | (kinds == Kind.STATISTICS.value)
         for label, value in (equal or {}).items():
             mask &= self.tables.label(label) == value
         if where is not None:
             mask &= where.mask(self._columns(), len(mask))
         return [int(row) for row in np.flatnonzero(mask)]
 
-    def dtype(self, row: int) -> np.dtype[Any]:
-        """Return the numpy dtype with which the payload of a tensor row can be viewed."""
+    def element(self, row: int) -> ElementType:
+        """Return the element type of a tensor row."""
         big_endian = str(self.tables.label("array")[row]).endswith("_big_endian")
-        return dtypes.from_name(str(self.tables.label("dtype")[row]), big_endian=big_endian).to_numpy()
+        return dtypes.from_name(str(self.tables.label("dtype")[row]), big_endian=big_endian)
+
+    def shape(self, row: int) -> tuple[int, ...]:
+        """Return the lengths of the axes of a tensor row."""
+        ndim = int(self.tables.number("ndim")[row])
+        return tuple(int(n) for n in self.tables.shape[row, :ndim])
+
+    def device(self, row: int) -> DeviceLayout | None:
+        """Return how a tensor row lay in the memory of the accelerator; None for in the order of its axes."""
+        lengths = str(self.tables.label("device_shape")[row])
+        if not self.tables.label("layout")[row]:
+            return None
+        try:
+            shape = tuple(int(n) for n in lengths.split(",") if n)
+        except ValueError as exc:
+            raise DamagedStore(f"{self.key}: row {row} has an impossible device shape") from exc
+        groups = int(self.tables.number("groups")[row])
+        return DeviceLayout(str(self.tables.label("format")[row]), shape, groups)
+
+    def is_in_device_layout(self, row: int) -> bool:
+        """Whether the payload of a row is stored as it lay in the memory of the accelerator."""
+        return bool(self.tables.label("layout")[row] == "device")
 
     def read(self, row: int, start: int = 0, stop: int | None = None) -> bytearray:
         """Return payload bytes `start` to `stop` of one row, which must fall on elements of its array.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.digest import digest
-from workers.errors import DamagedStore
-from workers.model import MIB
+from workers.errors import DamagedStore, UsageError
+from workers.formats import device_format, dtypes
+from workers.formats.dtypes import ElementType
+from workers.model import MIB, Kind
 from workers.statistics import COUNT_FIELDS, FIELDS, Statistics
 
 if TYPE_CHECKING:
@@ -112,12 +114,32 @@ class Tensor:
     @property
     def shape(self) -> tuple[int, ...]:
         """The lengths of the axes."""
-        ndim = self._number("ndim")
-        return tuple(int(n) for n in self._step.tables.shape[self.row, :ndim])
+        return self._step.shape(self.row)
+
+    @property
+    def device_shape(self) -> tuple[int, ...] | None:
+        """The lengths of the axes in the memory of the accelerator; None where they are those of `shape`."""
+        device = self._step.device(self.row)
+        return device.shape if device else None
+
+    @property
+    def full_name(self) -> str:
+        """The name of the operator as the framework spells it; "" where the dump does not say."""
+        return self._label("full_name")
+
+    @property
+    def statistics_from(self) -> str:
+        """`computed`, or the file of the dump that gives the statistics."""
+        return self._label("statistics_from")
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, such as statistics that the dump gives otherwise; "" for nothing."""
+        return self._label("problem")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the payload."""
+        """Bytes of the payload, as it is stored."""
         return self._number("nbytes")
 
     @property
@@ -136,53 +158,97 @@ class Tensor:
         return Statistics(*(float(value) for value in self._step.tables.statistics[self.row]))
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
-        """Return the tensor as it was dumped: same bits, dtype and shape.
+        """Return the tensor: same bits, dtype and shape as it was dumped, in the order of its axes.
 
-        Reads only the chunks that hold it. bfloat16 comes as `ml_dtypes.bfloat16`.
+        Reads only the chunks that hold it. What numpy has no type for comes as one of `ml_dtypes`; packed
+        elements (int4, uint1) get a byte each. What was dumped in the layout of an accelerator comes
+        without its padding; `read_device` has it.
 
         Raises:
+            UsageError: only statistics of it were dumped.
             DamagedStore: chunks are missing or damaged, or (unless `verify` is off) the digest differs.
         """
-        payload = self._step.read(self.row)
-        if verify and digest(payload).hex() != self.digest:
-            raise DamagedStore(f"{self._step.key}: {self.name}: the digest does not match")
-        flat: npt.NDArray[Any] = np.frombuffer(payload, self._dtype())
-        return self._shaped(flat, self.shape)
+        payload = self._payload(verify=verify)
+        element, device = self._element(), self._step.device(self.row)
+        if device is not None and self._step.is_in_device_layout(self.row):
+            flat = np.frombuffer(payload, np.uint8)
+            return device_format.to_host(flat, device, self.shape, element).view(element.values)
+        return self._shaped(dtypes.unpack(payload, element, math.prod(self.shape)), self.shape)
+
+    def read_device(self) -> npt.NDArray[Any]:
+        """Return the tensor as it lay in the memory of the accelerator, padding and all; see `device_shape`.
+
+        Raises:
+            UsageError: only statistics of it were dumped.
+            DamagedStore: chunks are missing or damaged, or the digest differs.
+        """
+        element, device = self._element(), self._step.device(self.row)
+        if device is None:
+            return self.read()
+        payload = self._payload(verify=True)
+        if not self._step.is_in_device_layout(self.row):
+            host = np.frombuffer(payload, element.to_numpy()).reshape(self.shape)
+            return device_format.to_device(host, device).view(element.values)
+        return np.frombuffer(payload, element.values).reshape(device.shape)
 
     def dask(self) -> dask.array.Array:
-        """Return the tensor as a dask array that reads only the ranges it needs, when it needs them."""
+        """Return the tensor as a dask array that reads only the ranges it needs, when it needs them.
+
+        Raises:
+            UsageError: only statistics of it were dumped.
+        """
         import dask.array as da
 
+        self._check_dumped()
         shape = self.shape
         if math.prod(shape) == 0 or not shape:
             small: dask.array.Array = da.from_array(self.read(), chunks=shape)
             return small
+        if not self._is_plain:
+            whole: dask.array.Array = da.from_delayed(
+                _delayed(_read_whole, self), shape=shape, dtype=self._element().values
+            )
+            return whole
         # Blocks along the slowest axis are contiguous in the store.
         axis = len(shape) - 1 if self._number("fortran_order") else 0
         row_nbytes = self.nbytes // shape[axis]
         rows = max(_DASK_CHUNK_NBYTES // max(row_nbytes, 1), 1)
         blocks = [
             da.from_delayed(
-                _delayed_block(self, axis, begin, end),
+                _delayed(_read_block, self, axis, begin, end),
                 shape=tuple(end - begin if i == axis else n for i, n in enumerate(shape)),
-                dtype=self._dtype(),
+                dtype=self._element().values,
             )
             for begin, end in _spans(shape[axis], rows)
         ]
-        whole: dask.array.Array = da.concatenate(blocks, axis=axis)
-        return whole
+        joined: dask.array.Array = da.concatenate(blocks, axis=axis)
+        return joined
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the first and the last `count` elements, flat, in the order of the dump."""
+        """Return the first and the last `count` elements, flat, in the order of the dump.
+
+        Raises:
+            UsageError: only statistics of it were dumped.
+        """
+        self._check_dumped()
         size = math.prod(self.shape)
+        if not self._is_plain:
+            flat = self.read().reshape(-1)
+            return flat[:count], flat[max(size - count, 0) :]
         return self._flat(0, min(count, size)), self._flat(max(size - count, 0), size)
+
+    @property
+    def is_dumped(self) -> bool:
+        """Whether its elements are there; else only statistics of it were dumped."""
+        return self._label("kind") == Kind.TENSOR.value
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything in the index of this tensor as a flat dictionary of plain values."""
         counts = {name: _count(getattr(self.statistics, name)) for name in COUNT_FIELDS}
         moments = {name: getattr(self.statistics, name) for name in FIELDS if name not in counts}
         fields = {name: getattr(self, name) for name in TENSOR_FIELDS}
-        return {**fields, "shape": list(self.shape), **counts, **moments}
+        device_shape = list(self.device_shape) if self.device_shape is not None else None
+        return {**fields, "shape": list(self.shape), "device_shape": device_shape, **counts, **moments}
 
     def _label(self, field: str) -> str:
         return str(self._step.tables.label(field)[self.row])
@@ -190,15 +256,34 @@ class Tensor:
     def _number(self, field: str) -> int:
         return int(self._step.tables.number(field)[self.row])
 
-    def _dtype(self) -> np.dtype[Any]:
-        return self._step.dtype(self.row)
+    def _element(self) -> ElementType:
+        return self._step.element(self.row)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether what is stored is what is read, so that a part of it can be."""
+        return not self._element().is_packed and not self._step.is_in_device_layout(self.row)
+
+    def _check_dumped(self) -> None:
+        if not self.is_dumped:
+            raise UsageError(
+                f"{self._step.key}: {self.name}: only statistics were dumped, no elements",
+                hint="`statistics` has them.",
+            )
+
+    def _payload(self, *, verify: bool) -> bytearray:
+        self._check_dumped()
+        payload = self._step.read(self.row)
+        if verify and digest(payload).hex() != self.digest:
+            raise DamagedStore(f"{self._step.key}: {self.name}: the digest does not match")
+        return payload
 
     def _shaped(self, flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         return flat.reshape(shape, order="F" if self._number("fortran_order") else "C")
 
     def _flat(self, start: int, stop: int) -> npt.NDArray[Any]:
-        itemsize = self._dtype().itemsize
-        return np.frombuffer(self._step.read(self.row, start * itemsize, stop * itemsize), self._dtype())
+        dtype = self._element().to_numpy()
+        return np.frombuffer(self._step.read(self.row, start * dtype.itemsize, stop * dtype.itemsize), dtype)
 
     def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
         """Return rows `begin` to `end` of the slowest axis."""
@@ -216,6 +301,7 @@ TENSOR_FIELDS = (
     "graph",
     "op_type",
     "op_name",
+    "full_name",
     "io",
     "slot",
     "occurrence",
@@ -224,9 +310,13 @@ TENSOR_FIELDS = (
     "dtype",
     "declared_dtype",
     "shape",
+    "device_shape",
     "nbytes",
     "digest",
     "source",
+    "statistics_from",
+    "is_dumped",
+    "problem",
 )
 
 
@@ -239,16 +329,24 @@ def _spans(length: int, step: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + step, length)
 
 
-def _delayed_block(tensor: Tensor, axis: int, begin: int, end: int) -> Any:
+def _delayed(function: Callable[..., Any], tensor: Tensor, *args: int) -> Any:
     from dask.delayed import delayed
 
     # The tensor itself is not pickled into the graph: only where it is.
     reference = (tensor._step.address, tensor._step.key, tensor._step.fingerprint, tensor.row)  # noqa: SLF001
-    return delayed(_read_block, pure=True)(reference, axis, begin, end)
+    return delayed(function, pure=True)(reference, *args)
+
+
+def _read_whole(reference: tuple[Any, ...]) -> npt.NDArray[Any]:
+    return _tensor(reference).read()
 
 
 def _read_block(reference: tuple[Any, ...], axis: int, begin: int, end: int) -> npt.NDArray[Any]:
+    return _tensor(reference).block(axis, begin, end)
+
+
+def _tensor(reference: tuple[Any, ...]) -> Tensor:
     from ingest.reader.store import open_step
 
     address, key, fingerprint, row = reference
-    return Tensor(open_step(address, key, fingerprint), row).block(axis, begin, end)
+    return Tensor(open_step(address, key, fingerprint), row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,8 +12,10 @@ import numpy.typing as npt
 from ingest.reader.store import DumpStore, Step
 from workers.digest import new_digest
 from workers.errors import DamagedStore
+from workers.formats import device_format
+from workers.formats.dtypes import unpack
 from workers.model import MIB, Kind, StepKey
-from workers.statistics import FIELDS, RunningStatistics, has_statistics
+from workers.statistics import FIELDS, RunningStatistics
 from workers.store import commit, metadata
 
 _PIECE_NBYTES = 16 * MIB
@@ -94,10 +97,12 @@ def _check_metadata(step: Step) -> Iterator[Damage]:
 def _verify_totals(step: Step) -> Iterator[Damage]:
     """Compare the totals of the commit record, which listings show, with the rows they were made of."""
     table, summary = step.tables, step.commit.summary
-    is_tensor = table.label("kind") == Kind.TENSOR.value
+    kinds = table.label("kind")
+    is_tensor = kinds == Kind.TENSOR.value
+    has_numbers = is_tensor | (kinds == Kind.STATISTICS.value)
     counted = {"tensors": int(np.count_nonzero(is_tensor))}
     for name in ("nan_count", "pos_inf_count", "neg_inf_count"):
-        counted[name] = int(np.nansum(table.statistic(name)[is_tensor]))
+        counted[name] = int(np.nansum(table.statistic(name)[has_numbers]))
     for name, value in counted.items():
         if getattr(summary, name) != value:
             reason = f"the commit says {name} {getattr(summary, name)}, its rows make {value}"
@@ -107,26 +112,56 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
 def _check_row(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
     table = step.tables
     running = new_digest()
-    statistics = None
-    if table.label("kind")[row] == Kind.TENSOR.value:
-        dtype = step.dtype(row)
-        statistics = RunningStatistics() if has_statistics(dtype) else None
+    summary = _Summary(step, row)
     try:
         for piece in pieces:
             running.update(piece)
-            if statistics is not None:
-                statistics.update(np.frombuffer(piece, dtype))
+            summary.update(piece)
     except DamagedStore as exc:
         return exc.message
     if running.digest() != table.digest[row].tobytes():
         return "the digest does not match"
-    if statistics is not None:
-        stored, found = table.statistics[row], np.array(statistics.result().as_row())
+    found = summary.result()
+    if found is not None:
+        stored = table.statistics[row]
         differ = ~np.isclose(stored, found, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
         if differ.any():
             names = ", ".join(np.array(FIELDS)[differ])
             return f"the statistics do not match: {names}"
     return ""
+
+
+class _Summary:
+    """The statistics of one row, from its payload; none where none were computed."""
+
+    def __init__(self, step: Step, row: int) -> None:
+        self._step, self._row = step, row
+        self._running: RunningStatistics | None = None
+        if step.tables.label("statistics_from")[row] == "computed":
+            self._element = step.element(row)
+            self._left = math.prod(step.shape(row))
+            self._device = step.device(row) if step.is_in_device_layout(row) else None
+            self._payload: list[bytes] = []
+            self._running = RunningStatistics()
+
+    def update(self, piece: bytearray) -> None:
+        if self._running is None:
+            return
+        if self._device is not None:
+            self._payload.append(bytes(piece))
+            return
+        values = unpack(piece, self._element, self._left)
+        self._left -= values.size
+        self._running.update(values)
+
+    def result(self) -> npt.NDArray[np.float64] | None:
+        if self._running is None:
+            return None
+        if self._device is not None:
+            payload = np.frombuffer(b"".join(self._payload), np.uint8)
+            host = device_format.to_host(payload, self._device, self._step.shape(self._row), self._element)
+            self._running.update(host.reshape(-1))
+        return np.array(self._running.result().as_row())
 
 
 def _rounding(stored: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

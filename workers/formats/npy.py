@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ast
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 from workers.errors import UnreadableTensor
 from workers.formats.dtypes import ElementType, from_npy_descr
+from workers.formats.header import ReadAt, TensorHeader, Truncated
 
 MAGIC = b"\x93NUMPY"
 #: Longest header accepted, in bytes. MindSpore's has 128; numpy's own limit is 10,000.
@@ -22,39 +22,15 @@ _PREAMBLE_BYTES = 12
 _MAX_NDIM = 64
 
 
-@dataclass(frozen=True, slots=True)
-class NpyHeader:
-    """What the header of one npy file says."""
+def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
+    """Return the one tensor of an npy file.
 
-    element: ElementType
-    shape: tuple[int, ...]
-    fortran_order: bool
-    raw: bytes
-    """The header itself, so that the file can be restored byte for byte."""
-
-    @property
-    def data_offset(self) -> int:
-        """Where the payload begins in the file, in bytes."""
-        return len(self.raw)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Number of payload bytes."""
-        return self.size * self.element.itemsize
-
-    @property
-    def file_size(self) -> int:
-        """Number of bytes a whole file with this header has."""
-        return self.data_offset + self.nbytes
-
-
-class Truncated(UnreadableTensor):
-    """The file is shorter than its header says: still being written, or its writer died."""
+    Raises:
+        Truncated: the file is shorter than its header says.
+        UnreadableTensor: the header is damaged, names objects, or claims less than the file holds.
+    """
+    length = header_length(read(0, _PREAMBLE_BYTES))
+    return (parse_header(read(0, length), file_size=file_size),)
 
 
 def header_length(head: bytes) -> int:
@@ -82,7 +58,7 @@ def header_length(head: bytes) -> int:
     return length
 
 
-def parse_header(head: bytes, *, file_size: int) -> NpyHeader:
+def parse_header(head: bytes, *, file_size: int) -> TensorHeader:
     """Parse and check the header of an npy file.
 
     Args:
@@ -97,21 +73,22 @@ def parse_header(head: bytes, *, file_size: int) -> NpyHeader:
     if len(head) < length:
         raise Truncated(f"{file_size} bytes, less than its npy header of {length}")
     header = _parse_header_text(head[:length])
-    if header.file_size > file_size:
+    announced = header.offset + header.nbytes
+    if announced > file_size:
         raise Truncated(
-            f"{file_size} bytes, but its header announces {header.file_size} "
+            f"{file_size} bytes, but its header announces {announced} "
             f"({header.element.name}, shape {header.shape})"
         )
-    if header.file_size < file_size:
+    if announced < file_size:
         raise UnreadableTensor(
-            f"{file_size} bytes, but its header accounts for only {header.file_size} "
+            f"{file_size} bytes, but its header accounts for only {announced} "
             f"({header.element.name}, shape {header.shape})"
         )
     return header
 
 
 @lru_cache(maxsize=1024)  # a step has thousands of files and few distinct headers
-def _parse_header_text(header: bytes) -> NpyHeader:
+def _parse_header_text(header: bytes) -> TensorHeader:
     text_start = 10 if header[6] == 1 else 12
     encoding = "utf-8" if header[6] == 3 else "latin-1"
     try:
@@ -133,7 +110,14 @@ def _parse_header_text(header: bytes) -> NpyHeader:
     # Also where another axis is 0: numpy could not make an array of that shape.
     if math.prod(n for n in shape if n) * element.itemsize >= 2**63:
         raise UnreadableTensor("its npy header has a shape of more bytes than there are addresses")
-    return NpyHeader(element, shape, fortran_order, header)
+    return TensorHeader(
+        element=element,
+        shape=shape,
+        offset=len(header),
+        nbytes=math.prod(shape) * element.itemsize,
+        lead=header,
+        fortran_order=fortran_order,
+    )
 
 
 def _element(descr: object) -> ElementType:

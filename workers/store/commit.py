@@ -76,12 +76,7 @@ def read_root(objects: ObjectStore) -> Mapping[str, Any] | None:
             f"{objects.address.url} is a Zarr hierarchy, but no dump-ingest store",
             hint="Choose another --store; nothing was written.",
         ) from exc
-    if format_version > metadata.FORMAT_VERSION:
-        raise StoreFormatError(
-            f"{objects.address.url} has store format {format_version}; this version of dump-ingest reads "
-            f"up to {metadata.FORMAT_VERSION}",
-            hint="Upgrade dump-ingest on this machine; nothing was written.",
-        )
+    _check_format(format_version, objects.address.url)
     return dict(attributes)
 
 
@@ -181,12 +176,7 @@ def parse(data: bytes, key: StepKey) -> Commit:
     try:
         document = json.loads(data)
         record = document["attributes"][metadata.ATTRIBUTE]
-        if record["format_version"] > metadata.FORMAT_VERSION:
-            raise StoreFormatError(
-                f"{key} has store format {record['format_version']}; this version of dump-ingest reads up to "
-                f"{metadata.FORMAT_VERSION}",
-                hint="Upgrade dump-ingest on this machine.",
-            )
+        _check_format(record["format_version"], str(key))
         if (record["rank"], record["step"]) != (key.rank, key.step):
             raise DamagedStore(
                 f"{key.path}/{LEAF} is the commit of rank {record['rank']} step {record['step']}"
@@ -201,3 +191,16 @@ def parse(data: bytes, key: StepKey) -> Commit:
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r}") from exc
     return Commit(key, fingerprint, summary, record, nodes)
+
+
+def _check_format(version: int, what: str) -> None:
+    if metadata.OLDEST_FORMAT_VERSION <= version <= metadata.FORMAT_VERSION:
+        return
+    newer = version > metadata.FORMAT_VERSION
+    raise StoreFormatError(
+        f"{what} has store format {version}; this version of dump-ingest reads "
+        f"{metadata.OLDEST_FORMAT_VERSION} to {metadata.FORMAT_VERSION}",
+        hint="Upgrade dump-ingest on this machine; nothing was written."
+        if newer
+        else "Ingest the dump into a new store; nothing was written.",
+    )

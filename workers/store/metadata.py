@@ -19,7 +19,9 @@ Document: TypeAlias = dict[str, Any]
 #: The attribute of a group under which everything of ours stands.
 ATTRIBUTE = "dump_ingest"
 #: Raised when an older version could no longer read a store.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+#: The oldest format that this version reads. Format 1 was never released.
+OLDEST_FORMAT_VERSION = 2
 
 
 def group(attributes: Mapping[str, Any] | None = None) -> Document:
@@ -101,6 +103,8 @@ def _fill_value(data_type: str) -> Any:
         return False
     if data_type.startswith("complex"):
         return [0.0, 0.0]
+    if data_type.startswith("float8"):
+        return "0x00"  # one of them has no zero, and zarrs reads no other form
     return 0.0 if "float" in data_type else 0
 
 

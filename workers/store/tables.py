@@ -21,36 +21,53 @@ from workers.errors import DamagedStore
 from workers.store import metadata
 from workers.store.shards import crc32c, without_crc32c
 
-#: Text columns of the index. `source` is the path relative to the dump; `header` is the npy header that
-#: precedes the payload in the source file, as latin-1 text.
+#: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are what stands in
+#: the source file before and behind the payload, as latin-1 text. `layout` is `device` where the payload is
+#: stored as it lay in the memory of the accelerator, `host` where it was brought into the order of its axes,
+#: and "" where it needed nothing; `device_shape` are the lengths of its axes there, with commas. `record` is
+#: JSON; `statistics_from` is `computed` or the file that gave the statistics.
 LABELS = (
     "kind",
     "net",
     "graph",
     "op_type",
     "op_name",
+    "full_name",
     "io",
     "format",
     "declared_dtype",
     "dtype",
     "array",
+    "layout",
+    "device_shape",
     "source",
-    "header",
+    "lead",
+    "tail",
+    "record",
+    "statistics_from",
     "problem",
 )
-#: Integer columns of the index. `offset` and `size` are in elements of the packed array, `nbytes` is the
-#: payload in bytes, `fortran_order` is 0 or 1, times are those of the source file.
+#: Integer columns of the index. `sequence` is the place in the list that the dump itself keeps. `offset` and
+#: `size` are in elements of the packed array, `nbytes` is the stored payload in bytes. `source_offset` is
+#: where the payload begins in the source file, `source_nbytes` how many bytes it has there, `source_size` the
+#: bytes of that file. `fortran_order` is 0 or 1, `groups` those of a convolution in device layout; times are
+#: those of the source file.
 NUMBERS = (
     "slot",
     "occurrence",
     "task",
     "stream",
     "timestamp",
+    "sequence",
     "offset",
     "size",
     "nbytes",
+    "source_offset",
+    "source_nbytes",
+    "source_size",
     "ndim",
     "fortran_order",
+    "groups",
     "mtime_ns",
 )
 
@@ -135,8 +152,26 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
         if chunk is None or table.path not in documents:
             raise DamagedStore(f"{where}: {table.path} is missing")
         rows, columns = documents[table.path]["shape"]
-        arrays[name] = _decode_chunk(chunk, table, (rows, columns), where)
+        array = _decode_chunk(chunk, table, (rows, columns), where)
+        arrays[name] = _by_field(array, table, documents[table.path], where)
     return Tables(**arrays)
+
+
+def _by_field(
+    array: npt.NDArray[Any], table: _Table, document: metadata.Document, where: str
+) -> npt.NDArray[Any]:
+    """Return the columns in the order of this version: another one may have had others."""
+    stored = document["attributes"].get("fields", [])
+    if not table.fields or list(table.fields) == stored:
+        return array
+    if len(stored) != array.shape[1]:
+        raise DamagedStore(f"{where}: {table.path} has {array.shape[1]} columns and {len(stored)} names")
+    missing = {"string": "", "int64": -1, "float64": np.nan}[table.data_type]
+    ordered = np.full((len(array), len(table.fields)), missing, array.dtype)
+    for column, field in enumerate(table.fields):
+        if field in stored:
+            ordered[:, column] = array[:, stored.index(field)]
+    return ordered
 
 
 def empty_statistics(rows: int) -> npt.NDArray[np.float64]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore import MindSporeDump, parse_iterations, parse_tensor_name, rank_of
+from ingest.layouts.mindspore import MindSpore, parse_iterations
+from ingest.layouts.names import parse_tensor_name
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import listings
+from tests.pipeline import listings, plan_all
 from workers.errors import AccessDenied, UsageError
 from workers.model import StepKey, TensorName
 
@@ -87,7 +88,9 @@ def test_other_names_are_not_guessed(file_name: str) -> None:
     ],
 )
 def test_rank_of_a_directory(name: str, rank: int | None) -> None:
-    assert rank_of(name) == rank
+    (pattern, *_) = MindSpore.patterns
+    fields = pattern.match(0, name)
+    assert (None if fields is None else int(fields["rank"])) == rank
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,8 @@ def test_iterations_of_a_configuration(text: str, steps: set[int] | None) -> Non
 def names_of(dump: Path, step: int | None = 0) -> Mapping[str, TensorName | None]:
     found = find_dump(dump)
     listing = next(one for one in found.scan({}).listings if one.key == StepKey(0, step))
-    return {path.rsplit("/", 1)[-1]: name for path, name in found.names(listing).items()}
+    named = found.describe(listing).named
+    return {path.rsplit("/", 1)[-1]: one.name for path, one in named.items()}
 
 
 def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
@@ -120,14 +124,15 @@ def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
     assert {name.graph for name in names_of(made.root, 3).values() if name} == {"0", "7"}
 
 
-def test_dumps_of_one_operator_are_numbered_in_order_of_time(made: MadeDump) -> None:
+def test_dumps_of_one_operator_are_numbered_in_order_of_time(made: MadeDump, tmp_path: Path) -> None:
     """A `while` loop dumps its operators again and again; only the timestamp tells which came first."""
     files = [tensor_name("Less.loop", time=time) for time in (30, 4, 200)]
     for file in files:
         made.add(b"", file)
     made.add(b"", tensor_name("Less.loop", slot=1, time=100))
-    names = names_of(made.root)
-    assert [name.occurrence for file in files if (name := names[file])] == [1, 0, 2]
+    (plan,) = plan_all(made.root, tmp_path / "run.zarr")
+    names = {entry.source.path.rsplit("/", 1)[-1]: entry.name for entry in plan.entries}
+    assert [names[file].occurrence for file in files] == [1, 0, 2]
 
 
 def test_constants_and_what_is_no_tensor_belong_to_no_step(made: MadeDump) -> None:
@@ -209,7 +214,7 @@ def test_configuration_tells_which_steps_to_expect(
     path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
     path.parent.mkdir()
     path.write_text(json.dumps(settings))
-    assert MindSporeDump(made.root).scan({}).expected_steps == expected
+    assert find_dump(made.root).scan({}).expected_steps == expected
 
 
 def test_absurd_configuration_is_ignored(made: MadeDump) -> None:
@@ -217,7 +222,7 @@ def test_absurd_configuration_is_ignored(made: MadeDump) -> None:
     path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
     path.parent.mkdir()
     path.write_text("[" * 100_000)
-    assert MindSporeDump(made.root).scan({}).expected_steps is None
+    assert find_dump(made.root).scan({}).expected_steps is None
 
 
 def test_links_and_pipes_are_named_and_not_followed(made: MadeDump) -> None:
@@ -315,5 +320,5 @@ def test_every_name_of_a_real_dump_is_understood(
     assert len(found) >= steps
     for listing in found:
         assert [
-            path for path, tensor in dump.names(listing).items() if tensor is None or not tensor.op_type
+            path for path, one in dump.describe(listing).named.items() if one.name is None or not one.settled
         ] == []

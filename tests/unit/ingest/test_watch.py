@@ -11,7 +11,6 @@ import pytest
 
 from ingest.completeness import Inspected, Policy, QuietClock
 from ingest.layouts.detect import find_dump
-from ingest.layouts.mindspore import MindSporeDump
 from ingest.plan import fingerprint
 from ingest.watch import View, Watcher
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
@@ -123,7 +122,7 @@ def test_file_that_stays_short_is_quarantined_after_silence(bench: Bench) -> Non
     taken = bench.take(after=10)
     (inspected,) = taken.values()
     (inspection,) = inspected.inspections.values()
-    assert inspection.header is None
+    assert inspection.headers == ()
     assert "announces" in inspection.problem
 
 
@@ -184,7 +183,7 @@ def test_file_that_grows_after_its_step_was_committed_is_seen(
 def test_known_listing_is_used_again_only_while_its_directories_rest(made: MadeDump) -> None:
     made.add(WHOLE, step=0)
     age(made)
-    dump = MindSporeDump(made.root)
+    dump = find_dump(made.root)
     (first,) = dump.scan({}).listings
     known = {first.key: first}
     assert dump.scan(known).listings[0].files is first.files
@@ -195,7 +194,7 @@ def test_known_listing_is_used_again_only_while_its_directories_rest(made: MadeD
 def test_directory_that_changed_just_before_it_was_listed_is_listed_again(made: MadeDump) -> None:
     """Within one tick of the file system, a file may be added without another modification time."""
     made.add(WHOLE, step=0)
-    dump = MindSporeDump(made.root)
+    dump = find_dump(made.root)
     (first,) = dump.scan({}).listings
     (again,) = dump.scan({first.key: first}).listings
     assert again.files is not first.files
@@ -211,8 +210,8 @@ def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
     bench.made.add(f"123.npy,{tensor_name('ReLU.long')}\n".encode(), "mapping.csv", step=0)
     bench.take()
     taken = bench.take(after=1.1)
-    names = taken[StepKey(0, 0)].names
-    assert [name.op_name for name in names.values() if name] == ["long"]
+    named = taken[StepKey(0, 0)].description.named
+    assert [one.name.op_name for one in named.values() if one.name] == ["long"]
 
 
 def test_name_that_never_comes_is_done_without(bench: Bench) -> None:

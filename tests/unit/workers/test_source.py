@@ -24,7 +24,8 @@ def file(tmp_path: Path) -> Path:
 
 def read(path: Path, source: SourceFile, *, buffer: int = 1000, header: bytes = b"") -> list[bytes]:
     with OpenFile(path.parent, source, "rank 0 step 1") as opened:
-        return [bytes(piece) for piece in opened.pieces(memoryview(bytearray(buffer)), header)]
+        view, begin = memoryview(bytearray(buffer)), len(header)
+        return [bytes(piece) for piece in opened.pieces(view, begin, source.size - begin, header)]
 
 
 @pytest.mark.parametrize("buffer", [1, 7, 50, 90, 100, 1000])
@@ -44,7 +45,7 @@ def test_empty_file_has_no_pieces(tmp_path: Path) -> None:
 
 def test_head_ends_with_the_file(file: Path) -> None:
     with OpenFile(file.parent, listed(file), "") as opened:
-        assert opened.head(4096) == file.read_bytes()
+        assert opened.read_at(0, 4096) == file.read_bytes()
 
 
 def test_short_reads_are_continued(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +92,7 @@ def test_other_header_is_noticed_even_if_the_times_agree(file: Path) -> None:
 def test_change_while_reading_is_noticed(file: Path) -> None:
     source = listed(file)
     with OpenFile(file.parent, source, "") as opened:
-        assert opened.head(1)
+        assert opened.read_at(0, 1)
         os.utime(file, ns=(0, 0))
         with pytest.raises(SourceChanged):
             opened.check_unchanged()
@@ -99,7 +100,7 @@ def test_change_while_reading_is_noticed(file: Path) -> None:
 
 def test_file_that_shrinks_while_reading_has_changed(file: Path) -> None:
     with OpenFile(file.parent, listed(file), "") as opened:
-        pieces = opened.pieces(memoryview(bytearray(60)), b"")
+        pieces = opened.pieces(memoryview(bytearray(60)), 0, 100)
         next(pieces)
         os.truncate(file, 70)
         with pytest.raises(SourceChanged, match="ended at byte"):

@@ -1,0 +1,38 @@
+"""The names of MindSpore's npy files."""
+
+from __future__ import annotations
+
+import re
+
+from workers.model import TensorName
+
+_TENSOR_NAME = re.compile(
+    r"(?P<op_type>[^.]+)\.(?P<op_name>.+)"
+    r"\.(?P<task>\d{1,18})\.(?P<stream>\d{1,18})\.(?P<timestamp>\d{1,18})"
+    r"\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)(?:\.(?P<declared_dtype>[^.]+))?",
+    re.DOTALL,
+)
+
+
+def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
+    """Parse the name of an npy file, from the right, because old parameter names hold dots.
+
+    >>> parse_tensor_name("Parameter.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.npy").op_name
+    'fc.weight'
+    """
+    match = _TENSOR_NAME.fullmatch(file_name.removesuffix(".npy"))
+    if match is None:
+        return None
+    return TensorName(
+        net=net,
+        graph=graph,
+        op_type=match["op_type"],
+        op_name=match["op_name"],
+        io=match["io"],
+        slot=int(match["slot"]),
+        task=int(match["task"]),
+        stream=int(match["stream"]),
+        timestamp=int(match["timestamp"]),
+        format=match["format"],
+        declared_dtype=match["declared_dtype"] or "",
+    )

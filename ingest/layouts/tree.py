@@ -1,0 +1,326 @@
+"""A tree of dumps, walked once for all layouts.
+
+Directories are matched against the patterns of every layout while the tree is walked. One that fits a pattern
+to its end is a place: it holds a step of one rank, or a part of it. All places of one rank and step, of
+whatever layout, make one listing. What lies beside the places belongs to the run files of a rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ingest.layouts import mindspore
+from ingest.layouts.base import Description, Layout, Listing, Located, Named, Place, Problem, Scan
+from ingest.layouts.pattern import Pattern
+from ingest.layouts.ranks import RankOf, Ranks
+from ingest.layouts.walk import Walk, read_small
+from workers.model import Reported, StepKey
+
+#: How long a directory must have been quiet before its time proves that nothing was added: file systems
+#: stamp with the time of their last tick.
+_TICK_S = 2.0
+#: How long a listing is trusted at least, as long as the times of its directories do not change.
+_SHORTEST_TRUST_S = 60.0
+#: What GE writes where it has no step yet.
+_NO_STEP = 2147483647
+
+
+@dataclass(frozen=True, slots=True)
+class _Partial:
+    """A pattern of which the first levels fit a directory."""
+
+    layout: Layout
+    pattern: Pattern
+    level: int
+    fields: Mapping[str, str]
+
+    def enter(self, name: str) -> _Partial | None:
+        if self.level == len(self.pattern.levels):
+            return None
+        found = self.pattern.match(self.level, name)
+        return (
+            found if found is None else replace(self, level=self.level + 1, fields={**self.fields, **found})
+        )
+
+    @property
+    def whole(self) -> bool:
+        return self.level == len(self.pattern.levels)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one walk finds: names of directories first, their files only later."""
+
+    walk: Walk
+    places: list[Located] = field(default_factory=list)
+    beside: dict[RankOf | None, Walk] = field(default_factory=dict)
+    """Files beside the places, by what their directories say about the rank."""
+
+    def of(self, owner: RankOf | None) -> Walk:
+        """Return the walk that takes what belongs to an owner."""
+        return self.beside.setdefault(owner, Walk(self.walk.root))
+
+
+class DumpTree:
+    """One dump directory: what belongs together, in any mixture of layouts."""
+
+    def __init__(
+        self,
+        root: Path,
+        layouts: Sequence[Layout],
+        *,
+        below: str = "",
+        rank_map: Mapping[int, int] | None = None,
+    ) -> None:
+        """Look at the dump in `root`.
+
+        Args:
+            root: the directory from which the patterns are matched.
+            layouts: what may be found.
+            below: a directory, relative to `root`, outside of which nothing is looked at.
+            rank_map: ranks of device ids, where the user gives them.
+        """
+        self.root = root
+        self._layouts = layouts
+        self._below = tuple(below.split("/")) if below else ()
+        self._rank_map = dict(rank_map or {})
+
+    def scan(self, known: Mapping[StepKey, Listing]) -> Scan:
+        """List every step now; see `Dump.scan`."""
+        found = _Found(Walk(self.root))
+        self._descend(
+            "", [_Partial(one, pattern, 0, {}) for one in self._layouts for pattern in one.patterns], found
+        )
+        ranks = Ranks(
+            [RankOf.of(located.place.fields) for located in found.places],
+            self._rank_map,
+            [
+                data
+                for walk in found.beside.values()
+                for file in walk.files
+                if (data := self._rank_table(file.path)) is not None
+            ],
+        )
+        steps: dict[StepKey, list[Located]] = {}
+        sources: dict[StepKey, set[str]] = {}
+        for located in found.places:
+            rank, rank_from = ranks.resolve(RankOf.of(located.place.fields))
+            key = StepKey(rank, _step(located.place.fields))
+            steps.setdefault(key, []).append(located)
+            sources.setdefault(key, set()).add(rank_from)
+        # All names first, and files only then: what is seen of a step then includes everything that was
+        # there when the later step was seen.
+        overtaken = self._overtaken(steps)
+        listings = {}
+        for key, places in steps.items():
+            later_begun = key.step is not None and all(p.place.path in overtaken for p in places)
+            listings[key] = self._listing(
+                key,
+                places,
+                found,
+                "+".join(sorted(sources[key])),
+                later_begun=later_begun,
+                known=known.get(key),
+            )
+        expected: set[int] = set()
+        for key, listing in self._run_listings(found, ranks).items():
+            listings[key] = _together(listings[key], listing) if key in listings else listing
+            for file in listing.files:
+                expected |= self._expected_steps(file.path)
+        ordered = tuple(listings[key] for key in sorted(listings, key=lambda key: key.order))
+        return Scan(ordered, (*found.walk.problems, *ranks.problems), frozenset(expected) or None)
+
+    def describe(self, listing: Listing) -> Description:
+        """Return what names and small files tell; see `Dump.describe`."""
+        named: dict[str, Named] = {}
+        reported: list[Reported] = []
+        problems: list[Problem] = []
+        unfinished = ""
+        for located in listing.places:
+            below = sorted(
+                p.place.path for p in listing.places if p.place.path.startswith(f"{located.place.path}/")
+            )
+            files = [file for file in listing.files if _is_in(file.path, located.place.path, below)]
+            described = located.layout.describe(located.place, files, self._read)
+            named.update(described.named)
+            reported += described.reported
+            problems += described.problems
+            unfinished = unfinished or described.unfinished
+        return Description(named, reported, problems, unfinished)
+
+    def _read(self, path: str) -> bytes | None:
+        return read_small(self.root / path)
+
+    def _descend(self, directory: str, live: Sequence[_Partial], found: _Found) -> None:
+        """Find the places below a directory of which the first levels of some patterns fit."""
+        ahead: list[tuple[str, Sequence[_Partial]]] = [(directory, live)]
+        while ahead:
+            directory, live = ahead.pop()
+            depth = directory.count("/") + 1 if directory else 0
+            owner = next((rank for one in live if (rank := RankOf.of(one.fields)) is not None), None)
+            inside_place = any(one.whole for one in live)
+            walk = found.walk if owner is None else found.of(owner)
+            for entry in walk.entries(directory):
+                path = f"{directory}/{entry.name}" if directory else entry.name
+                if depth < len(self._below) and entry.name != self._below[depth]:
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    if not inside_place:
+                        found.of(owner).take(entry, path)
+                    continue
+                entered = [one for partial in live if (one := partial.enter(entry.name)) is not None]
+                if any(one.whole and one.pattern in one.layout.transient for one in entered):
+                    continue
+                if place := next((one for one in entered if one.whole), None):
+                    found.places.append(Located(place.layout, Place(path, place.fields)))
+                if any(not one.whole for one in entered):
+                    ahead.append((path, entered))
+                elif not entered and not inside_place:
+                    self._pass_by(path, owner, found)
+
+    def _pass_by(self, path: str, owner: RankOf | None, found: _Found) -> None:
+        """Take what stands in a rank but in no place; what belongs to no rank is not ours."""
+        if owner is not None:
+            found.of(owner).take_tree(path)
+        elif path.startswith("rank_"):
+            found.walk.problems.append(Problem(path, "is not how a dump names the directory of a rank"))
+
+    def _run_listings(self, found: _Found, ranks: Ranks) -> dict[StepKey, Listing]:
+        """Return what stands beside the places, by rank; what is of no rank belongs to the lowest."""
+        listings: dict[StepKey, Listing] = {}
+        for owner, walk in found.beside.items():
+            rank = ranks.lowest if owner is None else ranks.resolve(owner)[0]
+            if rank is None:
+                continue
+            key = StepKey(rank, None)
+            files = [file for file in walk.files if owner is not None or _leads_to(file.path, found.places)]
+            if not files and not walk.problems:
+                continue
+            one = Listing(
+                key,
+                tuple(sorted(files, key=lambda file: file.path)),
+                walk.newest_change,
+                later_begun=False,
+                problems=tuple(walk.problems),
+                rank_from=ranks.source(rank),
+            )
+            listings[key] = _together(listings[key], one) if key in listings else one
+        return listings
+
+    def _overtaken(self, steps: Mapping[StepKey, Sequence[Located]]) -> set[str]:
+        """Return the places after which a later one of the same series (rank, graph...) has files."""
+        later: dict[object, bool] = {}
+        overtaken = set()
+        for key in sorted(
+            (key for key in steps if key.step is not None), key=lambda key: key.order, reverse=True
+        ):
+            for located in steps[key]:
+                series = (key.rank, located.layout.name, located.place.series)
+                if later.get(series):
+                    overtaken.add(located.place.path)
+                else:
+                    later[series] = self._has_entries(located.place.path)
+        return overtaken
+
+    def _has_entries(self, directory: str) -> bool:
+        try:
+            with os.scandir(f"{self.root}/{directory}") as entries:
+                return next(entries, None) is not None
+        except OSError:
+            return False
+
+    def _listing(
+        self,
+        key: StepKey,
+        places: list[Located],
+        found: _Found,
+        rank_from: str,
+        *,
+        later_begun: bool,
+        known: Listing | None,
+    ) -> Listing:
+        listed_at = time.time()
+        places = sorted(places, key=lambda located: located.place.path)
+        if known is not None and self._unchanged(known, [p.place.path for p in places], listed_at):
+            return replace(known, later_begun=later_begun, places=tuple(places))
+        walk = Walk(self.root)
+        elsewhere = {located.place.path for located in found.places}
+        for located in places:
+            walk.take_tree(located.place.path, without=elsewhere)
+        walk.files.sort(key=lambda file: file.path)
+        return Listing(
+            key,
+            tuple(walk.files),
+            walk.newest_change,
+            later_begun,
+            tuple(walk.directories),
+            listed_at,
+            tuple(walk.problems),
+            layout="+".join(sorted({located.layout.name for located in places})),
+            rank_from=rank_from,
+            places=tuple(places),
+        )
+
+    def _unchanged(self, known: Listing, places: Collection[str], now: float) -> bool:
+        if not {directory for directory, _ in known.directories}.issuperset(places):
+            return False
+        # A file that goes on growing leaves no trace in its directory. So a listing is trusted for as long
+        # again as its files had been quiet: a step is listed ever more rarely, but again and again.
+        if not 0 <= now - known.listed_at < max(known.listed_at - known.newest_change, _SHORTEST_TRUST_S):
+            return False
+        for directory, mtime_ns in known.directories:
+            if mtime_ns / 1e9 > known.listed_at - _TICK_S:
+                return False
+            try:
+                if (self.root / directory).stat().st_mtime_ns != mtime_ns:
+                    return False
+            except OSError:
+                return False
+        return bool(known.directories)
+
+    def _rank_table(self, path: str) -> bytes | None:
+        name = path.rpartition("/")[2]
+        is_table = name.endswith(".json") and name.startswith(("hccl", "rank_table", "ranktable"))
+        return self._read(path) if is_table else None
+
+    def _expected_steps(self, path: str) -> frozenset[int]:
+        if not path.endswith(mindspore.CONFIGURATION):
+            return frozenset()
+        try:
+            settings = json.loads(self._read(path) or b"")["common_dump_settings"]
+            return mindspore.parse_iterations(settings["iteration"]) or frozenset()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return frozenset()  # optional, and no version promises it
+
+
+def _step(fields: Mapping[str, str]) -> int | None:
+    """Return the step; that of the user's, where the path has it beside the graph engine's."""
+    if "previous_step" in fields:  # TorchAir once named directories after the step to come
+        return max(int(fields["previous_step"]) - 1, 0)
+    text = fields.get("step", fields.get("iteration"))
+    return None if text is None or int(text) == _NO_STEP else int(text)
+
+
+def _is_in(path: str, directory: str, deeper: Iterable[str]) -> bool:
+    return path.startswith(f"{directory}/") and not any(path.startswith(f"{other}/") for other in deeper)
+
+
+def _leads_to(path: str, places: Iterable[Located]) -> bool:
+    """Whether a file stands above a place: there may be other directories in the root, which are not ours."""
+    directory = path.rpartition("/")[0]
+    return not directory or any(located.place.path.startswith(f"{directory}/") for located in places)
+
+
+def _together(first: Listing, second: Listing) -> Listing:
+    """Return two listings of one key as one."""
+    return replace(
+        first,
+        files=tuple(sorted((*first.files, *second.files), key=lambda file: file.path)),
+        newest_change=max(first.newest_change, second.newest_change),
+        problems=(*first.problems, *second.problems),
+    )
