@@ -119,7 +119,9 @@ def _print_field(field: str, text: str) -> None:
 
 
 def _text(value: Any) -> str:
-    return number(value) if isinstance(value, float) or value is None else str(value)
+    if isinstance(value, float) or value is None:
+        return number(value)
+    return str(value) if value != "" else "-"
 
 
 def _the_tensor(store: DumpStore, name: str, rank: int, step: int | None, graph: str | None) -> Tensor:

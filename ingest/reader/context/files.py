@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,11 +32,6 @@ class KeptFile:
     """Relative to the dump."""
 
     @property
-    def directory(self) -> str:
-        """The directory it was in."""
-        return self.source.rpartition("/")[0]
-
-    @property
     def name(self) -> str:
         """The last part of its path."""
         return self.source.rpartition("/")[2]
@@ -54,22 +49,32 @@ class KeptFiles:
     store: DumpStore
     rank: int
     problems: list[str] = field(default_factory=list)
-    _leaves: dict[tuple[int, int | None], list[KeptFile]] = field(default_factory=dict)
+    _leaves: dict[tuple[int, int | None], dict[str, KeptFile]] = field(default_factory=dict)
 
-    def of_step(self, step: int | None) -> list[KeptFile]:
-        """Return the files of one step, or with None those of no step; empty where the store has none."""
+    def of_step(self, step: int | None) -> Mapping[str, KeptFile]:
+        """Return the files of one step by path, or with None those of no step; empty where there are none."""
         return self._of(self.rank, step)
+
+    def beside(self, step: int | None, source: str, name: str) -> KeptFile | None:
+        """Return the file of that name in the directory of the path `source`, or else the next one above."""
+        files = self.of_step(step)
+        directory = source
+        while directory:
+            directory = directory.rpartition("/")[0]
+            if found := files.get(f"{directory}/{name}" if directory else name):
+                return found
+        return None
 
     def of_run(self, name: re.Pattern[str]) -> list[KeptFile]:
         """Return the files of no step whose name matches.
 
         Where this rank has none, those of the lowest rank that has: MindSpore writes some for rank 0 only.
         """
-        own = _named(self.of_step(None), name)
+        own = _named(self.of_step(None).values(), name)
         if own:
             return own
         for rank in self.store.ranks:
-            if rank != self.rank and (found := _named(self._of(rank, None), name)):
+            if rank != self.rank and (found := _named(self._of(rank, None).values(), name)):
                 return found
         return []
 
@@ -93,17 +98,18 @@ class KeptFiles:
         """Keep what a parser found wrong."""
         self.problems += [f"{file.source}: {problem}" for problem in problems]
 
-    def _of(self, rank: int, step: int | None) -> list[KeptFile]:
+    def _of(self, rank: int, step: int | None) -> dict[str, KeptFile]:
         key = (rank, step)
         if key not in self._leaves:
             try:
                 leaf = self.store.step(rank, step)
             except UsageError:
-                self._leaves[key] = []
+                self._leaves[key] = {}
             else:
                 sources = leaf.tables.label("source")
                 rows = np.flatnonzero(leaf.tables.label("kind") == Kind.FILE.value)
-                self._leaves[key] = [KeptFile(leaf, int(row), str(sources[row])) for row in rows]
+                files = [KeptFile(leaf, int(row), str(sources[row])) for row in rows]
+                self._leaves[key] = {file.source: file for file in files}
         return self._leaves[key]
 
 

@@ -46,7 +46,7 @@ _BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
 _CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
 _MAX_BUILT_NBYTES = 256 * MIB
-_TENSOR_KINDS = (Kind.TENSOR.value, "statistics")
+_TENSOR_KINDS = (Kind.TENSOR.value, Kind.STATISTICS.value)
 #: What is no operator but a weight or an input of the network.
 _PARAMETER = "Parameter"
 
@@ -92,6 +92,7 @@ class Context:
         self._files = KeptFiles(store, rank)
         self._graphs: dict[str, IrGraph] = {}
         self._orders: dict[str, list[str]] = {}
+        self._positions: dict[str, dict[str, int]] = {}
         self._matches: dict[tuple[int | None, str, str], dict[str, Match]] = {}
         self._stacks: dict[str, Stacks] = {}
         self._parents: dict[str, dict[str, str | None]] = {}
@@ -102,7 +103,7 @@ class Context:
     @property
     def problems(self) -> list[str]:
         """What was wrong with the files that were read so far."""
-        return list(self._files.problems)
+        return list(dict.fromkeys(self._files.problems))
 
     def source_line(self, tensor: Tensor) -> SourceLine | None:
         """Return the line of the program that made a tensor's operator; the user's own where there is one.
@@ -143,20 +144,22 @@ class Context:
         match = self.match(tensor)
         if match is None or match.name is None:
             return None
-        order = self.execution_order(tensor.graph)
-        return order.index(match.name) if match.name in order else None
+        if tensor.graph not in self._positions:
+            order = self.execution_order(tensor.graph)
+            self._positions[tensor.graph] = {name: place for place, name in reversed(list(enumerate(order)))}
+        return self._positions[tensor.graph].get(match.name)
 
     def kernel_args(self, tensor: Tensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None where the dump has none."""
         directory = tensor.source.rpartition("/")[0]
         wanted = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
-        for file in self._files.of_step(tensor.step):
-            if file.source == wanted:
-                data = self._files.read(file, limit=_MAX_CONFIG_NBYTES)
-                args, problems = parse_kernel_args(data) if data is not None else ({}, [])
-                self._files.complain(file, problems)
-                return args or None
-        return None
+        file = self._files.of_step(tensor.step).get(wanted)
+        data = self._files.read(file, limit=_MAX_CONFIG_NBYTES) if file else None
+        if file is None or data is None:
+            return None
+        args, problems = parse_kernel_args(data)
+        self._files.complain(file, problems)
+        return args or None
 
     def parent(self, tensor: Tensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
@@ -175,7 +178,7 @@ class Context:
         candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
         if len(candidates) < 2:
             return choose_training_graph(candidates)
-        beside = [*self._files.of_step(step), *self._files.of_step(None)]
+        beside = [*self._files.of_step(step).values(), *self._files.of_step(None).values()]
         built = [parse_built_graph(data) for data in self._read_all(beside, _BUILT_GRAPH, _MAX_BUILT_NBYTES)]
         asked = [
             name
@@ -272,7 +275,7 @@ class Context:
         return self._graphs[file.source]
 
     def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
-        file = self._beside(tensor, "stack.json")
+        file = self._files.beside(tensor.step, tensor.source, "stack.json")
         if file is None:
             return None
         if file.source not in self._stacks:
@@ -291,7 +294,7 @@ class Context:
         return SourceLine(best.file, best.line, best.code, stacks[key], EXACT, of, key, file.source)
 
     def _parents_of(self, tensor: Tensor) -> dict[str, str | None]:
-        file = self._beside(tensor, "construct.json")
+        file = self._files.beside(tensor.step, tensor.source, "construct.json")
         if file is None:
             return {}
         if file.source not in self._parents:
@@ -300,15 +303,6 @@ class Context:
             self._files.complain(file, problems)
             self._parents[file.source] = found
         return self._parents[file.source]
-
-    def _beside(self, tensor: Tensor, name: str) -> KeptFile | None:
-        """Return the file of that name in the directory of a tensor, or in one above it."""
-        inside = [
-            file
-            for file in self._files.of_step(tensor.step)
-            if file.name == name and tensor.source.startswith(f"{file.directory}/" if file.directory else "")
-        ]
-        return max(inside, key=lambda file: len(file.directory), default=None)
 
 
 _CONTEXTS: WeakKeyDictionary[DumpStore, dict[int, Context]] = WeakKeyDictionary()
