@@ -22,6 +22,7 @@ from workers.errors import ClusterError, DumpIngestError, StoreError, Unreadable
 from workers.model import CommitSummary, Origin, StepKey, StepPlan, StoreAddress
 from workers.paths import to_text
 from workers.store import commit
+from workers.store.commit import Commit
 
 #: Steps under way at once; more only wait in memory.
 MAX_STEPS_UNDER_WAY = 64
@@ -36,6 +37,9 @@ _STALE_HINT = (
     "is shared. (Or a file there has a header that keeps changing.)"
 )
 _REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
+_RANK_HINT = "The ids repeat from host to host. Give the ranks of this one: --rank-map 0=8,1=9."
+#: What gives a number that is no rank, for want of one.
+_NO_RANKS = frozenset(["device id", "process id"])
 _ELSEWHERE_HINT = "A directory as store must be the same one for the workers; else use a URL such as s3://..."
 
 
@@ -70,6 +74,8 @@ class Report:
     missing_steps: tuple[int, ...] = ()
     """Steps that the configuration of the dump asks for, and that no rank has."""
     kept: list[CommitKept] = field(default_factory=list)
+    ranks_from: dict[str, list[int]] = field(default_factory=dict)
+    """The ranks by what gave them: the path, the user, a rank table; or the id of the device or process."""
     stopped_by: StoreError | None = None
     """The store failed for good: no further step was tried."""
 
@@ -91,6 +97,8 @@ class Report:
             view.present.keys() - view.pending.keys() - committed, key=lambda key: key.order
         )
         self.problems = view.problems
+        for source, rank in sorted({(one.rank_from, key.rank) for key, one in view.present.items()}):
+            self.ranks_from.setdefault(source, []).append(rank)
         if view.expected_steps:
             self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
         for key, problems in denied.items():
@@ -274,9 +282,8 @@ class Service:
         if found.fingerprint == plan.fingerprint:
             self.committed.cover(key, listed)
             return True
-        root = str(found.record["source"]["root"])
-        if root != to_text(plan.origin.root) and not self.replace:
-            self._give_up(plan, UsageError(f"{key} is in the store already, from {root}", hint=_REPLACE_HINT))
+        if not self.replace and (error := _comes_from_elsewhere(plan, found)):
+            self._give_up(plan, error)
             return True
         if gone := self.committed.files_gone(found, inspected.listing.files):
             self.committed.cover(key, listed)
@@ -321,3 +328,17 @@ class Service:
     def _tell(self, happening: Happening) -> None:
         for observer in self.observers:
             observer(happening)
+
+
+def _comes_from_elsewhere(plan: StepPlan, found: Commit) -> UsageError | None:
+    """Return why the committed step is another one than the planned one, of the same rank and step."""
+    source = found.record["source"]
+    if str(source["root"]) != to_text(plan.origin.root):
+        return UsageError(f"{plan.key} is in the store already, from {source['root']}", hint=_REPLACE_HINT)
+    if plan.origin.rank_from in _NO_RANKS and source["host"] != plan.origin.host:
+        return UsageError(
+            f"{plan.key} is in the store already, from host {source['host']}, and neither is known by its "
+            f"rank but by its {plan.origin.rank_from}",
+            hint=_RANK_HINT,
+        )
+    return None

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from workers import events, paths
 from workers.disagreements import disagreements
 from workers.errors import DumpIngestError
+from workers.formats.dtype_names import canonical
 from workers.model import CommitSummary, Entry, Kind, Receipt, Reported, StepPlan
 from workers.statistics import Statistics
 from workers.store import commit, metadata, tables
@@ -120,7 +121,8 @@ def _take_reported(
     """Enter the statistics that the dump gives, where none were computed; elsewhere compare them."""
     for row, report in reported.items():
         if labels[row]["kind"] == Kind.STATISTICS:
-            labels[row]["dtype"] = report.dtype
+            labels[row]["dtype"] = canonical(report.dtype)
+            labels[row]["declared_dtype"] = report.dtype
         if not labels[row]["statistics_from"]:
             statistics[row] = report.statistics.as_row()
             labels[row]["statistics_from"] = paths.to_text(report.source)

@@ -46,7 +46,9 @@ def command(
         str | None, typer.Option(metavar="TYPE", help="Operator type, such as MatMul.")
     ] = None,
     graph: Annotated[str | None, typer.Option(metavar="GRAPH", help="Graph.")] = None,
-    io: Annotated[str | None, typer.Option(metavar="input|output", help="Inputs or outputs only.")] = None,
+    io: Annotated[
+        str | None, typer.Option(metavar="KIND", help="input, output, or what else the dump knows.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Print no more than this many; 0: all.")] = 0,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -60,8 +62,6 @@ def command(
 
     if name is not None and regex is not None:
         raise UsageError("--name and --regex exclude each other")
-    if io not in (None, "input", "output"):
-        raise UsageError(f"--io {io!r} is neither input nor output")
     try:
         pattern = re.compile(regex) if regex is not None else name
     except re.error as exc:

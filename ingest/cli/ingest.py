@@ -138,7 +138,7 @@ def _print_report(report: Report, store: str, seconds: float) -> None:
         rest = [summary for summary in commits if summary not in shown]
         rows.append(_row("", f"{len(rest)} more", "", rest))
     rows.append(_row("all", str(len({s.key.step for s in commits} - {None})), _worst(commits), commits))
-    numbers = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "problems")
+    numbers = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "overflows", "problems")
     print_table(("rank", "step", "status", *numbers), rows, right=numbers)
     raw = sum(summary.raw_bytes for summary in commits)
     err.print(f"{human_bytes(raw)} in {seconds:.1f} s")
@@ -146,10 +146,12 @@ def _print_report(report: Report, store: str, seconds: float) -> None:
         condition = "nan_count + pos_inf_count + neg_inf_count > 0"
         err.print()
         say(f"NaN and Inf:  dump-ingest find {shlex.quote(store)} --where '{condition}'")
+    if any(summary.overflows for summary in commits):
+        say(f"Overflows:    dump-ingest ls {shlex.quote(store)} --overflows")
 
 
 def _is_special(summary: CommitSummary) -> bool:
-    return summary.status != "complete" or bool(summary.anomalous_tensors)
+    return summary.status != "complete" or bool(summary.anomalous_tensors or summary.overflows)
 
 
 def _worst(commits: list[CommitSummary]) -> str:
@@ -164,14 +166,15 @@ def _row(rank: str, step: str, status: str, commits: list[CommitSummary]) -> lis
         rank,
         step,
         status,
-        str(total("tensors")),
+        str(total("tensors") + total("statistics_only")),
         str(total("files")),
         human_bytes(total("raw_bytes")),
         human_bytes(total("stored_bytes")),
         str(total("duplicates")),
         str(total("nan_count")),
         str(total("pos_inf_count") + total("neg_inf_count")),
-        str(total("quarantined") + total("unparsed")),
+        str(total("overflows")),
+        str(total("quarantined") + total("unparsed") + total("disagreements")),
     ]
 
 
@@ -187,6 +190,21 @@ def _complain(report: Report) -> None:
                 f"{summary.unparsed} with names that are not understood; "
                 "`dump-ingest ls STORE --problems` names them",
                 before="[yellow]problem:[/] ",
+            )
+        if summary.disagreements:
+            say(
+                f"{summary.key}: the dump's own statistics of {summary.disagreements} tensors are not those "
+                "of their elements; `dump-ingest ls STORE --problems` names them",
+                before="[yellow]problem:[/] ",
+            )
+    for source in ("device id", "process id"):
+        if numbers := report.ranks_from.get(source):
+            shown = ", ".join(map(str, numbers[:20]))
+            say(
+                f"the paths name no ranks: {shown} {'is a' if len(numbers) == 1 else 'are'} {source}"
+                f"{'' if len(numbers) == 1 else 's'}"
+                + (" (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""),
+                before="[yellow]note:[/] ",
             )
     if report.missing_steps:
         shown = ", ".join(map(str, report.missing_steps[:20]))

@@ -11,14 +11,20 @@ from ingest.layouts.cann import Cann
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.mindspore_async import MindSporeAsync
 from ingest.layouts.mindspore_raw import MindSporeRaw
+from ingest.layouts.msprobe import MsProbe
+from ingest.layouts.msprobe_native import MsProbeNative
 from ingest.layouts.pattern import Pattern
+from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from workers.errors import AccessDenied, DumpError, UsageError
 
 #: Every layout there is. Where a directory fits two, the first counts.
 LAYOUTS: tuple[Layout, ...] = (
     MindSpore(),
+    MsProbeNative(),
     Cann(),
+    TorchAir(),
+    MsProbe(),
     MindSporeAsync(),
     MindSporeRaw(),
 )

@@ -93,9 +93,12 @@ class DumpTree:
     def scan(self, known: Mapping[StepKey, Listing]) -> Scan:
         """List every step now; see `Dump.scan`."""
         found = _Found(Walk(self.root))
-        self._descend(
-            "", [_Partial(one, pattern, 0, {}) for one in self._layouts for pattern in one.patterns], found
-        )
+        patterns = [
+            _Partial(layout, pattern, 0, {})
+            for layout in self._layouts
+            for pattern in (*layout.transient, *layout.patterns)
+        ]
+        self._descend("", patterns, found)
         ranks = Ranks(
             [RankOf.of(located.place.fields) for located in found.places],
             self._rank_map,
@@ -193,6 +196,10 @@ class DumpTree:
     def _run_listings(self, found: _Found, ranks: Ranks) -> dict[StepKey, Listing]:
         """Return what stands beside the places, by rank; what is of no rank belongs to the lowest."""
         listings: dict[StepKey, Listing] = {}
+        layouts: dict[int, set[str]] = {}
+        for located in found.places:
+            numbered, _ = ranks.resolve(RankOf.of(located.place.fields))
+            layouts.setdefault(numbered, set()).add(located.layout.name)
         for owner, walk in found.beside.items():
             rank = ranks.lowest if owner is None else ranks.resolve(owner)[0]
             if rank is None:
@@ -207,6 +214,7 @@ class DumpTree:
                 walk.newest_change,
                 later_begun=False,
                 problems=tuple(walk.problems),
+                layout="+".join(sorted(layouts.get(rank, ()))),
                 rank_from=ranks.source(rank),
             )
             listings[key] = _together(listings[key], one) if key in listings else one

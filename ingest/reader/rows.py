@@ -30,6 +30,7 @@ def step_row(step: Step) -> dict[str, Any]:
         "layout": record["source"]["layout"],
         "host": record["source"]["host"],
         "root": record["source"]["root"],
+        "rank_from": record["source"]["rank_from"],
         "generations": 1 + len(record["previous"]),
     }
 

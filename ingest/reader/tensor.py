@@ -144,8 +144,11 @@ class Tensor:
 
     @property
     def digest(self) -> str:
-        """XXH3-128 of the payload as it was dumped, in hexadecimal. Equal digest, equal bytes."""
-        return bytes(self._step.tables.digest[self.row]).hex()
+        """XXH3-128 of the payload as it is stored, in hexadecimal; "" where only statistics were dumped.
+
+        Equal digest, equal bytes.
+        """
+        return bytes(self._step.tables.digest[self.row]).hex() if self.is_dumped else ""
 
     @property
     def source(self) -> str:

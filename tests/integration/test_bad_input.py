@@ -234,7 +234,6 @@ NONSENSE = (
     (("find", "--where", "__import__('os').system('true')"), ["which a condition may not"]),
     (("find", "--where", "nan_count"), ["is a value, not a condition"]),
     (("find", "--regex", "("), ["--regex"]),
-    (("find", "--io", "both"), ["neither input nor output"]),
     (("find", "--name", "x", "--regex", "x"), ["exclude each other"]),
 )
 

@@ -26,9 +26,10 @@ def header(dtype: str, shape: tuple[int, ...] | None, file_size: int) -> TensorH
     except ValueError as exc:
         raise UnreadableTensor(str(exc)) from exc
     if shape is None:
-        if file_size % element.itemsize:
+        size = file_size * 8 // element.bits
+        if element.nbytes(size) != file_size:
             raise Truncated(f"{file_size} bytes are no whole number of {dtype} elements")
-        shape = (file_size // element.itemsize,)
+        shape = (size,)
     wanted = element.nbytes(math.prod(shape))
     if wanted != file_size:
         error = Truncated if file_size < wanted else UnreadableTensor
