@@ -200,7 +200,7 @@ class Context:
             return None
         lines = []
         for name in match.names:
-            for file in self._ir_files(tensor.graph, tensor.source) or self._ir_files("", tensor.source):
+            for file in (*self._ir_files(tensor.graph, tensor.source), *self._ir_files("", tensor.source)):
                 op = self._graph(file).ops.get(name)
                 if op is not None and (best := best_frame(op.stack)) is not None:
                     how = BY_TYPE if match.how == AMBIGUOUS else match.how

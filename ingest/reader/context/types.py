@@ -17,7 +17,8 @@ TensorType: TypeAlias = tuple[str, int]
 
 _ITEM = re.compile(r"<([^<>]*)>")
 _TENSOR = re.compile(r"Tensor\[(\w+)\], \(([\d, ]*)\)")
-_DIGITS = 18
+_LENGTH = re.compile(r"\d{1,18}")
+_MAX_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _type(item: str) -> TensorType | None:
     found = _TENSOR.match(item)
     if found is None:
         return None
-    lengths = [length.strip() for length in found[2].split(",")]
-    if any(len(length) > _DIGITS for length in lengths):
+    lengths = [length.strip() for length in found[2].split(",") if length.strip()]
+    if len(lengths) > _MAX_AXES or not all(_LENGTH.fullmatch(length) for length in lengths):
         return None
-    return found[1].lower(), math.prod(int(length) for length in lengths if length)
+    return found[1].lower(), math.prod(map(int, lengths))

@@ -119,6 +119,17 @@ def test_a_graph_without_a_file_is_looked_for_in_all(with_ir: MadeDump, store: P
     assert context_of(opened, 0).source_line(opened.tensors(0, 1)[0]) is not None
 
 
+def test_an_operator_of_another_graph_is_found_there(with_ir: MadeDump, store: Path) -> None:
+    other = _IR.replace("MatMul", "Add").replace("net.py:22", "net.py:5")
+    _add(with_ir, "rank_0/graphs/ms_output_trace_code_graph_1.ir", other)
+    with_ir.add(_ONE, tensor_name("Add.net_Add-op0"), step=1)
+    ingest_directly(with_ir.root, store)
+    opened = open_store(store)
+    line = context_of(opened, 0).source_line(opened.tensors(0, 1)[0])
+    assert line is not None
+    assert (line.line, line.op) == (5, "net/Add-op0")
+
+
 def test_what_is_wrong_with_a_file_is_said(made: MadeDump, store: Path) -> None:
     made.add(_ONE)
     made.add(b"{", "MatMul.net_MatMul-op0.json")

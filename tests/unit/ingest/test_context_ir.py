@@ -104,6 +104,14 @@ def test_types_are_read_by_slot() -> None:
     assert not signature.allows({("output", 0): ("bool", 2)})
 
 
+@pytest.mark.parametrize("shape", ["3 3", "-1, 2", "1" * 30, "1, " * 100])
+def test_an_impossible_shape_is_not_understood(shape: str) -> None:
+    text = _RELU.replace("(2, 4, 6)", f"({shape})") + _NEW_NAME
+    signature = parse_ir([_ir(text)]).ops[_NAME].signature
+    assert signature is not None
+    assert signature.inputs == (None, None)
+
+
 def test_a_stack_does_not_reach_into_the_next_node() -> None:
     text = f"{_RELU}{_NEW_NAME}  %2(x) = Load(%1)\n# Scope: (Default)\n{_NEW_STACK}}}\n# In file a.py:1/b/\n"
     assert parse_ir([_ir(text)]).ops[_NAME].stack == ()
@@ -136,6 +144,7 @@ _TEXT = st.lists(
             ")",
             "-op1",
             "<Tensor[Float32], (",
+            "3 3)>",
             ") -> (",
             "9" * 30,
             ":",
