@@ -9,13 +9,17 @@ from pathlib import Path
 DATA = Path(__file__).parent / "data"
 
 NAMES = (
+    "cann-bin-synthetic",
     "dtypes-1rank",
     "lenet-1rank",
     "lenet-4rank",
     "longnames-1rank",
     "mindspore-2.0.0-cpu-sync",
     "mindspore-2.7.1-cpu-sync",
+    "msprobe-26.2.0-mindspore-cpu",
+    "msprobe-26.2.0-pytorch-cpu",
     "nan-log-2rank",
+    "synthetic-text",
     "tinybert-2rank",
 )
 
