@@ -1,11 +1,15 @@
-"""A second opinion on a store: zarr-python, numpy and xxhash, and nothing of ours but the name of bfloat16.
+"""A second opinion on a store: zarr-python, numpy and xxhash; of ours only what names bfloat16 to Zarr.
 
 Knows of the store only what its documentation says: the commit is the `zarr.json` of a leaf, the index has a
-row for each source file, and a payload is a range of a packed array.
+row for each tensor and each file that holds none, and a payload is a range of a packed array. What was
+brought out of the layout of an accelerator goes back by the formulas of `tests.device_writer`.
 """
 
+import math
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +20,7 @@ import numpy.typing as npt
 import xxhash
 import zarr
 
+from tests import device_writer
 from tests.servers.ceph import S3Bucket
 from workers.store.zarr_dtypes import register
 
@@ -33,7 +38,7 @@ class File:
     kind: str
     problem: str
     content: bytes
-    """Header and payload."""
+    """All of it, put together from the rows that have its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ def read_leaf(directory: Path) -> Leaf:
     rank = int(directory.parent.name.removeprefix("rank_"))
     step = None if directory.name == "run" else int(directory.name.removeprefix("step_"))
     assert (record["rank"], record["step"]) == (rank, step)
-    return Leaf(rank, step, record, {file.source: file for file in _files(generation, directory)})
+    return Leaf(rank, step, record, {file.source: file for file in _files(generation, directory, record)})
 
 
 def check(store: Path, dump: Path, *, partial: frozenset[str] = frozenset()) -> list[Leaf]:
@@ -160,33 +165,171 @@ class Reader:
             self._error = exc
 
 
-def _files(generation: zarr.Group, directory: Path) -> Iterator[File]:
-    labels = _columns(generation, "index/labels")
-    numbers = _columns(generation, "index/numbers")
-    digests = _read(generation, "index/digest")
-    statistics = _columns(generation, "statistics")
-    packed: dict[str, npt.NDArray[Any]] = {}
-    for row in range(len(digests)):
-        path, offset, size = labels["array"][row], numbers["offset"][row], numbers["size"][row]
-        payload = b""
-        if size:
-            assert offset >= 0, f"{labels['source'][row]} has no bytes"
-            if path not in packed:
-                packed[path] = _read(generation, path)
-            values = packed[path][offset : offset + size]
-            assert len(values) == size, f"{path} is too short"
-            _assert_written(generation, directory, path, offset, size)
-            payload = _as_dumped(values, path)
-            if labels["kind"][row] == "tensor" and not path.endswith("/bytes"):
-                _check_statistics({name: column[row] for name, column in statistics.items()}, values)
-        assert len(payload) == numbers["nbytes"][row]
-        assert xxhash.xxh3_128_digest(payload) == digests[row].tobytes(), labels["source"][row]
-        yield File(
-            str(labels["source"][row]),
-            str(labels["kind"][row]),
-            str(labels["problem"][row]),
-            str(labels["header"][row]).encode("latin-1") + payload,
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row of the index, by the names of its columns."""
+
+    text: dict[str, str]
+    number: dict[str, int]
+    shape: tuple[int, ...]
+    digest: bytes
+    statistics: dict[str, float]
+
+
+def _rows(generation: zarr.Group) -> Iterator[_Row]:
+    labels, numbers, statistics = (
+        _columns(generation, path) for path in ("index/labels", "index/numbers", "statistics")
+    )
+    shapes, digests = _read(generation, "index/shape"), _read(generation, "index/digest")
+    for row, shape in enumerate(shapes):
+        number = {name: int(column[row]) for name, column in numbers.items()}
+        lengths = tuple(int(length) for length in shape if length >= 0)
+        assert len(lengths) == number["ndim"]
+        yield _Row(
+            {name: str(column[row]) for name, column in labels.items()},
+            number,
+            lengths,
+            digests[row].tobytes(),
+            {name: float(column[row]) for name, column in statistics.items()},
         )
+
+
+def _files(generation: zarr.Group, directory: Path, record: dict[str, Any]) -> Iterator[File]:
+    """Put every source file together from its rows: what stands before each payload, it, and the rest."""
+    rows = list(_rows(generation))
+    _check_totals(rows, record["summary"])
+    packed: dict[str, npt.NDArray[Any]] = {}
+    parts: dict[str, list[_Row]] = {}
+    for row in rows:
+        if row.text["kind"] != "statistics":
+            parts.setdefault(row.text["source"], []).append(row)
+    for row in rows:
+        if row.text["kind"] == "statistics":
+            assert (row.text["array"], row.number["offset"], row.number["nbytes"]) == ("", -1, 0)
+            # They stand in a table, which is a file of its own.
+            assert row.text["statistics_from"] in parts
+    for source, members in parts.items():
+        content = b""
+        for row in sorted(members, key=lambda row: row.number["source_offset"]):
+            content += row.text["lead"].encode("latin-1")
+            assert row.number["source_offset"] == len(content), f"{source} has a gap"
+            content += _as_in_source(row, _payload(row, generation, directory, packed))
+            content += row.text["tail"].encode("latin-1")
+            assert row.number["source_size"] == members[0].number["source_size"]
+        assert len(content) == members[0].number["source_size"], source
+        yield File(source, members[0].text["kind"], members[0].text["problem"], content)
+
+
+def _payload(
+    row: _Row, generation: zarr.Group, directory: Path, packed: dict[str, npt.NDArray[Any]]
+) -> bytes:
+    """Return what is stored for a row, in the byte order of the dump, and check all that is said of it."""
+    path, offset, size = row.text["array"], row.number["offset"], row.number["size"]
+    payload = b""
+    if size:
+        assert offset >= 0, f"{row.text['source']} has no bytes"
+        if path not in packed:
+            packed[path] = _read(generation, path)
+        values = packed[path][offset : offset + size]
+        assert len(values) == size, f"{path} is too short"
+        _assert_written(generation, directory, path, offset, size)
+        payload = _as_dumped(values, path)
+        if row.text["statistics_from"] == "computed":
+            _check_statistics(row.statistics, _elements(row, values))
+    assert len(payload) == row.number["nbytes"]
+    assert xxhash.xxh3_128_digest(payload) == row.digest, row.text["source"]
+    return payload
+
+
+def _as_in_source(row: _Row, payload: bytes) -> bytes:
+    """Return the payload as the file has it: what is in host layout here was in device layout there."""
+    if row.text["layout"] == "host":
+        payload = _to_device(row, _cells(row, payload).reshape(row.shape)).tobytes()
+    assert len(payload) == row.number["source_nbytes"], row.text["source"]
+    return payload
+
+
+def _elements(row: _Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the elements of a tensor, flat, whatever the layout and the type they are stored in."""
+    size = math.prod(row.shape)
+    if row.text["layout"] == "device":
+        cells = _cells(row, values.tobytes())
+        # Where each element is: a host array of its own numbers, from 1, in device layout.
+        numbered = _to_device(row, np.arange(1, size + 1).reshape(row.shape)).reshape(-1)
+        host = np.empty(size, cells.dtype)
+        host[numbered[numbered > 0] - 1] = cells[numbered > 0]
+        values = host.view(values.dtype)
+    if row.text["array"].endswith("/bytes"):
+        values = _decoded(values, row.text["dtype"])[:size]
+    assert values.size == size
+    return values
+
+
+#: Types of which several elements share a byte, and the bits of each.
+_BITS = {"uint1": 1, "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
+
+
+def _decoded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
+    """Return the elements of a type that Zarr has not, from their bytes."""
+    if dtype == "complex32":
+        return values.view("<f2").astype("<f4").view("<c8")
+    if dtype == "uint1":
+        return np.unpackbits(values)
+    if dtype not in _BITS:
+        return values.view(dtype)
+    width = _BITS[dtype]
+    codes = np.unpackbits(values, bitorder="little").reshape(-1, width) @ (1 << np.arange(width))
+    if dtype == "float4_e2m1fn":
+        return np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes & 8, -1, 1)
+    sign = codes >> (width - 1) if dtype.startswith("int") else 0
+    return np.asarray(codes - (sign << width))
+
+
+def _cells(row: _Row, payload: bytes) -> npt.NDArray[Any]:
+    """Return the elements of a row with a device layout, as bits without a meaning."""
+    device = math.prod(_lengths(row.text["device_shape"]))
+    return np.frombuffer(payload, f"V{row.number['source_nbytes'] // device}")
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    return tuple(int(length) for length in text.split(",")) if text else ()
+
+
+#: The orders in which frameworks have the axes of images and of volumes; the first that fits is meant.
+_ORDERS = {4: ("NCHW", "NHWC", "HWCN"), 5: ("NCDHW", "NDHWC", "DHWCN")}
+
+
+def _to_device(row: _Row, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a host array as it lay in the memory of the accelerator, zero where there was padding."""
+    name, wanted = row.text["format"], _lengths(row.text["device_shape"])
+    first = "NCHW" if host.ndim == 4 else "NCDHW"
+    orders = () if name in device_writer.MATRICES else _ORDERS.get(host.ndim, ())
+    for order in orders:
+        ordered = host.transpose([order.index(axis) for axis in first])
+        with suppress(ValueError):  # too few or too many axes for this format
+            found, layout = device_writer.write(ordered, name, c0=wanted[-1], groups=row.number["groups"])
+            if layout.shape == wanted:
+                return found
+    if not orders:
+        found, layout = device_writer.write(host, name, c0=wanted[-1], groups=row.number["groups"])
+        if layout.shape == wanted:
+            return found
+    assert host.shape == wanted, f"{name} of {host.shape} is not {wanted}"
+    return host
+
+
+def _check_totals(rows: list[_Row], summary: dict[str, Any]) -> None:
+    kinds = Counter(row.text["kind"] for row in rows)
+    said = {
+        "tensor": "tensors",
+        "statistics": "statistics_only",
+        "overflow": "overflows",
+        "file": "files",
+        "quarantined": "quarantined",
+    }
+    assert kinds.keys() <= said.keys()
+    for kind, total in said.items():
+        assert summary[total] == kinds[kind], total
 
 
 def _read(generation: zarr.Group, path: str) -> npt.NDArray[Any]:
@@ -216,6 +359,8 @@ def _check_statistics(stored: dict[str, Any], values: npt.NDArray[Any]) -> None:
     assert stored["pos_inf_count"] == np.isposinf(wide).sum()
     assert stored["neg_inf_count"] == np.isneginf(wide).sum()
     assert stored["zero_count"] == (wide == 0).sum()
+    assert stored["negative_count"] == (wide < 0).sum()
+    assert stored["positive_count"] == (wide > 0).sum()
     expected = [finite.min(), finite.max(), finite.mean(), finite.std()] if finite.size else [np.nan] * 4
     found = [stored[name] for name in ("min", "max", "mean", "std")]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * (np.abs(finite).max(initial=0) or 1))
