@@ -280,7 +280,7 @@ def _decoded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     width = _BITS[dtype]
     codes = np.unpackbits(values, bitorder="little").reshape(-1, width) @ (1 << np.arange(width))
     if dtype == "float4_e2m1fn":
-        return np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes & 8, -1, 1)
+        return np.asarray(np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7] * np.where(codes & 8, -1, 1))
     sign = codes >> (width - 1) if dtype.startswith("int") else 0
     return np.asarray(codes - (sign << width))
 
