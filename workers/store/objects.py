@@ -18,8 +18,15 @@ from typing import Any
 import fsspec
 
 from workers.errors import StoreDenied, StoreError, StoreUnavailable, UsageError
-from workers.model import StoreAddress
+from workers.model import MIB, StoreAddress
 
+#: Requests on their way at once. An object store answers each after tens of milliseconds, so one after the
+#: other ten thousand small objects would take minutes.
+REQUESTS_AT_ONCE = 32
+#: Objects of two parts or more go to S3 part by part, `_PARTS_AT_ONCE` at a time. Below, it gains nothing and
+#: costs two requests more; above, it bounds the memory of the client, and what is sent again after a fault.
+_PART_NBYTES = 32 * MIB
+_PARTS_AT_ONCE = 2
 _SECRET_WORDS = ("secret", "password", "token", "key")
 #: Names a key of the key management service; it is of no use to a thief.
 _NOT_SECRET = frozenset(["SSEKMSKeyId"])
@@ -36,9 +43,9 @@ class ObjectStore:
         """
         self.address = address
         options: dict[str, Any] = json.loads(address.options)
-        if address.url.startswith(("s3://", "s3a://")):
-            # Listings cached in this process would hide what others have written since.
-            options.setdefault("use_listings_cache", False)
+        is_s3 = address.url.startswith(("s3://", "s3a://"))
+        if is_s3:
+            options = _s3_options(options)
         try:
             self._fs, self._base = fsspec.core.url_to_fs(address.url, **options)
         except (ValueError, ImportError, TypeError) as exc:
@@ -48,43 +55,53 @@ class ObjectStore:
         self._base = self._base.rstrip("/")
         protocol = self._fs.protocol
         self._local = "file" in ((protocol,) if isinstance(protocol, str) else protocol)
+        # s3fs asks for the size of an object first, in a request of its own, unless told to fetch it in one.
+        self._one_request = {"max_concurrency": 1} if is_s3 else {}
+        self._in_parts = {"chunksize": _PART_NBYTES, "max_concurrency": _PARTS_AT_ONCE} if is_s3 else {}
+        self._at_once = {"batch_size": REQUESTS_AT_ONCE} if self._fs.async_impl else {}
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.address.url!r})"
 
     def put(self, key: str, data: bytes | bytearray) -> None:
-        """Write one object, replacing any of that name: all or nothing, and there when this returns."""
+        """Write one object, replacing any of that name: all or nothing, and there when this returns.
+
+        Sent again after faults that pass, with growing pauses: s3fs and botocore see to that.
+        """
         with self._wrapped("write", key):
             if self._local:
                 self._put_local(key, data)
             else:
                 # Clients of object stores are made for bytes: aiohttp warns of a large bytearray.
-                self._fs.pipe_file(self._path(key), bytes(data))
+                self._fs.pipe_file(self._path(key), bytes(data), **self._in_parts)
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
-        """Write several objects, each as by `put`, in no particular order and at once where possible."""
+        """Write several objects, each as by `put`, in no order; `REQUESTS_AT_ONCE` where possible."""
         if self._local:
             for key, data in objects.items():
                 self.put(key, data)
             return
         with self._wrapped("write", f"{len(objects)} objects"):
-            self._fs.pipe({self._path(key): data for key, data in objects.items()})
+            self._fs.pipe({self._path(key): data for key, data in objects.items()}, **self._at_once)
 
     def get(self, key: str) -> bytes | None:
         """Return an object, or None when there is none of that name."""
         with self._wrapped("read", key):
             try:
-                return bytes(self._fs.cat_file(self._path(key)))
+                return bytes(self._fs.cat_file(self._path(key), **self._one_request))
             except FileNotFoundError:
                 return None
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return those of the named objects that exist, fetched at once where possible."""
+        """Return those of the named objects that exist; `REQUESTS_AT_ONCE` where possible."""
         if not keys:
             return {}
         with self._wrapped("read", keys[0]):
             # Not `cat`, which takes `*`, `?` and `[` in a path for a pattern.
-            found = self._fs.cat_ranges([self._path(key) for key in keys], None, None, on_error="return")
+            paths = [self._path(key) for key in keys]
+            found = self._fs.cat_ranges(
+                paths, None, None, on_error="return", **self._at_once, **self._one_request
+            )
             results = {}
             for key, value in zip(keys, found, strict=True):
                 if isinstance(value, FileNotFoundError):
@@ -164,6 +181,14 @@ class ObjectStore:
 
     def _name(self, key: str) -> str:
         return f"{self.address.url.rstrip('/')}/{key}"
+
+
+def _s3_options(options: dict[str, Any]) -> dict[str, Any]:
+    # What a configuration file of fsspec says of the client stays, unless an option says otherwise.
+    configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+    client = {"max_pool_connections": REQUESTS_AT_ONCE, **(options.get("config_kwargs") or configured)}
+    # Listings cached in this process would hide what others have written since.
+    return {"use_listings_cache": False, **options, "config_kwargs": client}
 
 
 _MISSING_HINT = "Make the bucket, or correct the URL."
