@@ -14,6 +14,7 @@ import pytest
 from ingest.settings import load
 from tests.cli import run
 from tests.dumps import unpack
+from tests.pipeline import ingest_directly
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,9 +44,11 @@ def examples(*languages: str) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory like that of a reader: a real dump in `dump`, its store in `run.zarr`."""
+    """A directory like that of a reader: dumps in `dump` and `ascend`, stores in `run.zarr`, `ascend.zarr`."""
     directory = tmp_path_factory.mktemp("docs")
     shutil.copytree(unpack("nan-log-2rank", directory) / "dump", directory / "dump")
+    shutil.copytree(unpack("cann-bin-synthetic", directory) / "torchair", directory / "ascend")
+    ingest_directly(directory / "ascend", directory / "ascend.zarr")
     run("ingest", "dump", "--store", "run.zarr", cwd=directory)
     return directory
 
