@@ -37,13 +37,15 @@ class Committed:
             self._loaded.add(key.rank)
         return fingerprint in (self._fingerprints.get(key), self._covered.get(key))
 
-    def read(self, key: StepKey) -> Commit | None:
-        """Ask the store for the commit of a step: another watcher may have made one meanwhile."""
-        for found in commit.read_many(self.objects, [key], skip_damaged=True):
-            self._fingerprints[key] = found.fingerprint
-            return found
-        self._fingerprints.pop(key, None)
-        return None
+    def read(self, keys: Sequence[StepKey]) -> dict[StepKey, Commit]:
+        """Ask the store for the commits of steps: another watcher may have made some meanwhile."""
+        found = {one.key: one for one in commit.read_many(self.objects, keys, skip_damaged=True)}
+        for key in keys:
+            if key in found:
+                self._fingerprints[key] = found[key].fingerprint
+            else:
+                self._fingerprints.pop(key, None)
+        return found
 
     def cover(self, key: StepKey, fingerprint: str) -> None:
         """Note that the commit of this step stands for the listing with this fingerprint too."""

@@ -24,8 +24,13 @@ from workers.paths import to_text
 from workers.store import commit
 from workers.store.commit import Commit
 
-#: Steps under way at once; more only wait in memory.
-MAX_STEPS_UNDER_WAY = 64
+#: Steps under way at once, and rows of their plans; more only wait in memory.
+MAX_STEPS_UNDER_WAY = 256
+MAX_ROWS_UNDER_WAY = 200_000
+#: Steps that are planned before they are offered, and for how long: the store is asked for all at once, but
+#: workers must not wait for the last.
+_BATCH = 16
+_BATCH_S = 0.1
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
@@ -140,36 +145,42 @@ class Service:
         now = self.clock()
         if now >= self._next_look:
             self._look()
-        self._take_on()
+        there_is_more = self._take_on()
         if wake is not None and not self.submitter.busy:
             wake(min(_TICK_S, self.poll_s))
-        return self._drive()
+        return self._drive(0.0 if there_is_more or not self.submitter.busy else _TICK_S)
 
-    def _drive(self) -> list[Outcome]:
+    def _drive(self, timeout_s: float) -> list[Outcome]:
         try:
-            outcomes = self.submitter.drive(_TICK_S if self.submitter.busy else 0.0)
+            outcomes = self.submitter.drive(timeout_s)
         except ClusterError as exc:
             if not self.patient:
                 raise
             self._tell(Trouble(exc))
             return []
-        outcomes = [*self._given_up, *(self._checked(outcome) for outcome in outcomes)]
+        outcomes = [*self._given_up, *self._checked(outcomes)]
         self._given_up.clear()
         for outcome in outcomes:
             self._note(outcome)
         return outcomes
 
-    def _checked(self, outcome: Outcome) -> Outcome:
-        """Return the outcome; a commit that this process cannot see, where the workers can, is a failure."""
-        if not isinstance(outcome, StepCommitted):
-            return outcome
-        plan = outcome.plan
+    def _checked(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Return the outcomes; a commit that this process cannot see, where the workers can, is a failure."""
+        keys = [outcome.plan.key for outcome in outcomes if isinstance(outcome, StepCommitted)]
         try:
-            found = self.committed.read(plan.key)
+            found = self.committed.read(keys)
         except StoreError as exc:
             self._tell(Trouble(exc))
-            return outcome
-        if found is not None and plan.fingerprint in (found.fingerprint, *found.record["previous"]):
+            return list(outcomes)
+        return [
+            self._as_seen(outcome, found) if isinstance(outcome, StepCommitted) else outcome
+            for outcome in outcomes
+        ]
+
+    def _as_seen(self, outcome: StepCommitted, found: Mapping[StepKey, Commit]) -> Outcome:
+        plan = outcome.plan
+        there = found.get(plan.key)
+        if there is not None and plan.fingerprint in (there.fingerprint, *there.record["previous"]):
             return outcome
         message = f"{plan.key}: the workers committed it, but it is not in {self.store.url} as seen from here"
         return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
@@ -232,50 +243,69 @@ class Service:
         now = self.clock()
         self._next_look = now + max(self.poll_s, 9 * (now - started))
 
-    def _take_on(self) -> None:
-        now = self.clock()
-        left_alone = {key for key, until in self._paused.items() if until > now} | self.submitter.busy
-        while self._has_room():
+    def _take_on(self) -> bool:
+        """Offer some steps that are complete; whether there may be more."""
+        started = self.clock()
+        left_alone = {key for key, until in self._paused.items() if until > started} | self.submitter.busy
+        batch: list[tuple[Inspected, StepPlan]] = []
+        while self._has_room([plan for _, plan in batch]):
+            if len(batch) == _BATCH or (batch and self.clock() > started + _BATCH_S):
+                self._offer(batch)
+                return True
             taken = self.watcher.take(1, busy=left_alone)
             if not taken:
-                return
-            self._offer(taken[0])
+                break
+            batch.append((taken[0], self._plan(taken[0])))
+        if batch:
+            self._offer(batch)
+        return False
 
-    def _has_room(self) -> bool:
-        busy = self.submitter.busy
-        return not busy or (
-            len(busy) < MAX_STEPS_UNDER_WAY
-            and self.submitter.offered_nbytes < self.submitter.limits.inflight_nbytes
+    def _has_room(self, plans: Sequence[StepPlan]) -> bool:
+        """Whether there is room for a step more than those that are under way, and these."""
+        submitter = self.submitter
+        steps = len(submitter.busy) + len(plans)
+        return not steps or (
+            steps < MAX_STEPS_UNDER_WAY
+            and submitter.offered_rows + sum(len(plan.entries) for plan in plans) < MAX_ROWS_UNDER_WAY
+            and submitter.offered_nbytes + sum(plan.nbytes for plan in plans)
+            < submitter.limits.inflight_nbytes
         )
 
-    def _offer(self, inspected: Inspected) -> None:
+    def _plan(self, inspected: Inspected) -> StepPlan:
         listing = inspected.listing
         root = str(self.watcher.dump.root)
         origin = Origin(listing.layout, socket.gethostname(), root, listing.rank_from)
-        plan = plan_step(inspected, origin, self.store, self.watcher.grid)
+        return plan_step(inspected, origin, self.store, self.watcher.grid)
+
+    def _offer(self, batch: Sequence[tuple[Inspected, StepPlan]]) -> None:
         try:
             if not self._prepared:
                 self.submitter.prepare()
                 commit.ensure_root(self.committed.objects)
                 self._prepared = True
-            if self._stands(inspected, plan):
-                return
+            found = self.committed.read([plan.key for _, plan in batch])
+            offered = [
+                plan for inspected, plan in batch if not self._stands(inspected, plan, found.get(plan.key))
+            ]
         except (StoreError, ClusterError) as exc:
             if not self.patient:
                 raise
             self._tell(Trouble(exc))
             return
-        self.submitter.offer(plan)
+        for plan in offered:
+            self.submitter.offer(plan)
 
-    def _stands(self, inspected: Inspected, plan: StepPlan) -> bool:
-        """Whether the store is to stay as it is: it has this generation, a better one, or another dump's."""
+    def _stands(self, inspected: Inspected, plan: StepPlan, found: Commit | None) -> bool:
+        """Whether the store is to stay as it is: it has this generation, a better one, or another dump's.
+
+        `found` is the commit that it has.
+        """
         key = plan.key
         if self._stale_in_a_row(plan) >= _MAX_STALE:
             self._give_up(
                 plan, ClusterError(f"{key}: workers see other files than this host", hint=_STALE_HINT)
             )
             return True
-        found = self.committed.read(key)
         if found is None:
             return False
         listed = fingerprint(inspected.listing.files, plan.origin.layout, self.watcher.grid)
@@ -322,7 +352,7 @@ class Service:
     def _drain(self, drain_s: float) -> None:
         until = self.clock() + drain_s
         while self.submitter.busy and self.clock() < until:
-            self._drive()
+            self._drive(_TICK_S)
         self.submitter.cancel()
 
     def _tell(self, happening: Happening) -> None:

@@ -1,5 +1,8 @@
 """Steps become Dask tasks, and stay under way until they are committed, whatever dies meanwhile.
 
+A step of one job is converted and published by one task, and small steps that wait together share a task. A
+larger step has a task for each of its jobs, and one that publishes when all receipts are there.
+
 Only a window of bytes is in flight; more is submitted as tasks finish. A task that fails is submitted again
 under a new key (an old key would return its old error), with a growing pause. The scheduler keeps nothing:
 when it restarts, futures come back as cancelled and are submitted again.
@@ -7,12 +10,13 @@ when it restarts, futures come back as cancelled and are submitted again.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workers.errors import (
@@ -26,13 +30,18 @@ from workers.errors import (
     StoreFormatError,
     UsageError,
 )
-from workers.model import CommitSummary, Receipt, StepKey, StepPlan
+from workers.model import MIB, CommitSummary, Receipt, ShardJob, StepKey, StepPlan
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-#: The job number under which the publishing of a step stands among its tasks.
+#: What stands in the place of a job number: the publishing of a step, and a step done as a whole.
 _PUBLISH = -1
+_WHOLE = -2
+#: What small steps that share a task may come to. Such a task takes about a tenth of a second.
+_SHARED_STEPS = 16
+_SHARED_ROWS = 4096
+_SHARED_NBYTES = 16 * MIB
 #: How long to wait for the small result of a task that has finished, in seconds.
 _GATHER_TIMEOUT_S = 30
 #: Errors for which another attempt cannot help before somebody has done something.
@@ -96,25 +105,47 @@ class JobConverted:
     """One task of a step has written its shards."""
 
     plan: StepPlan
-    receipt: Receipt
+    job: ShardJob
 
 
 Outcome: TypeAlias = StepCommitted | StepFailed | StepStale | TaskRetried | JobConverted
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Step:
     plan: StepPlan
     offered_at: float
     receipts: dict[int, Receipt] = field(default_factory=dict)
-    futures: dict[int, Future[Any]] = field(default_factory=dict)
+    tasks: dict[int, _Task] = field(default_factory=dict)
+    """Those in flight."""
     attempts: dict[int, int] = field(default_factory=dict)
+
+    def nbytes(self, number: int) -> int:
+        """Return the bytes to read for one of its jobs, or for all."""
+        if number == _WHOLE:
+            return sum(job.nbytes for job in self.plan.jobs)
+        return 0 if number == _PUBLISH else self.plan.jobs[number].nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Finished:
-    key: StepKey
+class _Part:
+    """What a task does for one step."""
+
+    step: _Step
     number: int
+    """Of the job; or `_PUBLISH`, or `_WHOLE`."""
+    nbytes: int
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it may be done together with others: not where it has failed before, maybe for all."""
+        return self.number == _WHOLE and not self.step.attempts
+
+
+@dataclass(eq=False, slots=True)
+class _Task:
+    parts: Sequence[_Part]
+    nbytes: int
     future: Future[Any]
 
 
@@ -127,16 +158,25 @@ class Submitter:
     limits: Limits
     clock: Callable[[], float] = time.monotonic
     _steps: dict[StepKey, _Step] = field(default_factory=dict)
-    _waiting: list[tuple[float, StepKey, int]] = field(default_factory=list)
-    """Tasks to submit: not before when, of which step, which job."""
+    _ready: deque[_Part] = field(default_factory=deque)
+    """What to submit, in this order."""
+    _later: list[tuple[float, int, _Part]] = field(default_factory=list)
+    """What to submit not before a certain time: a heap."""
+    _count: Iterator[int] = field(default_factory=itertools.count)
+    _inflight: set[_Task] = field(default_factory=set)
     _inflight_nbytes: int = 0
     _client: Client | None = None
-    _finished: queue.SimpleQueue[_Finished] = field(default_factory=queue.SimpleQueue)
+    _finished: queue.SimpleQueue[_Task] = field(default_factory=queue.SimpleQueue)
 
     @property
     def offered_nbytes(self) -> int:
         """Source bytes of all steps that are under way."""
         return sum(step.plan.nbytes for step in self._steps.values())
+
+    @property
+    def offered_rows(self) -> int:
+        """Rows of all steps that are under way."""
+        return sum(len(step.plan.entries) for step in self._steps.values())
 
     @property
     def busy(self) -> frozenset[StepKey]:
@@ -155,8 +195,8 @@ class Submitter:
         """Take on a step; it stays under way until an outcome says that it is committed, failed or stale."""
         step = _Step(plan, self.clock())
         self._steps[plan.key] = step
-        numbers = [job.number for job in plan.jobs] or [_PUBLISH]
-        self._waiting += [(0.0, plan.key, number) for number in numbers]
+        numbers = [_WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
+        self._ready += [_Part(step, number, step.nbytes(number)) for number in numbers]
 
     def drive(self, timeout_s: float) -> list[Outcome]:
         """Submit what fits, wait up to `timeout_s` for a task to finish, and say what came of it.
@@ -168,19 +208,19 @@ class Submitter:
             self._connected()
         self._submit_waiting()
         outcomes: list[Outcome] = []
-        for finished in self._drain(timeout_s):
-            outcomes += self._settle(finished)
+        for task in self._drain(timeout_s):
+            outcomes += self._settle(task)
         self._submit_waiting()
         return outcomes
 
     def cancel(self) -> None:
         """Drop everything that is under way; nothing of it becomes visible."""
-        for step in self._steps.values():
-            for future in step.futures.values():
-                future.cancel()
+        for task in list(self._inflight):
+            self._take_back(task)
+            task.future.cancel()
         self._steps.clear()
-        self._waiting.clear()
-        self._inflight_nbytes = 0
+        self._ready.clear()
+        self._later.clear()
 
     def _connected(self) -> Client:
         """Return a client that works. What was in flight with a lost one is submitted again.
@@ -189,14 +229,12 @@ class Submitter:
             ClusterError: there is no scheduler.
         """
         if self._client is None or self._client.status in ("closing", "closed"):
-            for key, step in self._steps.items():
-                self._waiting += [(0.0, key, number) for number in step.futures]
-                step.futures.clear()
-            self._inflight_nbytes = 0
+            for task in list(self._inflight):
+                self._ready += self._take_back(task)
             self._client = self.connect()
         return self._client
 
-    def _drain(self, timeout_s: float) -> Iterator[_Finished]:
+    def _drain(self, timeout_s: float) -> Iterator[_Task]:
         try:
             yield self._finished.get(timeout=timeout_s)
             while True:
@@ -206,75 +244,104 @@ class Submitter:
 
     def _submit_waiting(self) -> None:
         now = self.clock()
-        full = False
-        ahead, self._waiting = deque(self._waiting), []
-        try:
-            while ahead:
-                due, key, number = ahead[0]
-                if (step := self._steps.get(key)) is not None:
-                    nbytes = self._nbytes(step, number)
-                    full = full or not self._fits(nbytes)
-                    if full or due > now:
-                        self._waiting.append((due, key, number))
-                    else:
-                        self._submit(step, number)
-                        self._inflight_nbytes += nbytes
-                ahead.popleft()
-        finally:
-            # Where the cluster was lost meanwhile: what has been submitted must not be submitted twice.
-            self._waiting += ahead
+        while self._later and self._later[0][0] <= now:
+            self._ready.append(heapq.heappop(self._later)[-1])
+        while self._ready:
+            parts = self._next_parts()
+            nbytes = max(sum(part.nbytes for part in parts), 1)  # so that empty tasks are bounded too
+            if parts and not self._fits(nbytes):
+                return
+            if parts:
+                self._submit(parts, nbytes)
+            # Only now: where the cluster is lost, what was not submitted still waits.
+            for _ in range(max(len(parts), 1)):
+                self._ready.popleft()
+
+    def _next_parts(self) -> list[_Part]:
+        """Return what stands first in `_ready` and makes one task; nothing if its step was given up."""
+        parts: list[_Part] = []
+        rows = nbytes = 0
+        for part in self._ready:
+            if self._steps.get(part.step.plan.key) is not part.step:
+                break
+            rows += len(part.step.plan.entries)
+            nbytes += part.nbytes
+            small = rows <= _SHARED_ROWS and nbytes <= min(_SHARED_NBYTES, self.limits.inflight_nbytes)
+            if parts and not (small and part.may_share):
+                break
+            parts.append(part)
+            if not (small and part.may_share) or len(parts) == _SHARED_STEPS:
+                break
+        return parts
 
     def _fits(self, nbytes: int) -> bool:
         return not self._inflight_nbytes or self._inflight_nbytes + nbytes <= self.limits.inflight_nbytes
 
-    def _nbytes(self, step: _Step, number: int) -> int:
-        # At least one, so that empty tasks are bounded too.
-        return 1 if number == _PUBLISH else max(step.plan.jobs[number].nbytes, 1)
-
-    def _submit(self, step: _Step, number: int) -> None:
+    def _submit(self, parts: Sequence[_Part], nbytes: int) -> None:
         from workers import tasks
 
-        client, plan = self._connected(), step.plan
-        attempt = step.attempts[number] = step.attempts.get(number, 0) + 1
+        client = self._connected()
+        step, number = parts[0].step, parts[0].number
+        for part in parts:
+            part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
+        plan = step.plan
         # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
-        place = f"{plan.key.rank}-{plan.key.step}-{number}-{attempt}-{time.time_ns()}"
+        place = f"{plan.key.rank}-{plan.key.step}-{number}-{step.attempts[number]}-{time.time_ns()}"
         suffix = f"0{plan.fingerprint[:15]}-{place}"
-        if number == _PUBLISH:
+        future: Future[Any]
+        if number == _WHOLE:
+            packed = tasks.pack_steps([part.step.plan for part in parts])
+            future = client.submit(tasks.run_steps, packed, key=f"ingest-{suffix}", pure=False)
+        elif number == _PUBLISH:
             packed = tasks.pack_publish(plan, [step.receipts[job.number] for job in plan.jobs])
-            self._watch(
-                step, number, client.submit(tasks.run_publish, packed, key=f"publish-{suffix}", pure=False)
-            )
+            future = client.submit(tasks.run_publish, packed, key=f"publish-{suffix}", pure=False)
         else:
             packed = tasks.pack_convert(plan.jobs[number])
-            self._watch(
-                step, number, client.submit(tasks.run_convert, packed, key=f"convert-{suffix}", pure=False)
-            )
-
-    def _watch(self, step: _Step, number: int, future: Future[Any]) -> None:
-        step.futures[number] = future
-        future.add_done_callback(partial(self._on_done, step.plan.key, number))
-
-    def _on_done(self, key: StepKey, number: int, future: Future[Any]) -> None:
+            future = client.submit(tasks.run_convert, packed, key=f"convert-{suffix}", pure=False)
+        task = _Task(parts, nbytes, future)
+        self._inflight.add(task)
+        self._inflight_nbytes += nbytes
+        for part in parts:
+            part.step.tasks[part.number] = task
         # Called in a thread of the client: only the queue is touched.
-        self._finished.put(_Finished(key, number, future))
+        future.add_done_callback(lambda _: self._finished.put(task))
 
-    def _settle(self, finished: _Finished) -> list[Outcome]:
-        step = self._steps.get(finished.key)
-        number = finished.number
-        if step is None or step.futures.get(number) is not finished.future:
+    def _take_back(self, task: _Task) -> Sequence[_Part]:
+        """Note that a task is no longer in flight; return what it was to do."""
+        self._inflight.remove(task)
+        self._inflight_nbytes -= task.nbytes
+        for part in task.parts:
+            del part.step.tasks[part.number]
+        return task.parts
+
+    def _settle(self, task: _Task) -> list[Outcome]:
+        if task not in self._inflight:
             return []  # of a step or a client that was given up
-        del step.futures[number]
-        self._inflight_nbytes -= self._nbytes(step, number)
-        result = _result_of(finished.future, step.plan)
+        parts = self._take_back(task)
+        result = _result_of(task)
+        results = result if isinstance(result, list) else [result] * len(parts)
+        return [
+            outcome
+            for part, one in zip(parts, results, strict=True)
+            for outcome in self._outcomes(part.step, part.number, one)
+        ]
+
+    def _outcomes(
+        self, step: _Step, number: int, result: Receipt | CommitSummary | DumpIngestError
+    ) -> Iterator[Outcome]:
+        plan = step.plan
         if isinstance(result, DumpIngestError):
-            return [self._fail(step, number, result)]
-        if isinstance(result, CommitSummary):
-            del self._steps[finished.key]
-            return [StepCommitted(step.plan, result, self.clock() - step.offered_at)]
-        step.receipts[number] = result
-        if len(step.receipts) == len(step.plan.jobs):
-            self._waiting.insert(0, (0.0, step.plan.key, _PUBLISH))
-        return [JobConverted(step.plan, result)]
+            yield self._fail(step, number, result)
+        elif isinstance(result, CommitSummary):
+            del self._steps[plan.key]
+            if number == _WHOLE:
+                yield from (JobConverted(plan, job) for job in plan.jobs)
+            yield StepCommitted(plan, result, self.clock() - step.offered_at)
+        else:
+            step.receipts[number] = result
+            if len(step.receipts) == len(plan.jobs):
+                self._ready.appendleft(_Part(step, _PUBLISH, 0))
+            yield JobConverted(plan, plan.jobs[number])
 
     def _fail(self, step: _Step, number: int, error: DumpIngestError) -> Outcome:
         attempt = step.attempts[number]
@@ -285,31 +352,35 @@ class Submitter:
             self._drop(step)
             return StepFailed(step.plan, error)
         pause_s = self.limits.pause_s(attempt)
-        self._waiting.append((self.clock() + pause_s, step.plan.key, number))
+        again = _Part(step, number, step.nbytes(number))
+        heapq.heappush(self._later, (self.clock() + pause_s, next(self._count), again))
         return TaskRetried(step.plan, error, attempt, pause_s)
 
     def _drop(self, step: _Step) -> None:
         del self._steps[step.plan.key]
-        for number, future in step.futures.items():
-            self._inflight_nbytes -= self._nbytes(step, number)
-            future.cancel()
+        # Its jobs only: a task that is shared has come to its end when a step of it is dropped.
+        for task in list(step.tasks.values()):
+            self._take_back(task)
+            task.future.cancel()
 
 
-def _result_of(future: Future[Any], plan: StepPlan) -> Receipt | CommitSummary | DumpIngestError:
+def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[Any]:
     """Return what a task that has come to its end brought, or why it brought nothing."""
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
 
-    if future.status == "cancelled":
-        return ClusterError(f"{plan.key}: the scheduler lost the task")
+    from workers.tasks import as_error
+
+    what, *others = (str(part.step.plan.key) for part in task.parts)
+    what += f" (and {len(others)} more)" if others else ""
+    if task.future.status == "cancelled":
+        return ClusterError(f"{what}: the scheduler lost the task")
     try:
-        result: Receipt | CommitSummary = future.result(timeout=_GATHER_TIMEOUT_S)
-    except DumpIngestError as exc:
-        return exc
+        result: Receipt | CommitSummary | list[Any] = task.future.result(timeout=_GATHER_TIMEOUT_S)
     except (FutureCancelledError, TimeoutError) as exc:
-        return ClusterError(f"{plan.key}: the result of the task was lost ({type(exc).__name__})")
+        return ClusterError(f"{what}: the result of the task was lost ({type(exc).__name__})")
     except KilledWorker as exc:
-        return ClusterError(f"{plan.key}: every worker that took the task died ({exc.last_worker!r:.100})")
+        return ClusterError(f"{what}: every worker that took the task died ({exc.last_worker!r:.100})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
-        return DumpIngestError(f"{plan.key}: {type(exc).__name__}: {exc}"[:500])
+        return as_error(what, exc)
     return result

@@ -54,20 +54,23 @@ class FakeFuture:
                 callback(self)
 
     @property
-    def job(self) -> ShardJob | None:
-        """What it converts; None for a task that publishes."""
-        return job_of(self.arguments)
+    def jobs(self) -> list[ShardJob]:
+        """What it converts; nothing for a task that only publishes."""
+        return jobs_of(self.arguments)
 
     @property
     def nbytes(self) -> int:
-        return self.job.nbytes if self.job else 0
+        return sum(job.nbytes for job in self.jobs)
 
 
-def job_of(arguments: tuple[Any, ...]) -> ShardJob | None:
-    """Return the job that was packed into the arguments of a task; None for one that publishes."""
+def jobs_of(arguments: tuple[Any, ...]) -> list[ShardJob]:
+    """Return the jobs that were packed into the arguments of a task; none for one that publishes."""
     (packed,) = arguments
-    job = pickle.loads(packed)  # noqa: S301  (packed by this process)
-    return job if isinstance(job, ShardJob) else None
+    content = pickle.loads(packed)  # noqa: S301  (packed by this process)
+    if isinstance(content, ShardJob):
+        return [content]
+    plans = content if isinstance(content, list) else []
+    return [job for plan in plans for job in plan.jobs]
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What Dask is given to run: `convert` and `publish`, with their arguments packed.
+"""What Dask is given to run: `convert`, `publish`, or both for whole steps, with their arguments packed.
 
 A plan is thousands of small objects. Dask would unpickle and pickle them again at every hop; bytes it only
 passes on.
@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Sequence
 
 from workers.convert import convert
+from workers.errors import DumpIngestError
 from workers.model import CommitSummary, Receipt, ShardJob, StepPlan
 from workers.publish import publish
 
@@ -22,6 +23,11 @@ def pack_convert(job: ShardJob) -> bytes:
 def pack_publish(plan: StepPlan, receipts: Sequence[Receipt]) -> bytes:
     """Return the argument of `run_publish`."""
     return pickle.dumps((plan, receipts), protocol=5)
+
+
+def pack_steps(plans: Sequence[StepPlan]) -> bytes:
+    """Return the argument of `run_steps`."""
+    return pickle.dumps(plans, protocol=5)
 
 
 # Reaching a Dask scheduler is running code on its workers, so unpickling what comes from it adds no danger.
@@ -37,3 +43,23 @@ def run_publish(packed: bytes) -> CommitSummary:
     """Run `workers.publish.publish`."""
     plan, receipts = pickle.loads(packed)  # noqa: S301
     return publish(plan, receipts)
+
+
+def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
+    """Convert and publish steps one after the other; return for each what came of it, in their order."""
+    plans: Sequence[StepPlan] = pickle.loads(packed)  # noqa: S301
+    return [_run_step(plan) for plan in plans]
+
+
+def _run_step(plan: StepPlan) -> CommitSummary | DumpIngestError:
+    try:
+        return publish(plan, [convert(job) for job in plan.jobs])
+    except Exception as exc:  # noqa: BLE001  (the other steps of the task have nothing to do with it)
+        return as_error(str(plan.key), exc)
+
+
+def as_error(what: str, exc: Exception) -> DumpIngestError:
+    """Return an exception as an error of this project; `what` names the step."""
+    if isinstance(exc, DumpIngestError):
+        return exc
+    return DumpIngestError(f"{what}: {type(exc).__name__}: {exc}"[:500])

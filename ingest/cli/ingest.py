@@ -275,9 +275,9 @@ class _Progress:
                 self._bar.update(self._task, total=total, description="ingesting")
             case StepCommitted(summary=summary):
                 self._committed_bytes += summary.raw_bytes
-            case JobConverted(receipt=receipt):
-                self._done_bytes += receipt.bytes_read
-                self._done_files += len(receipt.rows)
+            case JobConverted(job=job):
+                self._done_bytes += job.nbytes
+                self._done_files += len(job.entries)
                 self._bar.update(self._task, completed=self._done_bytes, files=self._done_files)
             case TaskRetried(error=error) if error.reason not in self._said:
                 self._said.add(error.reason)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -19,6 +20,7 @@ from workers.paths import to_text
 from workers.store import metadata
 from workers.store.objects import ObjectStore
 
+ROOT = "zarr.json"
 LEAF = "zarr.json"
 _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
@@ -47,16 +49,13 @@ def ensure_root(objects: ObjectStore) -> None:
         StoreFormatError: the store was written by a newer version, or is something else.
         StoreError: it cannot be reached, or not written.
     """
-    if read_root(objects) is None:
+    _ensure_root(objects, objects.get(ROOT))
+
+
+def _ensure_root(objects: ObjectStore, found: bytes | None) -> None:
+    if _root_attributes(objects, found) is None:
         root = metadata.group({metadata.ATTRIBUTE: {"format_version": metadata.FORMAT_VERSION}})
-        objects.put("zarr.json", metadata.encode(root))
-
-
-def _ensure_parents(objects: ObjectStore, key: StepKey) -> None:
-    ensure_root(objects)
-    rank = f"rank_{key.rank}/zarr.json"
-    if objects.get(rank) is None:
-        objects.put(rank, metadata.encode(metadata.group({"rank": key.rank})))
+        objects.put(ROOT, metadata.encode(root))
 
 
 def read_root(objects: ObjectStore) -> Mapping[str, Any] | None:
@@ -65,7 +64,10 @@ def read_root(objects: ObjectStore) -> Mapping[str, Any] | None:
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.
     """
-    data = objects.get("zarr.json")
+    return _root_attributes(objects, objects.get(ROOT))
+
+
+def _root_attributes(objects: ObjectStore, data: bytes | None) -> Mapping[str, Any] | None:
     if data is None:
         return None
     try:
@@ -102,10 +104,12 @@ def write(
         now: the time of the commit.
     """
     key, fingerprint = summary.key, summary.fingerprint
-    _ensure_parents(objects, key)
-    # Before a damaged commit nothing is known; this one takes its place.
-    before = read_many(objects, [key], skip_damaged=True)
-    history = [name for one in before for name in (*one.record["previous"], one.fingerprint)]
+    rank, leaf = f"rank_{key.rank}/zarr.json", f"{key.path}/{LEAF}"
+    found = objects.get_many([ROOT, rank, leaf])  # in one round trip
+    _ensure_root(objects, found.get(ROOT))
+    if rank not in found:
+        objects.put(rank, metadata.encode(metadata.group({"rank": key.rank})))
+    history = _history(found.get(leaf), key)
     prefix = f"{key.path}/{fingerprint}"
     documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
     documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
@@ -118,12 +122,28 @@ def write(
         "committed_at": (now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
         "source": {name: to_text(value) for name, value in asdict(origin).items()},
         "summary": {k: v for k, v in asdict(summary).items() if k not in ("key", "fingerprint")},
-        "software": {name: version(name) for name in _SOFTWARE},
+        "software": _software(),
         "previous": [name for name in dict.fromkeys(history) if name != fingerprint],
         **facts,
     }
     below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
-    objects.put(f"{key.path}/{LEAF}", metadata.encode(metadata.leaf(record, below)))
+    objects.put(leaf, metadata.encode(metadata.leaf(record, below)))
+
+
+def _history(before: bytes | None, key: StepKey) -> list[str]:
+    """Return the generations of a step, the last one last."""
+    if before is None:
+        return []
+    try:
+        one = parse(before, key)
+    except DamagedStore:
+        return []  # before a damaged commit nothing is known; this one takes its place
+    return [*one.record["previous"], one.fingerprint]
+
+
+@cache
+def _software() -> dict[str, str]:
+    return {name: version(name) for name in _SOFTWARE}
 
 
 def read(objects: ObjectStore, key: StepKey) -> Commit | None:

@@ -22,6 +22,7 @@ from ingest.submit import (
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
+from workers.convert import convert
 from workers.errors import (
     AccessDenied,
     ClusterError,
@@ -31,7 +32,7 @@ from workers.errors import (
     StoreFormatError,
     StoreUnavailable,
 )
-from workers.model import StepPlan
+from workers.model import Receipt, ShardJob, StepPlan
 
 
 class Bench:
@@ -223,7 +224,7 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
         with pytest.raises(ClusterError):
             bench.drive()
     bench.drive()
-    jobs = [future.job.number for future in bench.client.futures if future.job]
+    jobs = [job.number for future in bench.client.futures for job in future.jobs]
     assert sorted(jobs) == [job.number for job in plan.jobs]
     assert kinds(bench.finish())[-1] is StepCommitted
     assert bench.submitter._inflight_nbytes == 0
@@ -237,6 +238,100 @@ def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:
     assert not bench.client.pending
     assert bench.drive() == []
     assert not bench.submitter.busy
+
+
+@pytest.fixture
+def small_plans(made: MadeDump, store: Path) -> list[StepPlan]:
+    """Twenty steps of one job each."""
+    for step in range(20):
+        made.add(np.full(10, step, "<f4"), step=step)
+    plans = plan_all(made.root, store)
+    assert [len(plan.jobs) for plan in plans] == [1] * 20
+    return plans
+
+
+def offered(bench: Bench, plans: list[StepPlan]) -> Bench:
+    for plan in plans:
+        bench.submitter.offer(plan)
+    bench.drive()
+    return bench
+
+
+def test_small_steps_share_a_task_that_commits_them(small_plans: list[StepPlan]) -> None:
+    """Two round trips through the scheduler cost more than such a step."""
+    bench = offered(Bench(), small_plans)
+    assert [len(future.jobs) for future in bench.client.pending] == [16, 4]
+    outcomes = bench.finish()
+    assert kinds(outcomes) == [JobConverted, StepCommitted] * 20
+    assert bench.submitter._inflight_nbytes == 0
+
+
+@pytest.mark.parametrize("what", ["bytes", "rows"])
+def test_large_steps_do_not_share_a_task(
+    what: str, small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep one worker busy for long enough; others should have something to do as well."""
+    if what == "rows":
+        monkeypatch.setattr("ingest.submit._SHARED_ROWS", 2)
+    else:
+        monkeypatch.setattr("ingest.submit._SHARED_NBYTES", 2 * small_plans[0].jobs[0].nbytes)
+    bench = offered(Bench(), small_plans)
+    assert [len(future.jobs) for future in bench.client.pending] == [2] * 10
+
+
+def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is tried again alone: it may have been the one that brought the worker down."""
+    errors = {
+        3: StoreUnavailable("busy"),
+        5: SourceChanged("grew"),
+        7: ValueError("odd"),
+        9: StoreDenied("no"),
+    }
+
+    def flaky(job: ShardJob) -> Receipt:
+        if job.key.step in errors:
+            raise errors[job.key.step]
+        return convert(job)
+
+    bench = offered(Bench(), small_plans[:10])
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.tasks.convert", flaky)
+        bench.client.pending[0].run()
+    outcomes = bench.drive()
+    assert {outcome.plan.key.step: type(outcome) for outcome in outcomes} == {
+        **dict.fromkeys(range(10), StepCommitted),
+        3: TaskRetried,
+        5: StepStale,
+        7: TaskRetried,
+        9: StepFailed,
+    }
+    bench.now = 10
+    bench.drive()
+    assert [[job.key.step for job in future.jobs] for future in bench.client.pending] == [[3], [7]]
+    assert kinds(bench.finish()) == [JobConverted, StepCommitted] * 2
+
+
+def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: list[StepPlan]) -> None:
+    bench = offered(Bench(), small_plans)
+    bench.client.pending[0].lose()
+    assert kinds(bench.drive()) == [TaskRetried] * 16
+    bench.now = 10
+    bench.drive()
+    assert [len(future.jobs) for future in bench.client.pending] == [4] + [1] * 16
+    committed = [outcome.plan.key for outcome in bench.finish() if isinstance(outcome, StepCommitted)]
+    assert sorted(key.order for key in committed) == [plan.key.order for plan in small_plans]
+
+
+def test_step_that_is_offered_anew_is_not_mixed_up_with_what_waited_for_it(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    first, second, *_ = bench.client.pending
+    first.fail(StoreUnavailable("busy"))
+    second.fail(SourceChanged("grew"))
+    assert kinds(bench.drive()) == [TaskRetried, StepStale]
+    bench.submitter.offer(plan)
+    assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
 
 
 @given(st.integers(1, 100))
