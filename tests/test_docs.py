@@ -44,7 +44,7 @@ def examples(*languages: str) -> list[Example]:
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory like that of a reader: dumps in `dump` and `ascend`, stores in `run.zarr`, `ascend.zarr`."""
+    """A directory like that of a reader: two dumps, `dump` and `ascend`, and a store of each."""
     directory = tmp_path_factory.mktemp("docs")
     shutil.copytree(unpack("nan-log-2rank", directory) / "dump", directory / "dump")
     shutil.copytree(unpack("cann-bin-synthetic", directory) / "torchair", directory / "ascend")
