@@ -13,6 +13,9 @@ from workers.model import Reported, TensorName
 STATISTIC_CSV = "statistic.csv"
 
 
+_CUT_HINT = "Its writer was at work, or died."
+
+
 @dataclass(frozen=True, slots=True)
 class Reports:
     """What one file reports."""
@@ -35,11 +38,11 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
     if data is None:
         return Reports(problems=(Problem(path, "holds statistics, but cannot be read"),))
     table = statistic_csv.parse(data)
-    return Reports(
-        tuple(_reported(path, row, name) for row in table.rows),
-        tuple(Problem(path, problem) for problem in table.problems),
-        table.unfinished,
-    )
+    problems = [Problem(path, problem) for problem in table.problems]
+    if table.unfinished:
+        # Told only where the step is taken all the same: while it may still grow, the step waits.
+        problems.append(Problem(path, "ends within a line, which is left out", _CUT_HINT))
+    return Reports(tuple(_reported(path, row, name) for row in table.rows), tuple(problems), table.unfinished)
 
 
 def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> Reported:

@@ -365,7 +365,8 @@ def test_half_a_row_and_bad_rows_are_told() -> None:
     described = describe({"d/statistic.csv": NATIVE_HEADER + "nonsense\nAdd,Default_A"})
     assert described.unfinished == "d/statistic.csv"
     assert [str(problem) for problem in described.problems] == [
-        "d/statistic.csv: line 2: 1 fields where the header has 12"
+        "d/statistic.csv: line 2: 1 fields where the header has 12",
+        "d/statistic.csv: ends within a line, which is left out",
     ]
     files = [SourceFile("d/statistic.csv", 10**9, 0)]
     (problem,) = describe_files(files, lambda _: None).problems
