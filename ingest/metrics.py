@@ -144,10 +144,13 @@ class WatcherMetrics:
     def _observe_view(self, view: View) -> None:
         self._look.set(self._clock())
         self._problems.set(len(view.problems))
+        steps_of: dict[int, list[StepKey]] = {rank: [] for rank in self._ranks}
         for key in view.present:
             self._know(key.rank)
-        for rank in self._ranks:
-            steps = [key for key in view.present if key.rank == rank and key.step is not None]
+            steps = steps_of.setdefault(key.rank, [])
+            if key.step is not None:
+                steps.append(key)
+        for rank, steps in steps_of.items():
             pending = {key: view.pending[key] for key in steps if key in view.pending}
             for key in steps:
                 if key not in pending:

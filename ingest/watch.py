@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
@@ -50,7 +51,9 @@ class Watcher:
     """Files that the disk was found not to give, by step."""
     _known: dict[StepKey, Listing] = field(default_factory=dict)
     _inspected: dict[StepKey, Inspected] = field(default_factory=dict)
-    _to_examine: list[tuple[Listing, float]] = field(default_factory=list)
+    _names: dict[StepKey, tuple[Listing, str]] = field(default_factory=dict)
+    """Fingerprints, with the listings that they are of."""
+    _to_examine: deque[tuple[Listing, float]] = field(default_factory=deque)
 
     def look(self, is_committed: Callable[[StepKey, str], bool]) -> View:
         """List the dump now; `is_committed(key, fingerprint)` tells what the store already holds."""
@@ -61,12 +64,12 @@ class Watcher:
         }
         self._forget(present)
         pending: dict[StepKey, Listing] = {}
-        self._to_examine = []
+        self._to_examine = deque()
         for key, listing in sorted(
             present.items(), key=lambda item: item[0].order, reverse=self.order == "newest"
         ):
             quiet_for_s = self.clock.quiet_for(listing)
-            if is_committed(key, fingerprint(listing.files, listing.layout, self.grid)):
+            if is_committed(key, self._name(listing)):
                 self._known[key] = listing
                 self._inspected.pop(key, None)
             else:
@@ -84,7 +87,7 @@ class Watcher:
         """
         taken: list[Inspected] = []
         while self._to_examine and len(taken) < room:
-            listing, quiet_for_s = self._to_examine.pop(0)
+            listing, quiet_for_s = self._to_examine.popleft()
             if listing.key in busy:
                 continue
             self.waiting.pop(listing.key, None)
@@ -99,6 +102,14 @@ class Watcher:
     def forget(self, key: StepKey) -> None:
         """Look into the files of a step again, whatever was found in them before."""
         self._inspected.pop(key, None)
+
+    def _name(self, listing: Listing) -> str:
+        """Return the fingerprint of a listing: of one that is used again, as it was."""
+        before, name = self._names.get(listing.key, (None, ""))
+        if before is None or before.files is not listing.files or before.layout != listing.layout:
+            name = fingerprint(listing.files, listing.layout, self.grid)
+            self._names[listing.key] = (listing, name)
+        return name
 
     def _examine(self, listing: Listing, quiet_for_s: float) -> Inspected | Waiting:
         if denied := _denied(listing.problems):
@@ -125,7 +136,7 @@ class Watcher:
 
     def _forget(self, present: Collection[StepKey]) -> None:
         self.clock.forget(present)
-        for cache in (self._known, self._inspected, self.waiting, self.denied, self.unreadable):
+        for cache in (self._known, self._names, self._inspected, self.waiting, self.denied, self.unreadable):
             for key in [key for key in cache if key not in present]:
                 del cache[key]
 
