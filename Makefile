@@ -29,8 +29,9 @@ format: setup ## Put the code into the expected style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: setup ## Measure throughput
-	@$(BIN)/python -m bench
+bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others; QUICK=1 in two minutes
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.txt
+	@$(BIN)/python -m bench $(if $(QUICK),--quick)
 
 servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus (Debian, root)
 	@tests/servers/install.sh
@@ -44,6 +45,7 @@ requirements: setup ## Pin the newest dependencies that pyproject.toml allows
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements/runtime.txt
 	$(COMPILE) --upgrade --constraint requirements/runtime.txt pyproject.toml --group dev \
 		--output-file requirements/dev.txt
+	$(COMPILE) --upgrade --constraint requirements/dev.txt --group bench --output-file requirements/bench.txt
 	$(COMPILE) --constraint requirements/dev.txt --group build --output-file requirements/build.txt
 
 clean: ## Remove what the other targets made

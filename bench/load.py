@@ -1,7 +1,8 @@
 """A dump of the shape of a real one, built from its profile: same names, types, shapes, copies and zeros.
 
 The profile (`tests/data/README.md` describes its columns) lists the files of one iteration. The values are
-made up: normal, with the standard deviation and the share of zeros of the original.
+made up: normal, with the standard deviation and the share of zeros of the original. Beside it, dumps of many
+small tensors and of one large one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import csv
 import io
 import lzma
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,6 +29,8 @@ _FIRST_TIMESTAMP = 1_795_222_034_064_380
 _STEP_US = 5_000_000
 _FILE_US = (45, 180)
 """From one file to the next, at least and at most."""
+_SMALL_SIZE = 25
+"""Elements of a small tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def _contents(
         first = same[0]
         seed = [first.content, rank, step if first.content in changed else 0]
         payload = np.ascontiguousarray(_values(first, np.random.Generator(np.random.SFC64(seed))))
-        yield [paths[row.name] for row in same], _header(first), payload.data.cast("B")
+        yield [paths[row.name] for row in same], npy_header(first.descr, first.shape), payload.data.cast("B")
 
 
 def _values(row: ProfileRow, rng: np.random.Generator) -> npt.NDArray[Any]:
@@ -144,9 +148,44 @@ def _values(row: ProfileRow, rng: np.random.Generator) -> npt.NDArray[Any]:
     return values
 
 
-def _header(row: ProfileRow) -> bytes:
+def npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
     """Return a header as MindSpore writes it: 128 bytes, a comma behind every axis."""
-    shape = "".join(f"{n}," for n in row.shape)
-    text = f"{{'descr': '{row.descr}', 'fortran_order': False, 'shape': ({shape}), }}"
+    axes = "".join(f"{n}," for n in shape)
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({axes}), }}"
     body = text.ljust(HEADER_BYTES - 11).encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
+
+
+def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) -> Load:
+    """Write a dump of many tensors of 25 float32, 100 bytes each, no two of a step and rank alike."""
+    header = npy_header("<f4", (_SMALL_SIZE,))
+    names = [f"Add.Default_net-Add-op{n}.0.0.{{}}.output.0.DefaultFormat.Float32.npy" for n in range(files)]
+    for rank in range(ranks):
+        for step in range(steps):
+            target = directory / f"rank_{rank}" / "Net" / "0" / str(step)
+            target.mkdir(parents=True)
+            payloads = np.random.default_rng([rank, step]).standard_normal((files, _SMALL_SIZE), np.float32)
+            place, first = str(target), _FIRST_TIMESTAMP + step * _STEP_US
+            for number, name in enumerate(names):
+                # Not by a `Path` for each: there are hundreds of thousands.
+                fd = os.open(
+                    f"{place}/{name.format(first + number)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400
+                )
+                os.write(fd, header + payloads[number].tobytes())
+                os.close(fd)
+    count = ranks * steps * files
+    nbytes = count * (HEADER_BYTES + 4 * _SMALL_SIZE)
+    return Load(directory, count, nbytes, nbytes)
+
+
+def build_large_tensor(directory: Path, nbytes: int) -> Load:
+    """Write a dump of one float32 tensor of random bits, the same 64 MiB again and again."""
+    target = directory / "rank_0" / "Net" / "0" / "0"
+    target.mkdir(parents=True)
+    block = np.random.default_rng(0).bytes(min(64 * 1024 * 1024, nbytes))
+    name = f"Add.Default_net-Add-op0.0.0.{_FIRST_TIMESTAMP}.output.0.DefaultFormat.Float32.npy"
+    with (target / name).open("xb", buffering=0) as file:
+        file.write(npy_header("<f4", (nbytes // 4,)))
+        for start in range(0, nbytes, len(block)):
+            file.write(memoryview(block)[: nbytes - start])
+    return Load(directory, 1, HEADER_BYTES + nbytes, HEADER_BYTES + nbytes)

@@ -71,13 +71,16 @@ def split_convert(plan: StepPlan, stages: Stages) -> None:
 
     Together they take longer than `convert`, which does them while the data is in the cache.
     """
-    distinct = [
-        (segment, _distinct(plan, segment, job.entries)) for job in plan.jobs for segment in job.segments
-    ]
+    distinct = distinct_payloads(plan)
     stages.time("read and digest", lambda: _read_all(plan))
     stages.time("statistics", lambda: _summarise_all(distinct))
     shards = stages.time("encode", lambda: _encode_all(distinct))
     stages.time("write", lambda: _write_all(plan, shards))
+
+
+def distinct_payloads(plan: StepPlan) -> Distinct:
+    """Read what a step stores, without the copies."""
+    return [(segment, _distinct(plan, segment, job.entries)) for job in plan.jobs for segment in job.segments]
 
 
 def _read_all(plan: StepPlan) -> None:

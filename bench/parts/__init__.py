@@ -1,0 +1,1 @@
+"""What there is to measure: one module for each comparison."""

@@ -1,0 +1,108 @@
+"""Where and on what a run measures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from distributed import Client
+
+from bench.load import Load, build
+from ingest.cluster import Cluster
+from ingest.committed import Committed
+from ingest.completeness import Policy
+from ingest.layouts.detect import find_dump
+from ingest.service import Service
+from ingest.settings import Settings
+from ingest.submit import Limits, Submitter
+from ingest.watch import Watcher
+from workers.model import MIB, CommitSummary, Grid
+from workers.store.objects import open_objects, resolve
+
+PROFILE = Path(__file__).parent.parent / "tests" / "data" / "tinybert-large.profile.csv.xz"
+#: Worker processes, as many as the machine that the floors are for has cores.
+WORKERS = 2
+
+
+@dataclass
+class Setting:
+    """One run. The large profile is built when it is first asked for, and shared by all parts."""
+
+    disk: Path
+    """An empty directory on the disk that is measured."""
+    memory: Path | None
+    """An empty directory in memory (tmpfs); None where there is none."""
+    rounds: int
+    quick: bool
+    _targets: int = field(default=0, repr=False)
+
+    @cached_property
+    def load(self) -> Load:
+        """One iteration of the large profile, on the disk."""
+        return build(PROFILE, self.disk / "large")
+
+    @cached_property
+    def load_in_memory(self) -> Load:
+        """The same in memory, or on the disk where there is no tmpfs."""
+        return build(PROFILE, self.memory / "large") if self.memory else self.load
+
+    @property
+    def fast(self) -> Path:
+        """A directory in memory, or on the disk where there is no tmpfs."""
+        return self.memory or self.disk
+
+    @contextmanager
+    def target(self, parent: Path | None = None) -> Iterator[Path]:
+        """Yield a path that does not exist, on the disk or in `parent`; remove it in the end."""
+        self._targets += 1
+        path = (parent or self.disk) / f"target-{self._targets}"
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def workers(count: int = WORKERS, scheduler: str | None = None) -> Iterator[Client]:
+    """Yield a client of running workers with compiled kernels: of our own, or of a scheduler that runs."""
+    with Cluster(Settings(workers=count, scheduler=scheduler)) as cluster:
+        client = cluster.connect()
+        client.wait_for_workers(count, timeout=60)
+        yield client
+
+
+def ingest(client: Client, dump: Path, store: str | Path, grid: Grid | None = None) -> list[CommitSummary]:
+    """Ingest a finished dump with workers that are up."""
+    address = resolve(str(store))
+    service = Service(
+        Watcher(find_dump(dump), Policy(quiet_s=0, settle_s=0), grid or Grid()),
+        Submitter(lambda: client, Limits(1024 * MIB)),
+        Committed(open_objects(address)),
+        address,
+    )
+    report = service.ingest(threading.Event())
+    assert not report.failures, report.failures
+    assert report.stopped_by is None, report.stopped_by
+    assert report.commits
+    return report.commits
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment, which worker processes inherit, for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

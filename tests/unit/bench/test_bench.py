@@ -1,0 +1,130 @@
+"""What the benchmark says must be true on any machine: the ratios, the loads, that contenders do the same."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import encode, machine, report
+from bench.__main__ import PARTS
+from bench.encode import ENCODERS, Packed, read_packed, write_packed
+from bench.load import build_large_tensor, build_small
+from bench.measure import Measure, Ratio, Table, in_turns
+from bench.numpy_statistics import numpy_statistics
+from bench.parts.encoders import check
+from bench.trained import trained_tensors
+from tests.pipeline import ingest_directly
+from workers.model import ArraySpec
+from workers.statistics import summarise
+
+FASTER = Measure("ingest", "cp -r", "s", (1.0, 2.0, 4.0), (3.0, 4.0, 4.0), floor=2.0)
+SHARE = Measure("stored", "raw", "MB", (40.0,), (100.0,), Ratio.SHARE, floor=0.33)
+
+
+def test_a_speed_is_the_median_of_the_ratios_of_rounds() -> None:
+    assert FASTER.ratio == 2.0
+    assert FASTER.reached
+    assert FASTER.row() == ("ingest", "cp -r", "2 s", "4 s", "2", "≥ 2", "yes")
+
+
+def test_a_share_above_its_floor_is_not_reached() -> None:
+    assert SHARE.ratio == pytest.approx(0.4)
+    assert SHARE.reached is False
+
+
+def test_without_a_floor_nothing_is_reached_or_missed() -> None:
+    assert Measure("a", "b", "s", (1.0,), (1.0,)).reached is None
+
+
+def test_rounds_that_do_not_pair_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 rounds of ours, 1 of b"):
+        Measure("a", "b", "s", (1.0, 2.0), (1.0,))
+
+
+def test_contenders_take_turns() -> None:
+    turns: list[str] = []
+
+    def take(name: str) -> float:
+        turns.append(name)
+        return len(turns)
+
+    assert in_turns(2, {"a": lambda: take("a"), "b": lambda: take("b")}) == {"a": (1, 3), "b": (2, 4)}
+    assert turns == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_measures_something(name: str) -> None:
+    assert callable(import_module(f"bench.parts.{name}").measure)
+
+
+def test_the_machine_is_named(tmp_path: Path) -> None:
+    found = machine.describe(tmp_path, None)
+    assert found["cores"] >= 1
+    assert found["disk"] != "unknown"
+    assert "numpy" in found["packages"]
+    assert found["processor"] in machine.in_words(found)
+
+
+def test_everything_is_written(tmp_path: Path) -> None:
+    parts: list[report.Part] = [("one", [FASTER, SHARE]), ("two", [Table("T", ("a|b",), (("1",),), "Note.")])]
+    report.write_json(tmp_path / "bench.json", {"rounds": 3}, {"cores": 2}, parts)
+    report.write_markdown(tmp_path / "bench.md", "Words.", parts)
+    document = json.loads((tmp_path / "bench.json").read_text())
+    assert document["parts"]["one"][0]["ours"] == [1.0, 2.0, 4.0]
+    assert document["parts"]["two"][0]["rows"] == [["1"]]
+    assert "| ingest | cp -r | 2 s |" in (tmp_path / "bench.md").read_text()
+    assert "| a\\|b |" in (tmp_path / "bench.md").read_text()
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from bench.plot import plot
+
+    plot(tmp_path / "bench.png", [FASTER, SHARE], "Words.")
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_numpy_says_the_same_as_the_kernels(dtype: str) -> None:
+    values = np.random.default_rng(0).normal(0, 9, 10_000).astype(dtype)
+    if dtype == "f4":
+        values[:4] = np.nan, np.inf, -np.inf, 0
+    np.testing.assert_allclose(numpy_statistics(values), summarise(values).as_row(), rtol=1e-9, atol=1e-12)
+
+
+def test_small_loads_are_dumps(tmp_path: Path) -> None:
+    load = build_small(tmp_path / "dump", ranks=2, steps=3, files=5)
+    commits = ingest_directly(load.directory, tmp_path / "store")
+    assert len(commits) == 6
+    assert sum(commit.tensors for commit in commits) == load.files == 30
+    assert sum(commit.raw_bytes for commit in commits) == load.nbytes
+    assert not any(commit.duplicates for commit in commits)
+
+
+def test_a_large_tensor_is_one(tmp_path: Path) -> None:
+    load = build_large_tensor(tmp_path / "dump", 1_000_000)
+    (commit,) = ingest_directly(load.directory, tmp_path / "store")
+    assert (commit.tensors, commit.raw_bytes) == (1, load.nbytes)
+
+
+def test_all_encoders_make_the_same_shards(tmp_path: Path) -> None:
+    spec = ArraySpec("tensors/float32", "float32", 4, big_endian=False, chunk=1000, chunks_per_shard=4)
+    data = np.random.default_rng(0).integers(0, 4, 40_000, np.uint8)
+    write_packed(tmp_path / "packed", [Packed(spec, (4, 30_000, 9_996), data)])
+    arrays = read_packed(tmp_path / "packed")
+    shards = {}
+    for encoder in ENCODERS:
+        assert encode.encode(encoder, arrays, tmp_path / encoder) > 0
+        check(arrays, tmp_path / encoder)
+        shards[encoder] = [path.read_bytes() for path in sorted((tmp_path / encoder).rglob("c/*"))]
+        assert len(shards[encoder]) == 3
+    assert shards["ours"] == shards["zarr-python"]
+
+
+def test_training_gives_finite_tensors_that_change() -> None:
+    tensors = trained_tensors(2)
+    assert all(np.isfinite(values).all() for values in tensors.values())
+    assert (tensors["relu"] == 0).mean() > 0.2
+    assert np.count_nonzero(tensors["update of weight1"]) > 1000
