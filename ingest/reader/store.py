@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import groupby
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,19 +27,21 @@ from workers.statistics import FIELDS
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader
 from workers.store.tables import Tables
 
 if TYPE_CHECKING:
     from ingest.reader.export import Exported
-    from ingest.reader.verify import Damage
 
 Choice: TypeAlias = int | Iterable[int] | None
 
 #: What `where` may name.
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
-#: Chunks read ahead where a whole step is read in order: 16 MiB with the default grid.
-_READ_AHEAD = 16
+#: Commits that are asked for before the first of them is looked at.
+_COMMITS_AT_ONCE = 256
+#: Ranks that are listed at once.
+_LISTINGS_AT_ONCE = 16
 
 
 def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
@@ -60,12 +64,28 @@ def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
     return DumpStore(objects)
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something in the store that is not what was written."""
+
+    key: StepKey
+    source: str
+    """The dump file that it came from; "" where more than one file is concerned."""
+    reason: str
+
+
 @dataclass(eq=False)
 class DumpStore:
-    """All committed steps of a run, keyed by rank and step. A step that is not committed is not here."""
+    """All committed steps of a run, keyed by rank and step. A step that is not committed is not here.
+
+    Nothing is listed or read before it is asked for, and then no more than what was asked for; what was read
+    is kept.
+    """
 
     objects: ObjectStore
     _steps: dict[StepKey, Step] = field(default_factory=dict)
+    _names: dict[int, list[StepKey]] = field(default_factory=dict)
+    """By rank: the steps for which there is anything at all."""
 
     def __repr__(self) -> str:
         return f"<DumpStore {self.url}>"
@@ -77,28 +97,29 @@ class DumpStore:
 
     @cached_property
     def keys(self) -> list[StepKey]:
-        """What is committed, when this was first asked for: by step, then rank; run files first."""
-        return [step.key for step in self._open(self._listed)]
+        """What is committed, when this was first asked for: by step, then rank; run files first.
+
+        Asks for the commit of every step, so it takes as long as there are steps.
+        """
+        damages: list[Damage] = []
+        found = self._open(self._list(self._listed_ranks), damages)
+        return sorted([step.key for step in found] + [one.key for one in damages], key=lambda key: key.order)
 
     @cached_property
-    def _listed(self) -> list[StepKey]:
-        return commit.list_keys(self.objects)
-
-    def _open(self, keys: list[StepKey]) -> list[Step]:
-        """Return those of these steps that are committed; each commit is read once."""
-        unread = [key for key in keys if key not in self._steps]
-        found = commit.read_many(self.objects, unread)
-        self._steps.update((one.key, Step(self.objects, one)) for one in found)
-        return [self._steps[key] for key in keys if key in self._steps]
-
-    @property
     def ranks(self) -> list[int]:
-        """The ranks that have anything committed."""
-        return sorted({key.rank for key in self.keys})
+        """The ranks that have anything committed. Reads one commit of each."""
+        self._list(self._listed_ranks)
+        first = [keys[0] for keys in self._names.values() if keys]
+        damages: list[Damage] = []
+        self._open(first, damages)
+        known = {key.rank for key in self._steps} | {one.key.rank for one in damages}
+        # Their first step is not committed, or not yet: ask for more.
+        rest = [rank for rank in self._listed_ranks if rank not in known and self._has_any(rank)]
+        return sorted({*known, *rest})
 
     @property
     def steps(self) -> list[int]:
-        """The steps that any rank has committed."""
+        """The steps that any rank has committed. Takes as long as there are steps, as `keys` does."""
         return sorted({key.step for key in self.keys if key.step is not None})
 
     def step(self, rank: int, step: int | None) -> Step:
@@ -106,6 +127,7 @@ class DumpStore:
 
         Raises:
             UsageError: it is not in the store.
+            DamagedStore: its commit is damaged.
         """
         key = StepKey(rank, step)
         if key not in self._steps:
@@ -115,27 +137,74 @@ class DumpStore:
             self._steps[key] = Step(self.objects, found)
         return self._steps[key]
 
-    def select(self, rank: Choice = None, step: Choice = None) -> list[Step]:
+    def select(
+        self, rank: Choice = None, step: Choice = None, *, damages: list[Damage] | None = None
+    ) -> list[Step]:
         """Return the committed steps of these ranks and steps; all where None. With `step`, no run files.
 
         Reads no commit of any other step: there may be many, and one of them may be damaged.
 
+        Args:
+            rank: one rank, or several.
+            step: one step, or several.
+            damages: takes the steps whose commit is damaged; without it, the first one is raised.
+
         Raises:
             UsageError: a rank or step that was asked for is not in the store.
+            DamagedStore: a commit is damaged, and `damages` is not given.
         """
         ranks, steps = _set(rank), _set(step)
-        chosen = self._open(
-            [
-                key
-                for key in self._listed
-                if (ranks is None or key.rank in ranks) and (steps is None or key.step in steps)
-            ]
-        )
-        without_rank = (ranks or set()) - {one.key.rank for one in chosen}
-        without_step = (steps or set()) - {one.key.step for one in chosen}
+        if steps is None:
+            keys = self._list(self._listed_ranks if ranks is None else sorted(ranks))
+        else:
+            # No listing: there is nothing to learn from it.
+            of = self._listed_ranks if ranks is None else ranks
+            keys = sorted((StepKey(r, s) for r in of for s in steps), key=lambda key: key.order)
+        bad: list[Damage] = []
+        chosen = self._open(keys, bad)
+        if bad and damages is None:
+            raise DamagedStore(bad[0].reason)
+        there = [*(one.key for one in chosen), *(one.key for one in bad)]
+        without_rank = (ranks or set()) - {key.rank for key in there}
+        without_step = (steps or set()) - {key.step for key in there}
         if without_rank or without_step:
             raise self._nothing_of(without_rank, without_step)
+        if damages is not None:
+            damages += bad
         return chosen
+
+    @cached_property
+    def _listed_ranks(self) -> list[int]:
+        return _ranks_in(self.objects)
+
+    def _list(self, ranks: Sequence[int]) -> list[StepKey]:
+        """Return what there is of these ranks, committed or not, in order; each rank is listed once."""
+        unlisted = [rank for rank in ranks if rank not in self._names]
+        if unlisted:
+            with ThreadPoolExecutor(_LISTINGS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
+                listings = threads.map(lambda rank: commit.list_keys(self.objects, [rank]), unlisted)
+                self._names.update(zip(unlisted, listings, strict=True))
+        return sorted((key for rank in ranks for key in self._names[rank]), key=lambda key: key.order)
+
+    def _open(self, keys: Sequence[StepKey], damages: list[Damage]) -> list[Step]:
+        """Return those of these steps that are committed; each commit is read once. Note damaged ones."""
+        unread = [key for key in keys if key not in self._steps]
+        for start in range(0, len(unread), _COMMITS_AT_ONCE):
+            batch = {f"{key.path}/{commit.LEAF}": key for key in unread[start : start + _COMMITS_AT_ONCE]}
+            for name, data in self.objects.get_many(list(batch)).items():
+                try:
+                    self._steps[batch[name]] = Step(self.objects, commit.parse(data, batch[name]))
+                except DamagedStore as exc:
+                    damages.append(Damage(batch[name], "", exc.message))
+        return [self._steps[key] for key in keys if key in self._steps]
+
+    def _has_any(self, rank: int) -> bool:
+        keys = self._names[rank]
+        for start in range(0, len(keys), _COMMITS_AT_ONCE):
+            damages: list[Damage] = []
+            if self._open(keys[start : start + _COMMITS_AT_ONCE], damages) or damages:
+                return True
+        return False
 
     def tensors(
         self,
@@ -176,25 +245,32 @@ class DumpStore:
         """Read these steps back, or all, and yield what is not as it was written; see `reader.verify`."""
         from ingest.reader.verify import verify
 
-        everything = rank is None and step is None
-        return verify(self, None if everything else [one.key for one in self.select(rank, step)])
+        if rank is None and step is None:
+            return verify(self)
+        damages: list[Damage] = []
+        chosen = self.select(rank, step, damages=damages)
+        return verify(self, [*(one.key for one in chosen), *(one.key for one in damages)])
 
     def _nothing_of(self, ranks: set[int], steps: set[int]) -> UsageError:
         what, missing = "such step of rank", ranks
-        if unknown := ranks - set(self.ranks):
+        if unknown := ranks - set(self._listed_ranks):
             what, missing = "rank", unknown
         elif steps:
             what, missing = "step", steps
         return UsageError(
-            f"{self.url}: no {what} {', '.join(map(str, sorted(missing)))}",
-            hint=f"It holds ranks {_spans(self.ranks)} and steps {_spans(self.steps)}.",
+            f"{self.url}: no {what} {', '.join(map(str, sorted(missing)))}", hint=self._holds(unknown, steps)
         )
 
     def _absent(self, key: StepKey) -> UsageError:
-        return UsageError(
-            f"{self.url}: {key} is not in the store",
-            hint=f"It holds ranks {_spans(self.ranks)} and steps {_spans(self.steps)}.",
-        )
+        steps = set() if key.step is None else {key.step}
+        return UsageError(f"{self.url}: {key} is not in the store", hint=self._holds(set(), steps))
+
+    def _holds(self, absent_ranks: set[int], absent_steps: set[int]) -> str:
+        """Say what there is, from listings alone: to read all commits for a hint would take too long."""
+        keys = self._list(self._listed_ranks)
+        ranks = sorted({key.rank for key in keys} - absent_ranks)
+        steps = sorted({key.step for key in keys if key.step is not None} - absent_steps)
+        return f"It holds ranks {_spans(ranks)} and steps {_spans(steps)}."
 
 
 @dataclass(eq=False)
@@ -203,7 +279,12 @@ class Step:
 
     objects: ObjectStore
     commit: Commit
+    _tables: Tables | None = None
     _readers: dict[str, ShardReader] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It opens the store again where it arrives; what was read of the index goes with it.
+        return _reopen, (self.objects.address, self.commit, self._tables)
 
     def __repr__(self) -> str:
         return f"<Step {self.key} {self.commit.summary.status}>"
@@ -223,17 +304,30 @@ class Step:
         """The generation that is committed."""
         return self.commit.fingerprint
 
-    @cached_property
+    @property
     def tables(self) -> Tables:
-        """Index and statistics, one row per source file.
+        """Index and statistics, one row per source file; read at once when first asked for.
 
         Raises:
             DamagedStore: they are missing or damaged.
         """
-        prefix = self.commit.prefix
-        found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
-        chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
-        return tables.decode(dict(self.commit.nodes), chunks, str(self.key))
+        if self._tables is None:
+            prefix = self.commit.prefix
+            found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
+            chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
+            self._tables = tables.decode(dict(self.commit.nodes), chunks, str(self.key))
+        return self._tables
+
+    def only(self, row: int) -> Step:
+        """Return this generation of the step with one row alone, which is its row 0.
+
+        Small enough to be sent to where that row is read; nothing but its elements is read there, and they
+        are found also when a later generation of the step has been committed.
+        """
+        table, path = self.tables, str(self.tables.label("array")[row])
+        nodes = {path: self.commit.nodes[path]} if path in self.commit.nodes else {}
+        one = Tables(**{part.name: getattr(table, part.name)[row : row + 1] for part in fields(Tables)})
+        return Step(self.objects, replace(self.commit, record={}, nodes=nodes), one)
 
     def export(self, directory: str | Path, *, overwrite: bool = False) -> list[Exported]:
         """Write the source files of this step below `directory`, byte for byte; see `reader.export`."""
@@ -287,52 +381,59 @@ class Step:
         Raises:
             DamagedStore: they are missing or damaged.
         """
-        reader, first, itemsize = self._place(row, self._readers, read_ahead=0)
+        place = self._place(row)
         nbytes = int(self.tables.number("nbytes")[row])
         stop = nbytes if stop is None else stop
-        if reader is None or start == stop:
+        if place is None or start == stop:
             return bytearray()
+        reader, first = place
         # Odd ends occur only where an array of bytes holds larger elements.
+        itemsize = reader.spec.itemsize
         return reader.read(first + start // itemsize, first + stop // itemsize)
 
     def payloads(self, rows: Iterable[int], piece_nbytes: int) -> Iterator[tuple[int, Iterator[bytearray]]]:
         """Yield each row with its payload in pieces; in the order of the store, so each chunk is read once.
 
-        Pieces must be consumed before the next row; raises `DamagedStore` from them.
+        Chunks are fetched ahead of need, some tens of MiB. Pieces must be consumed before the next row;
+        they raise `DamagedStore`.
         """
-        readers: dict[str, ShardReader] = {}
-        array, offset = self.tables.label("array"), self.tables.number("offset")
-        for row in sorted(rows, key=lambda row: (array[row], offset[row])):
-            reader, first, itemsize = self._place(row, readers, read_ahead=_READ_AHEAD)
-            size = int(self.tables.number("size")[row])
-            pieces = (
-                iter(()) if reader is None else reader.pieces(first, first + size, piece_nbytes // itemsize)
-            )
-            yield row, pieces
+        array, offset, size = (
+            self.tables.label("array"),
+            self.tables.number("offset"),
+            self.tables.number("size"),
+        )
+        ordered = sorted(rows, key=lambda row: (array[row], offset[row]))
+        for _, group in groupby(ordered, key=lambda row: array[row]):
+            members = list(group)
+            places = {row: place for row in members if (place := self._place(row)) is not None}
+            yield from ((row, iter(())) for row in members if row not in places)
+            if not places:
+                continue
+            ranges = {row: (first, first + int(size[row])) for row, (_, first) in places.items()}
+            reader = next(iter(places.values()))[0]
+            with ShardStream(reader, list(ranges.values())) as stream:
+                for row, (start, stop) in ranges.items():
+                    yield row, stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize)
 
-    def _place(
-        self, row: int, readers: dict[str, ShardReader], *, read_ahead: int
-    ) -> tuple[ShardReader | None, int, int]:
-        """Return the reader of a row's array, the first element, and the bytes per element."""
+    def _place(self, row: int) -> tuple[ShardReader, int] | None:
+        """Return the reader of a row's array, and the first element in it; None where it has no elements."""
         path = str(self.tables.label("array")[row])
         first = int(self.tables.number("offset")[row])
         if int(self.tables.number("size")[row]) == 0:
-            return None, 0, 1
+            return None
         if first < 0:
             problem = self.tables.label("problem")[row]
             raise DamagedStore(f"{self.key}: row {row} has no bytes: {problem}")
         document = self.commit.nodes.get(path)
         if document is None:
             raise DamagedStore(f"{self.key}: the array {path} is missing")
-        if path not in readers:
+        if path not in self._readers:
             try:
                 spec = metadata.packed_spec(path, document)
             except (KeyError, TypeError, ValueError) as exc:
                 raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
-            readers[path] = ShardReader(
-                self.objects, f"{self.commit.prefix}/{path}", spec, read_ahead=read_ahead
-            )
-        return readers[path], first, readers[path].spec.itemsize
+            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
+        return self._readers[path], first
 
     def _columns(self) -> dict[str, Any]:
         found: dict[str, Any] = {name: self.tables.label(name) for name in tables.LABELS}
@@ -348,18 +449,14 @@ class Step:
         }
 
 
-@lru_cache(maxsize=64)
-def open_step(address: StoreAddress, key: StepKey, fingerprint: str) -> Step:
-    """Return a committed step, opened once per process, for tasks that name it.
+def _reopen(address: StoreAddress, found: Commit, table: Tables | None) -> Step:
+    return Step(open_objects(address), found, table)
 
-    Raises:
-        DamagedStore: another generation is committed by now.
-    """
-    objects = open_objects(address)
-    found = commit.read(objects, key)
-    if found is None or found.fingerprint != fingerprint:
-        raise DamagedStore(f"{key}: another generation was committed meanwhile", hint="Open the store again.")
-    return Step(objects, found)
+
+def _ranks_in(objects: ObjectStore) -> list[int]:
+    """Return the ranks for which there is anything at all, in order."""
+    names = objects.children()
+    return sorted(int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal())
 
 
 def _matches(pattern: str | re.Pattern[str], name: str) -> bool:

@@ -207,9 +207,11 @@ class Tensor:
         if math.prod(shape) == 0 or not shape:
             small: dask.array.Array = da.from_array(self.read(), chunks=shape)
             return small
+        # It knows its generation, and nothing of the index but its own row: little to send.
+        alone = Tensor(self._step.only(self.row), 0)
         if not self._is_plain:
             whole: dask.array.Array = da.from_delayed(
-                _delayed(_read_whole, self), shape=shape, dtype=self._element().values
+                self._delayed(_read_whole, alone), shape=shape, dtype=self._element().values
             )
             return whole
         # Blocks along the slowest axis are contiguous in the store.
@@ -218,7 +220,7 @@ class Tensor:
         rows = max(_DASK_CHUNK_NBYTES // max(row_nbytes, 1), 1)
         blocks = [
             da.from_delayed(
-                _delayed(_read_block, self, axis, begin, end),
+                self._delayed(_read_block, alone, axis, begin, end),
                 shape=tuple(end - begin if i == axis else n for i, n in enumerate(shape)),
                 dtype=self._element().values,
             )
@@ -226,6 +228,15 @@ class Tensor:
         ]
         joined: dask.array.Array = da.concatenate(blocks, axis=axis)
         return joined
+
+    def _delayed(self, function: Callable[..., Any], alone: Tensor, *args: int) -> Any:
+        from dask.base import tokenize
+        from dask.delayed import delayed
+
+        step = self._step
+        token = tokenize(str(step.address), str(step.key), step.fingerprint, self.row, *args)
+        name = f"{function.__name__.lstrip('_')}-{token}"
+        return delayed(function, pure=True)(alone, *args, dask_key_name=name)
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the first and the last `count` elements, flat, in the order of the dump.
@@ -332,24 +343,9 @@ def _spans(length: int, step: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + step, length)
 
 
-def _delayed(function: Callable[..., Any], tensor: Tensor, *args: int) -> Any:
-    from dask.delayed import delayed
-
-    # The tensor itself is not pickled into the graph: only where it is.
-    reference = (tensor._step.address, tensor._step.key, tensor._step.fingerprint, tensor.row)  # noqa: SLF001
-    return delayed(function, pure=True)(reference, *args)
+def _read_whole(tensor: Tensor) -> npt.NDArray[Any]:
+    return tensor.read()
 
 
-def _read_whole(reference: tuple[Any, ...]) -> npt.NDArray[Any]:
-    return _tensor(reference).read()
-
-
-def _read_block(reference: tuple[Any, ...], axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-    return _tensor(reference).block(axis, begin, end)
-
-
-def _tensor(reference: tuple[Any, ...]) -> Tensor:
-    from ingest.reader.store import open_step
-
-    address, key, fingerprint, row = reference
-    return Tensor(open_step(address, key, fingerprint), row)
+def _read_block(tensor: Tensor, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
+    return tensor.block(axis, begin, end)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.store import DumpStore, Step
+from ingest.reader.store import Damage, DumpStore, Step
 from workers.digest import new_digest
 from workers.errors import DamagedStore
 from workers.formats import device_format
@@ -19,16 +19,6 @@ from workers.statistics import FIELDS, RunningStatistics
 from workers.store import commit, metadata
 
 _PIECE_NBYTES = 16 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something in the store that is not what was written."""
-
-    key: StepKey
-    source: str
-    """The dump file that it came from; "" where more than one file is concerned."""
-    reason: str
 
 
 @dataclass(slots=True)

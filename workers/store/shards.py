@@ -11,9 +11,11 @@ zeros where a chunk is missing, while for us that is damage.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -21,12 +23,19 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from workers.errors import DamagedStore
-from workers.model import ArraySpec
+from workers.model import MIB, ArraySpec
 from workers.store.objects import ObjectStore
 
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
 _INDEX_ENTRY_BYTES = 16
+#: The index of a shard is fetched with what stands before it, this much in all: a small shard is then in hand
+#: as a whole, and its chunks need no further request.
+_TAIL_NBYTES = 64 * 1024
+#: Chunks that are fetched in one request, in bytes before compression.
+_RUN_NBYTES = 16 * MIB
+#: Requests on their way at once, of one large read.
+_RUNS_AT_ONCE = 4
 
 
 def codecs(spec: ArraySpec) -> list[dict[str, Any]]:
@@ -161,102 +170,142 @@ class ShardPacker:
         self._shard += 1
 
 
-class ShardReader:
-    """Reads element ranges of one packed array.
+#: A chunk as it was packed; or, as text, what is wrong with it.
+Chunk: TypeAlias = bytes | str
 
-    Keeps the index of each shard that it has seen, and the last chunks, so that neighbours are read at once:
-    at most `read_ahead` + 1 decoded chunks. Not safe to share between threads.
+
+class ShardReader:
+    """Reads element ranges of one packed array. Safe to share between threads.
+
+    Keeps the index of each shard that it has seen, the whole of those up to `_TAIL_NBYTES`, and the chunk
+    that was read last, so that neighbours are read at once.
     """
 
-    def __init__(self, objects: ObjectStore, prefix: str, spec: ArraySpec, *, read_ahead: int = 0) -> None:
-        """Read the shards at `{prefix}/c/{number}`, `read_ahead` chunks more than asked for."""
+    def __init__(self, objects: ObjectStore, prefix: str, spec: ArraySpec) -> None:
+        """Read the shards at `{prefix}/c/{number}`."""
         self._objects = objects
         self._prefix = prefix
         self.spec = spec
-        self._read_ahead = read_ahead
+        self._index_lock = threading.Lock()
         self._indexes: dict[int, npt.NDArray[np.uint64]] = {}
-        self._chunks: dict[int, bytes] = {}
+        self._small: dict[int, bytes] = {}
+        self._last: tuple[int, bytes] | None = None
 
     def read(self, start: int, stop: int) -> bytearray:
         """Return the bytes of elements `start` to `stop`.
 
-        Two requests per shard touched: its index, if it was not seen before, and the chunks.
+        Requests: one for the index of each shard touched, if it was not seen before, and one for each
+        `_RUN_NBYTES` of chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and those runs twice.
 
         Raises:
             DamagedStore: a shard or chunk is missing, or its checksum does not match.
         """
-        out = bytearray()
-        chunk = self.spec.chunk
-        first, last = start // chunk, -(-stop // chunk)
-        per_shard = self.spec.chunks_per_shard
-        while first < last:
-            # Up to the end of what is wanted, or of the shard.
-            end = min(last, (first // per_shard + 1) * per_shard)
-            for number, data in self._load(first, end):
-                begin = max(start - number * chunk, 0) * self.spec.itemsize
-                until = min(stop - number * chunk, chunk) * self.spec.itemsize
-                out += memoryview(data)[begin:until]
-            first = end
+        out = bytearray((stop - start) * self.spec.itemsize)
+        if start >= stop:
+            return out
+        runs = list(self.runs(start // self.spec.chunk, -(-stop // self.spec.chunk)))
+
+        def fill(run: range) -> None:
+            for number, chunk in zip(run, self.chunks(run), strict=True):
+                self.copy(number, chunk, start, stop, out)
+
+        if len(runs) == 1:
+            fill(runs[0])
+        else:
+            with ThreadPoolExecutor(_RUNS_AT_ONCE, thread_name_prefix="dump-ingest-read") as threads:
+                for _ in threads.map(fill, runs):
+                    pass
         return out
 
-    def pieces(self, start: int, stop: int, piece: int) -> Iterator[bytearray]:
-        """Yield the bytes of elements `start` to `stop` in pieces of at most `piece` elements."""
-        for begin in range(start, stop, piece):
-            yield self.read(begin, min(begin + piece, stop))
+    def copy(self, number: int, chunk: Chunk, start: int, stop: int, out: bytearray) -> None:
+        """Copy what one chunk has of elements `start` to `stop` into `out`, which holds these.
 
-    def _load(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yield chunks `first` to `last`, all of one shard, with their numbers."""
-        while first < last and first in self._chunks:
-            yield first, self._chunks[first]
-            first += 1
-        if first == last:
-            return
-        shard, begin = divmod(first, self.spec.chunks_per_shard)
-        entries = self._index(shard)[begin:]
-        wanted = last - first
-        written = (
-            int(np.argmax(entries[:, 0] == _MISSING)) if (entries[:, 0] == _MISSING).any() else len(entries)
-        )
-        if written < wanted:
-            raise DamagedStore(f"{self._key(shard)}: a chunk that holds data is missing")
-        entries = entries[: min(max(wanted, self._read_ahead), written)]
+        Raises:
+            DamagedStore: the chunk is damaged.
+        """
+        if isinstance(chunk, str):
+            raise DamagedStore(chunk)
+        first, itemsize = number * self.spec.chunk, self.spec.itemsize
+        begin, end = max(start, first), min(stop, first + self.spec.chunk)
+        part = memoryview(chunk)[(begin - first) * itemsize : (end - first) * itemsize]
+        out[(begin - start) * itemsize : (end - start) * itemsize] = part
+
+    def runs(self, first: int, last: int) -> Iterator[range]:
+        """Cut chunks `first` to `last` into what is fetched in one request: of one shard, and bounded."""
+        longest = max(_RUN_NBYTES // self.spec.chunk_nbytes, 1)
+        while first < last:
+            end_of_shard = (first // self.spec.chunks_per_shard + 1) * self.spec.chunks_per_shard
+            end = min(last, end_of_shard, first + longest)
+            yield range(first, end)
+            first = end
+
+    def chunks(self, run: range) -> list[Chunk]:
+        """Fetch and decode the chunks of one run. What is damaged comes as text.
+
+        Raises:
+            StoreError: the store cannot be reached.
+        """
+        last = self._last
+        if last is not None and run == range(last[0], last[0] + 1):
+            return [last[1]]
+        try:
+            decoded = self._fetch(run)
+        except DamagedStore as exc:
+            return [exc.message] * len(run)
+        if isinstance(decoded[-1], bytes):
+            self._last = (run[-1], decoded[-1])
+        return decoded
+
+    def _fetch(self, run: range) -> list[Chunk]:
+        shard, first = divmod(run[0], self.spec.chunks_per_shard)
+        key = self._key(shard)
+        entries = self._index(shard)[first : first + len(run)]
+        written = entries[entries[:, 0] != _MISSING].tolist()
+        missing = f"{key}: a chunk that holds data is missing"
+        if not written:
+            return [missing] * len(run)
         # Chunks are written in order, so what is wanted is one contiguous range.
-        start, stop = int(entries[0, 0]), int(entries[-1, 0] + entries[-1, 1])
-        data = self._objects.get_range(self._key(shard), start, stop)
+        start, stop = written[0][0], written[-1][0] + written[-1][1]
+        small = self._small.get(shard)
+        data = small[start:stop] if small is not None else self._objects.get_range(key, start, stop)
         if data is None or len(data) != stop - start:
-            raise DamagedStore(f"{self._key(shard)}: bytes {start} to {stop} are missing")
-        self._chunks = {}
-        for number, (offset, nbytes) in enumerate(entries.tolist(), start=first):
-            decoded = self._decode(
-                data[offset - start : offset - start + nbytes], f"{self._key(shard)} chunk {number}"
-            )
-            if number >= last - 1:
-                self._chunks[number] = decoded
-            if number < last:
-                yield number, decoded
+            raise DamagedStore(f"{key}: bytes {start} to {stop} are missing")
+        return [
+            missing
+            if offset == _MISSING
+            else self._decode(data[offset - start : offset - start + nbytes], f"{key} chunk {number}")
+            for number, (offset, nbytes) in zip(run, entries.tolist(), strict=True)
+        ]
 
     def _key(self, shard: int) -> str:
         return f"{self._prefix}/c/{shard}"
 
-    def _decode(self, encoded: bytes, where: str) -> bytes:
-        body = without_crc32c(encoded, where)
+    def _decode(self, encoded: bytes, where: str) -> Chunk:
         try:
+            body = without_crc32c(encoded, where)
             decoded = bytes(_blosc(self.spec).decode(body))
+        except DamagedStore as exc:
+            return exc.message
         except (RuntimeError, ValueError) as exc:
-            raise DamagedStore(f"{where}: cannot be decompressed: {exc}") from exc
+            return f"{where}: cannot be decompressed: {exc}"
         if len(decoded) != self.spec.chunk_nbytes:
-            raise DamagedStore(f"{where}: {len(decoded)} bytes instead of {self.spec.chunk_nbytes}")
+            return f"{where}: {len(decoded)} bytes instead of {self.spec.chunk_nbytes}"
         return decoded
 
     def _index(self, shard: int) -> npt.NDArray[np.uint64]:
-        if shard not in self._indexes:
-            key = self._key(shard)
-            nbytes = self.spec.chunks_per_shard * _INDEX_ENTRY_BYTES + _CRC_BYTES
-            data = self._objects.get_range(key, -nbytes)
-            if data is None:
-                raise DamagedStore(f"{key}: the shard is missing")
-            if len(data) != nbytes:
-                raise DamagedStore(f"{key}: {len(data)} bytes, too few for the index of a shard")
-            index = np.frombuffer(without_crc32c(data, f"{key} index"), dtype="<u8")
-            self._indexes[shard] = index.reshape(-1, 2)
-        return self._indexes[shard]
+        # One at a time: what is read in several requests at once begins with one index.
+        with self._index_lock:
+            if shard not in self._indexes:
+                key = self._key(shard)
+                nbytes = self.spec.chunks_per_shard * _INDEX_ENTRY_BYTES + _CRC_BYTES
+                wanted = max(nbytes, _TAIL_NBYTES)
+                tail = self._objects.get_range(key, -wanted)
+                if tail is None:
+                    raise DamagedStore(f"{key}: the shard is missing")
+                if len(tail) < nbytes:
+                    raise DamagedStore(f"{key}: {len(tail)} bytes, too few for the index of a shard")
+                index = np.frombuffer(without_crc32c(tail[-nbytes:], f"{key} index"), dtype="<u8")
+                self._indexes[shard] = index.reshape(-1, 2)
+                if len(tail) < wanted:
+                    self._small[shard] = tail
+            return self._indexes[shard]

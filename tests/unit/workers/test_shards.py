@@ -2,8 +2,9 @@
 
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from workers.errors import DamagedStore
 from workers.formats.dtypes import from_npy_descr
 from workers.model import ArraySpec
-from workers.store import metadata
+from workers.store import metadata, shards
 from workers.store.objects import ObjectStore, resolve
 from workers.store.shards import ShardPacker, ShardReader
 
@@ -44,8 +45,8 @@ def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: in
     return starts
 
 
-def reader_of(root: Path, spec: ArraySpec, **options: Any) -> ShardReader:
-    return ShardReader(ObjectStore(resolve(str(root))), spec.path, spec, **options)
+def reader_of(root: Path, spec: ArraySpec) -> ShardReader:
+    return ShardReader(ObjectStore(resolve(str(root))), spec.path, spec)
 
 
 def elements(descr: str, count: int, seed: int) -> bytes:
@@ -63,18 +64,21 @@ def elements(descr: str, count: int, seed: int) -> bytes:
     st.sampled_from(DESCRS),
     st.lists(st.integers(0, 90), min_size=1, max_size=8),
     st.integers(0, 3),
-    st.integers(0, 5),
+    st.sampled_from([0, 64, 10_000]),
+    st.sampled_from([1, 30, 100]),
 )
-def test_what_was_packed_is_read(descr: str, sizes: list[int], first_shard: int, read_ahead: int) -> None:
+def test_what_was_packed_is_read(
+    descr: str, sizes: list[int], first_shard: int, tail_nbytes: int, run_nbytes: int
+) -> None:
     """Whatever the sizes of payloads, chunks and shards have to do with one another."""
     spec = spec_of(descr)
     payloads = [elements(descr, size, seed) for seed, size in enumerate(sizes)]
     with tempfile.TemporaryDirectory() as directory:
         starts = pack(Path(directory), spec, payloads, first_shard)
-        reader = reader_of(Path(directory), spec, read_ahead=read_ahead)
-        for start, size, payload in zip(starts, sizes, payloads, strict=True):
-            assert reader.read(start, start + size) == payload
-            assert b"".join(reader.pieces(start, start + size, 7)) == payload
+        with patch.multiple(shards, _TAIL_NBYTES=tail_nbytes, _RUN_NBYTES=run_nbytes):
+            reader = reader_of(Path(directory), spec)
+            for start, size, payload in zip(starts, sizes, payloads, strict=True):
+                assert reader.read(start, start + size) == payload
     assert starts[0] == first_shard * spec.shard
 
 
@@ -171,3 +175,38 @@ def test_grid_of_an_array_is_read_back_from_its_metadata() -> None:
     for descr in DESCRS:
         spec = spec_of(descr)
         assert metadata.packed_spec(spec.path, metadata.packed_array(spec, 100)) == spec
+
+
+def test_a_small_read_is_two_requests_and_one_where_the_shard_is_small(
+    packed: tuple[Path, ArraySpec, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, spec, payload = packed
+    asked: list[tuple[str, int]] = []
+
+    class Counting(ObjectStore):
+        def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
+            asked.append((key, start))
+            return super().get_range(key, start, stop)
+
+    reader = ShardReader(Counting(resolve(str(root))), spec.path, spec)
+    assert reader.read(0, 30) == payload[:120]
+    assert reader.read(3, 20) == payload[12:80]
+    assert len(asked) == 1
+
+    monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
+    asked.clear()
+    reader = ShardReader(Counting(resolve(str(root))), spec.path, spec)
+    assert reader.read(8, 10) == payload[32:40]
+    assert len(asked) == 2
+    assert reader.read(10, 16) == payload[40:64]
+    assert len(asked) == 2, "the chunk is still there"
+    assert reader.read(0, 8) == payload[:32]
+    assert len(asked) == 3, "the index is still there"
+
+
+def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySpec, bytes]) -> None:
+    root, spec, payload = packed
+    reader = reader_of(root, spec)
+    with ThreadPoolExecutor(8) as threads:
+        found = threads.map(lambda start: reader.read(start, start + 5), range(70))
+        assert [bytes(data) for data in found] == [payload[4 * n : 4 * n + 20] for n in range(70)]

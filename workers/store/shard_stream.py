@@ -1,0 +1,103 @@
+"""Reading many ranges of one packed array in order, each chunk once, ahead of need."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from workers.model import MIB
+from workers.store.shards import Chunk, ShardReader
+
+#: Runs of chunks that are fetched and decoded ahead of need.
+_RUNS_AHEAD = 3
+#: Decoded chunks that are kept, in bytes: a tensor that is stored once and named several times, up to this
+#: size, is fetched once.
+_KEPT_NBYTES = 32 * MIB
+
+
+class ShardStream:
+    """Reads ranges of one array, which are known before, in order.
+
+    Used as `with ShardStream(reader, ranges) as stream:`; `pieces` may then be asked for these ranges, one
+    after the other. Memory: `_KEPT_NBYTES`, and `_RUNS_AHEAD` + 1 runs of the reader (16 MiB each) and their
+    encoded form. Not safe to share between threads.
+    """
+
+    def __init__(self, reader: ShardReader, ranges: Sequence[tuple[int, int]]) -> None:
+        """Begin to fetch what these (start, stop) ranges of elements need; they are sorted."""
+        self._reader = reader
+        self._kept = max(_KEPT_NBYTES // reader.spec.chunk_nbytes, 1)
+        self._runs = iter(
+            [
+                run
+                for span in _spans(reader.spec.chunk, [r for r in ranges if r[0] < r[1]])
+                for run in reader.runs(*span)
+            ]
+        )
+        self._ahead: deque[tuple[range, Future[list[Chunk]]]] = deque()
+        self._chunks: dict[int, Chunk] = {}
+        self._threads = ThreadPoolExecutor(_RUNS_AHEAD, thread_name_prefix="dump-ingest-read")
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop what is on its way."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def pieces(self, start: int, stop: int, piece: int) -> Iterator[bytearray]:
+        """Yield the bytes of elements `start` to `stop` in pieces of at most `piece` elements.
+
+        Raises:
+            DamagedStore: a chunk of these is missing or damaged; other ranges can still be read.
+        """
+        size = self._reader.spec.chunk
+        for begin in range(start, stop, piece):
+            end = min(begin + piece, stop)
+            out = bytearray((end - begin) * self._reader.spec.itemsize)
+            for number in range(begin // size, -(-end // size)):
+                chunk = self._chunk(number, -(-stop // size))
+                self._reader.copy(number, chunk, begin, end, out)
+            yield out
+
+    def _chunk(self, number: int, last: int) -> Chunk:
+        """Return one chunk of a range that ends before chunk `last`."""
+        while number not in self._chunks:
+            self._fetch_ahead()
+            if self._ahead and self._ahead[0][0][0] <= number:
+                run, future = self._ahead.popleft()
+                self._keep(run, future.result())
+            else:
+                # It has come and gone: a tensor larger than what is kept, under another name.
+                run = next(self._reader.runs(number, last))
+                self._keep(run, self._reader.chunks(run))
+        return self._chunks[number]
+
+    def _keep(self, run: range, chunks: list[Chunk]) -> None:
+        self._chunks.update(zip(run, chunks, strict=True))
+        while len(self._chunks) > max(self._kept, len(run)):
+            del self._chunks[next(iter(self._chunks))]
+
+    def _fetch_ahead(self) -> None:
+        while len(self._ahead) < _RUNS_AHEAD and (run := next(self._runs, None)) is not None:
+            self._ahead.append((run, self._threads.submit(self._reader.chunks, run)))
+
+
+def _spans(chunk: int, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the spans of chunks that hold any of the sorted ranges, each chunk once."""
+    first = last = 0
+    for start, stop in ranges:
+        begin, end = start // chunk, -(-stop // chunk)
+        if begin > last:
+            if last > first:
+                yield first, last
+            first = begin
+        last = max(last, end)
+    if last > first:
+        yield first, last
