@@ -22,6 +22,9 @@ STEP_KEYS = {
     "tensors": int,
     "files": int,
     "quarantined": int,
+    "overflows": int,
+    "statistics_only": int,
+    "disagreements": int,
     "unparsed": int,
     "duplicates": int,
     "raw_bytes": int,
@@ -35,7 +38,14 @@ STEP_KEYS = {
     "neg_inf_tensors": int,
     "anomalous_tensors": int,
 }
-WHERE_FROM_KEYS = {"committed_at": str, "layout": str, "host": str, "root": str, "generations": int}
+WHERE_FROM_KEYS = {
+    "committed_at": str,
+    "layout": str,
+    "host": str,
+    "root": str,
+    "rank_from": str,
+    "generations": int,
+}
 NUMBER = (int, float, type(None))
 TENSOR_KEYS = {
     "rank": int,
@@ -45,6 +55,7 @@ TENSOR_KEYS = {
     "graph": str,
     "op_type": str,
     "op_name": str,
+    "full_name": str,
     "io": str,
     "slot": int,
     "occurrence": int,
@@ -53,9 +64,13 @@ TENSOR_KEYS = {
     "dtype": str,
     "declared_dtype": str,
     "shape": list,
+    "device_shape": (list, type(None)),
     "nbytes": int,
     "digest": str,
     "source": str,
+    "statistics_from": str,
+    "is_dumped": bool,
+    "problem": str,
     "count": int,
     "nan_count": int,
     "pos_inf_count": int,
@@ -68,6 +83,15 @@ TENSOR_KEYS = {
     "mean": NUMBER,
     "std": NUMBER,
     "l2_norm": NUMBER,
+}
+OPERATOR_KEYS = {
+    "source_line": (dict, type(None)),
+    "stack": list,
+    "operator": (str, type(None)),
+    "candidates": list,
+    "position": (int, type(None)),
+    "parent": (str, type(None)),
+    "kernel_args": (dict, type(None)),
 }
 FILE_KEYS = {
     "rank": int,
@@ -165,7 +189,7 @@ def test_find_for_people_is_one_line_a_tensor(store: Path) -> None:
 def test_show_gives_the_values(store: Path, dump: Path, truth: dict[str, dict[str, Any]]) -> None:
     """One tensor, by a name as `find` prints it or by a glob."""
     row = run("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json").json
-    assert_flat([row], TENSOR_KEYS)
+    assert_flat([row], {**TENSOR_KEYS, **OPERATOR_KEYS})
     assert row["source"] in truth
     values = np.load(dump / row["source"])
     assert row["min"] == np.nanmin(values)

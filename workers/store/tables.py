@@ -77,7 +77,7 @@ _VLEN = VLenUTF8()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """The rows of one leaf; all arrays have one entry, or one row, per source file."""
+    """The rows of one leaf: one for each tensor, and for each file that holds none."""
 
     labels: npt.NDArray[Any]
     """(row, len(LABELS)) of str."""
