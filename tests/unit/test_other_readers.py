@@ -11,10 +11,14 @@ import tensorstore
 import zarr
 
 from ingest.reader.store import Step, open_store
+from tests import checker
+from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
+from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
-from workers.model import Kind
+from workers.formats.header import DeviceLayout
+from workers.model import Grid, Kind
 
 DTYPES: list[Any] = [
     *(f"{order}{kind}" for kind in ("i2", "u4", "i8", "f2", "f4", "f8") for order in "<>"),
@@ -160,3 +164,52 @@ def test_real_dump_of_every_type_is_read(dumps: DumpLibrary, tmp_path: Path) -> 
             assert isinstance(array, zarr.Array)
             first, size = step.tables.number("offset")[tensor.row], step.tables.number("size")[tensor.row]
             assert np.asarray(array[first : first + size]).tobytes() == tensor.read().tobytes()
+
+
+#: Formats, host shapes and groups: all lengths have a rest, so that there is padding where there can be.
+LAYOUTS = [
+    *((name, (18, 3, 3, 2), 1) for name in FORMATS_2D),
+    *((name, (18, 5, 2, 3, 2), 1) for name in FORMATS_3D),
+    *((name, (2, 20, 35), 1) for name in MATRICES),
+    ("FRACTAL_Z", (18, 5, 3, 2), 3),
+]
+
+
+def as_dumped(values: np.ndarray[Any, Any], layout: DeviceLayout, shape: tuple[int, ...]) -> Tensor:
+    groups = layout.groups if layout.groups > 1 else 0
+    code = FORMAT_CODES[layout.format]
+    return Tensor(values.tobytes(), DATA_TYPES["float16"], layout.shape, shape, code, groups)
+
+
+@pytest.mark.parametrize("keep_device_layout", [False, True])
+def test_files_in_device_layout_are_rebuilt_with_plain_zarr(
+    keep_device_layout: bool, made: MadeDump, store: Path
+) -> None:
+    """By formulas written apart, whatever is stored; something in the padding keeps a tensor as it was."""
+    directory = made.root / "20260101000000" / "3" / "Net" / "1" / "7"
+    directory.mkdir(parents=True)
+    wanted = {}
+    for number, (name, shape, groups) in enumerate(LAYOUTS):
+        host = np.random.default_rng(number).normal(size=shape).astype(np.float16)
+        device, layout = write(host, name, groups=groups)
+        dirty = device.copy()
+        dirty[device == 0] = 1
+        parts = [as_dumped(values, layout, shape) for values in (device, dirty)]
+        file = directory / f"Op.of_{number}.5.2.{1_700_000_000_000_000 + number}"
+        file.write_bytes(dump_data(parts[:1], parts))
+        wanted[str(file.relative_to(made.root))] = (host, (device, dirty))
+
+    (summary,) = ingest_directly(made.root, store, Grid(keep_device_layout=keep_device_layout))
+
+    assert (summary.status, summary.tensors) == ("complete", 3 * len(LAYOUTS))
+    checker.check(store, made.root)
+    step = open_store(str(store)).step(3, 7)
+    for tensor in step.tensors():
+        host, devices = wanted[tensor.source]
+        device = devices[tensor.io == "output" and tensor.slot == 1]
+        is_clean = np.count_nonzero(device) == host.size
+        stored = step.tables.label("layout")[tensor.row]
+        assert stored == ("host" if is_clean and not keep_device_layout else "device")
+        assert tensor.read().tobytes() == host.tobytes()
+        assert tensor.read_device().tobytes() == device.tobytes()
+        assert tensor.statistics.count == host.size
