@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from ingest.cli.common import (
+    EXIT_DAMAGE,
     ConfigOption,
     JsonOption,
     RankOption,
@@ -15,11 +17,16 @@ from ingest.cli.common import (
     human_bytes,
     print_json,
     print_table,
+    say,
     step_name,
     the_store,
 )
 
+if TYPE_CHECKING:
+    from ingest.reader.store import Damage, Step
+
 NAME = "ls"
+_Row = TypeVar("_Row")
 
 
 def command(
@@ -40,6 +47,8 @@ def command(
 ) -> None:
     """List the committed steps, or the tensors, files, problems or overflow records in them.
 
+    Exits with 3 when something is damaged: that is named, and the rest is listed.
+
     [bold]dump-ingest ls s3://bucket/run.zarr[/]          every step
     [bold]dump-ingest ls run.zarr -r 1 -n 8 --tensors[/]   the tensors of rank 1, step 8, as executed
     """
@@ -47,35 +56,58 @@ def command(
     from ingest.reader.rows import file_rows, overflow_rows, step_row
 
     opened = the_store(store, config)
+    damages: list[Damage] = []
+    steps = opened.select(rank, step, damages=damages)
     if tensors:
-        print_tensors(opened.tensors(rank, step), json=json)
+        print_tensors(_each(steps, lambda one: one.tensors(), damages), json=json)
+    elif files or problems:
+        _print_files(_each(steps, lambda one: file_rows(one, problems=problems), damages), json=json)
+    elif overflows:
+        _print_overflows(_each(steps, overflow_rows, damages), json=json)
+    else:
+        _print_steps([step_row(one) for one in steps], json=json)
+    for damage in damages:
+        say(f"{damage.key}: {damage.reason}", before="[red]damaged:[/] ")
+    if damages:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _each(steps: list[Step], rows_of: Callable[[Step], Iterable[_Row]], damages: list[Damage]) -> list[_Row]:
+    """Return the rows of each step; note those whose index is damaged, and go on."""
+    from ingest.reader.store import Damage
+    from workers.errors import DamagedStore
+
+    rows: list[_Row] = []
+    for one in steps:
+        try:
+            rows += rows_of(one)
+        except DamagedStore as exc:
+            damages.append(Damage(one.key, "", exc.message))
+    return rows
+
+
+def _print_files(rows: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        print_json(rows)
         return
-    steps = opened.select(rank, step)
-    if files or problems:
-        rows = [row for one in steps for row in file_rows(one, problems=problems)]
-        if json:
-            print_json(rows)
-            return
-        print_table(
-            ("rank", "step", "kind", "bytes", "source", "problem"),
+    print_table(
+        ("rank", "step", "kind", "bytes", "source", "problem"),
+        (
             (
-                (
-                    str(r["rank"]),
-                    step_name(r["step"]),
-                    r["kind"],
-                    human_bytes(r["nbytes"]),
-                    r["source"],
-                    r["problem"],
-                )
-                for r in rows
-            ),
-            right=("bytes",),
-        )
-        return
-    if overflows:
-        _print_overflows([row for one in steps for row in overflow_rows(one)], json=json)
-        return
-    rows = [step_row(one) for one in steps]
+                str(r["rank"]),
+                step_name(r["step"]),
+                r["kind"],
+                human_bytes(r["nbytes"]),
+                r["source"],
+                r["problem"],
+            )
+            for r in rows
+        ),
+        right=("bytes",),
+    )
+
+
+def _print_steps(rows: list[dict[str, Any]], *, json: bool) -> None:
     if json:
         print_json(rows)
         return

@@ -8,6 +8,7 @@ import pytest
 
 from ingest import open_store
 from ingest.reader import verify
+from tests.cli import run
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.statistics import RunningStatistics, Statistics
@@ -34,3 +35,22 @@ def test_rounding_of_a_mean_that_cancels_is_no_damage(
 
     found = [damage.reason for damage in verify.verify(store)]
     assert found == (["the statistics do not match: mean"] if damaged else [])
+
+
+@pytest.mark.parametrize(
+    ("damaged", "words"),
+    [("zarr.json", ()), ("zarr.json", ("--tensors",)), ("*/index/labels/c/0/0", ("--tensors",))],
+)
+def test_ls_names_a_damaged_step_and_lists_the_others(
+    damaged: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """One bad object among ten thousand steps must not hide them all."""
+    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    for step in range(3):
+        dump.add(np.arange(5.0), step=step)
+    ingest_directly(dump.root, store)
+    (path,) = (store / "rank_0/step_1").glob(damaged)
+    path.write_text("{}")
+    listed = run("ls", store, *words, "--json", code=3)
+    assert [row["step"] for row in listed.json] == [0, 2]
+    assert "rank 0 step 1" in listed.stderr

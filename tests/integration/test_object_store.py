@@ -1,0 +1,165 @@
+"""How many requests a real S3 store gets, and what faults of it do no harm."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiobotocore.httpsession import AIOHTTPSession
+
+from ingest.reader.store import DumpStore, open_store
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from tests.servers.ceph import CephS3, S3Bucket
+from workers.model import MIB
+from workers.store.objects import ObjectStore, resolve
+from workers.store.uploads import Uploads
+
+pytestmark = pytest.mark.s3
+
+
+class Requests:
+    """The HTTP requests of this process to S3, those that are sent again included."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[str] = []
+        send = AIOHTTPSession.send
+
+        async def count(session: AIOHTTPSession, request: object) -> object:
+            self.sent.append(request.method)  # type: ignore[attr-defined]
+            return await send(session, request)
+
+        monkeypatch.setattr(AIOHTTPSession, "send", count)
+
+    def of(self, question: Callable[[], object]) -> Counter[str]:
+        """Return how many requests a question takes, by their methods."""
+        self.sent.clear()
+        question()
+        return Counter(self.sent)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
+    return Requests(monkeypatch)
+
+
+@pytest.fixture
+def url(s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where a store may be made, with credentials in the environment."""
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_bucket.url
+
+
+@pytest.fixture
+def objects(url: str) -> ObjectStore:
+    return ObjectStore(resolve(url))
+
+
+def test_objects_and_ranges_come_back(objects: ObjectStore) -> None:
+    objects.put("a/b", b"0123456789")
+    objects.put_many({"a/c": b"two", "empty": b"", **{f"many/{n}": bytes([n]) for n in range(100)}})
+    assert objects.get_many(["a/b", "a/c", "empty", "gone"]) == {
+        "a/b": b"0123456789",
+        "a/c": b"two",
+        "empty": b"",
+    }
+    assert objects.get("empty") == b""
+    assert objects.get("gone") is None
+    assert objects.get_range("gone", -4) is None
+    assert objects.get_range("a/b", 2, 5) == b"234"
+    assert objects.get_range("a/b", -3) == b"789"
+    assert objects.get_range("a/b", -30) == b"0123456789"
+    assert objects.children("a") == ["b", "c"]
+    assert len(objects.children("many")) == 100
+
+
+def test_an_object_is_one_request(objects: ObjectStore, requests: Requests) -> None:
+    assert requests.of(lambda: objects.put("a", b"0123456789")) == {"PUT": 1}
+    assert requests.of(lambda: objects.put_many({"b": b"1", "c": b"2"})) == {"PUT": 2}
+    assert requests.of(lambda: objects.get("a")) == {"GET": 1}
+    assert requests.of(lambda: objects.get("gone")) == {"GET": 1}
+    assert requests.of(lambda: objects.get_many(["a", "b", "gone"])) == {"GET": 3}
+    assert requests.of(lambda: objects.get_range("a", -4)) == {"GET": 1}
+    assert requests.of(lambda: objects.get_range("a", 1, 4)) == {"GET": 1}
+    assert requests.of(lambda: objects.children("")) == {"GET": 1}
+
+
+def test_only_a_large_object_goes_in_parts(objects: ObjectStore, requests: Requests) -> None:
+    small, large = bytes(40 * MIB), bytes(70 * MIB)
+    assert requests.of(lambda: objects.put("small", small)) == {"PUT": 1}
+    # Begun and ended by a POST each.
+    assert requests.of(lambda: objects.put("large", large)) == {"POST": 2, "PUT": 3}
+    assert objects.sizes() == {"small": len(small), "large": len(large)}
+
+
+@pytest.fixture
+def filled(url: str, tmp_path: Path) -> DumpStore:
+    """Steps of three ranks, of tensors of 4 KiB."""
+    dump = MadeDump(tmp_path / "dump")
+    for rank in range(3):
+        for step in range(4):
+            for slot in range(20):
+                values = np.random.default_rng([rank, step, slot]).normal(size=1024).astype(np.float32)
+                dump.add(values, tensor_name(slot=slot), step=step, rank=rank)
+    ingest_directly(dump.root, url)
+    return open_store(url)
+
+
+def test_one_tensor_is_few_requests(filled: DumpStore, requests: Requests) -> None:
+    """At most three after its step was opened; those of a step are read at once."""
+    assert requests.of(lambda: open_store(filled.url)) == {"GET": 1}
+    assert requests.of(lambda: filled.step(2, 3)) == {"GET": 1}
+    step = filled.step(2, 3)
+    assert requests.of(step.tensors) == {"GET": 5}
+    (tensor,) = [one for one in step.tensors() if one.slot == 7]
+    assert requests.of(tensor.read).total() <= 2
+    values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
+    np.testing.assert_array_equal(tensor.read(), values)
+    assert requests.of(tensor.read) == {}
+
+
+def test_steps_that_are_not_asked_for_cost_nothing(filled: DumpStore, requests: Requests) -> None:
+    assert requests.of(lambda: open_store(filled.url).select(2, 3)) == {"GET": 2}
+    assert requests.of(lambda: open_store(filled.url).select(step=3)) == {"GET": 1 + 1 + 3}
+    # The listing of the ranks, that of each, and one commit of each.
+    assert requests.of(lambda: filled.ranks) == {"GET": 1 + 3 + 3}
+    assert filled.ranks == [0, 1, 2]
+
+
+def test_a_large_tensor_is_read_in_several_ranges_at_once(
+    url: str, tmp_path: Path, requests: Requests
+) -> None:
+    values = np.random.default_rng(0).normal(size=10 * MIB).astype(np.float32)
+    dump = MadeDump(tmp_path / "dump")
+    dump.add(values)
+    ingest_directly(dump.root, url)
+    (tensor,) = open_store(url).tensors()
+    read: list[np.ndarray] = []
+    # 40 MiB: the index of its shard, and three ranges.
+    assert requests.of(lambda: read.append(tensor.read())) == {"GET": 4}
+    np.testing.assert_array_equal(read[0], values)
+
+
+def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3, requests: Requests) -> None:
+    """The clients send again by themselves, unless told otherwise."""
+    objects = ObjectStore(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
+    contents = {f"shard/{number}": np.random.default_rng(number).bytes(8 * MIB) for number in range(6)}
+
+    def upload() -> None:
+        with Uploads(objects) as uploads:
+            for number, (key, data) in enumerate(contents.items()):
+                uploads.put(key, data)
+                if number == 2:
+                    ceph.kill_gateway()
+                    restart.start()
+
+    restart = threading.Timer(0.3, ceph.start_gateway)
+    try:
+        sent = requests.of(upload)
+    finally:
+        restart.join()
+    assert sent["PUT"] > len(contents)
+    assert all(objects.get(key) == data for key, data in contents.items())
