@@ -64,6 +64,7 @@ def main() -> None:
 def _measured(name: str, setting: Setting) -> list[Measure | Table]:
     """Run one part; say each figure as it comes."""
     print(f"{name}: {PARTS[name]}", flush=True)
+    started = time.perf_counter()
     found = []
     for one in import_module(f"bench.parts.{name}").measure(setting):
         found.append(one)
@@ -73,6 +74,7 @@ def _measured(name: str, setting: Setting) -> list[Measure | Table]:
         else:
             said = one.title
         print(f"  {said.rstrip()}", flush=True)
+    print(f"  ({time.perf_counter() - started:.0f} s)", flush=True)
     return found
 
 

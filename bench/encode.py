@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,16 +54,25 @@ def read_packed(directory: Path) -> list[Packed]:
     ]
 
 
-def run(encoder: str, cores: int, source: Path, target: Path) -> float:
-    """Encode everything below `source` into shards below `target`; return the seconds."""
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What one run took."""
+
+    wall_s: float
+    processor_s: float
+    """Of all threads together."""
+
+
+def run(encoder: str, cores: int, source: Path, target: Path) -> Took:
+    """Encode everything below `source` into shards below `target`."""
     command = [sys.executable, "-m", __spec__.name, encoder, str(cores), str(source), str(target)]
     root = Path(__file__).parents[1]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
-    return float(done.stdout)
+    return Took(**json.loads(done.stdout))
 
 
-def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> float:
-    """Turn payloads in memory into shards; return the seconds."""
+def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> Took:
+    """Turn payloads in memory into shards."""
     if encoder == "ours":
         return _ours(arrays, target)
     import zarr
@@ -73,12 +82,12 @@ def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> float:
         return _with_zarr(arrays, target)
 
 
-def _ours(arrays: Sequence[Packed], target: Path) -> float:
+def _ours(arrays: Sequence[Packed], target: Path) -> Took:
     from workers.store.objects import open_objects, resolve
     from workers.store.shards import ShardPacker
 
     objects = open_objects(resolve(str(target)))
-    started = time.perf_counter()
+    took = _clock()
     for one in arrays:
 
         def emit(shard: int, data: bytes | bytearray, path: str = one.spec.path) -> None:
@@ -88,10 +97,10 @@ def _ours(arrays: Sequence[Packed], target: Path) -> float:
         for payload in _payloads(one):
             packer.append(payload.data)
         packer.close()
-    return time.perf_counter() - started
+    return took()
 
 
-def _with_zarr(arrays: Sequence[Packed], target: Path) -> float:
+def _with_zarr(arrays: Sequence[Packed], target: Path) -> Took:
     import zarr
 
     opened = []
@@ -102,14 +111,19 @@ def _with_zarr(arrays: Sequence[Packed], target: Path) -> float:
         (path / "zarr.json").write_bytes(metadata.encode(metadata.packed_array(one.spec, size)))
         array = zarr.open_array(path, mode="r+")
         opened.append((one, array))
-    started = time.perf_counter()
+    took = _clock()
     for one, array in opened:
         start = 0
         for values in _shards(one, array.dtype):
             # A whole shard at a time: a part of one would be read and written again.
             array[start : start + values.size] = values
             start += values.size
-    return time.perf_counter() - started
+    return took()
+
+
+def _clock() -> Callable[[], Took]:
+    wall_s, processor_s = time.perf_counter(), time.process_time()
+    return lambda: Took(time.perf_counter() - wall_s, time.process_time() - processor_s)
 
 
 def _payloads(packed: Packed) -> Iterator[npt.NDArray[np.uint8]]:
@@ -144,7 +158,7 @@ def main() -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-int(cores) :])
     arrays = read_packed(Path(source))
     encode(encoder, [_first(one) for one in arrays], Path(target) / "warm-up")
-    print(encode(encoder, arrays, Path(target) / "store"))
+    print(json.dumps(asdict(encode(encoder, arrays, Path(target) / "store"))))
 
 
 def _first(packed: Packed) -> Packed:

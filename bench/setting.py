@@ -47,11 +47,6 @@ class Setting:
         """One iteration of the large profile, on the disk."""
         return build(PROFILE, self.disk / "large")
 
-    @cached_property
-    def load_in_memory(self) -> Load:
-        """The same in memory, or on the disk where there is no tmpfs."""
-        return build(PROFILE, self.memory / "large") if self.memory else self.load
-
     @property
     def fast(self) -> Path:
         """A directory in memory, or on the disk where there is no tmpfs."""

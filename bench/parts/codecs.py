@@ -125,7 +125,7 @@ def _table(title: str, found: Sequence[tuple[int, bytes]], setting: Setting) -> 
     raw = sum(len(data) for _, data in found)
     compared = choices(quick=setting.quick)
     rounds = min(setting.rounds, 3) * (5 if raw < 16 * MIB else 1)
-    # In turns, and the fastest of each: nothing but this process should take the time of one core.
+    # In turns, and the fastest of each, in seconds of the processor: others may use it, too.
     runs = [[_run(choice, found) for choice in compared] for _ in range(rounds)]
     rows = []
     for choice, results in zip(compared, zip(*runs, strict=True), strict=True):
@@ -163,12 +163,12 @@ def _run(choice: Choice, found: Sequence[tuple[int, bytes]]) -> _Result:
     encode_s = decode_s = 0.0
     for typesize, data in found:
         codec = choice.codec(typesize)
-        started = time.perf_counter()
+        started = time.thread_time()
         encoded = codec.encode(data) if codec else bytearray(data)
-        encode_s += time.perf_counter() - started
-        started = time.perf_counter()
+        encode_s += time.thread_time() - started
+        started = time.thread_time()
         decoded = codec.decode(encoded) if codec else bytearray(encoded)
-        decode_s += time.perf_counter() - started
+        decode_s += time.thread_time() - started
         assert len(decoded) == len(data)
         stored += len(encoded)
     return _Result(stored, encode_s, decode_s)

@@ -1,4 +1,4 @@
-"""Ingesting the large profile against copying it: on the disk, and in memory."""
+"""Ingesting the large profile, from the disk, against copying it: to the same disk, and to memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workers.model import MIB, CommitSummary
 
 def measure(setting: Setting) -> Iterator[Measure]:
     """Yield times, bytes and objects."""
-    places = [("disk", setting.disk, setting.load, 2.0)]
+    places = [("disk", setting.disk, 2.0)]
     if setting.memory:
-        places.append(("tmpfs", setting.memory, setting.load_in_memory, 1.0))
+        places.append(("tmpfs", setting.memory, 1.0))
     summaries: list[CommitSummary] = []
     with workers() as client:
 
@@ -27,8 +27,8 @@ def measure(setting: Setting) -> Iterator[Measure]:
         def alone(dump: Path, target: Path) -> None:
             ingest_here(dump, target, Stages())
 
-        for place, parent, load, floor in places:
-            into = _Into(setting, parent, load)
+        for place, parent, floor in places:
+            into = _Into(setting, parent, setting.load)
             into(with_workers)  # unmeasured: what is lazy is loaded by it
             times = in_turns(
                 setting.rounds,
@@ -38,9 +38,9 @@ def measure(setting: Setting) -> Iterator[Measure]:
                     "alone": lambda into=into: into(alone),  # type: ignore[misc]
                 },
             )
-            against = f"cp -r, {place}"
+            against = f"cp -r to {place}"
             yield Measure(
-                f"ingest, {WORKERS} workers, {place}",
+                f"ingest, {WORKERS} workers, to {place}",
                 against,
                 "s",
                 times["ingest"],
@@ -48,7 +48,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
                 floor=floor,
             )
             yield Measure(
-                f"ingest, one process, no Dask, {place}", against, "s", times["alone"], times["copy"]
+                f"ingest, one process, no Dask, to {place}", against, "s", times["alone"], times["copy"]
             )
     yield from _sizes(summaries[-1], setting.load)
 

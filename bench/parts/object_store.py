@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+from aiobotocore.client import AioBaseClient
+from distributed import Client
 
 from bench.measure import Measure, Ratio, Table, in_turns, seconds
 from bench.setting import WORKERS, Setting, environment, ingest, workers
@@ -31,24 +35,36 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         with workers() as client:
             dump = setting.load.directory
             bucket = _Bucket(files)
-            bucket.time(lambda url: ingest(client, dump, url))
-            times = in_turns(
-                min(setting.rounds, 3),
-                {
-                    "ingest": lambda: bucket.time(lambda url: ingest(client, dump, url)),
-                    "put": lambda: bucket.time(lambda url: files.put(str(dump), url, recursive=True)),
-                },
-            )
-            yield Measure(
-                f"ingest, {WORKERS} workers, S3",
-                "s3fs.put(recursive=True)",
-                "s",
-                times["ingest"],
-                times["put"],
-                floor=5.0,
-            )
-            yield from _objects(setting, ceph, bucket)
-            yield from _reading(bucket, lambda url: ingest(client, dump, url))
+            kept = bucket.fresh()
+            ingest(client, dump, kept)
+            one_in = 10 if setting.quick else 1
+            with setting.target() as sample:
+                scale = _linked(dump, sample, one_in)
+                times = in_turns(
+                    setting.rounds,
+                    {
+                        "ingest": lambda: bucket.time(lambda url: ingest(client, dump, url)),
+                        "put": lambda: (
+                            scale * bucket.time(lambda url: files.put(str(sample), url, recursive=True))
+                        ),
+                    },
+                )
+            against = "s3fs.put(recursive=True)" + (f" (1 file in {one_in}, scaled)" if one_in > 1 else "")
+            name = f"ingest, {WORKERS} workers, S3"
+            yield Measure(name, against, "s", times["ingest"], times["put"], floor=5.0)
+            yield from _objects(setting, ceph, bucket, client)
+            yield from _reading(kept)
+
+
+def _linked(dump: Path, sample: Path, one_in: int) -> float:
+    """Make a dump of every n-th file by size, as links; return how many times as many files there are."""
+    files = sorted(dump.rglob("*.npy"), key=lambda path: (path.stat().st_size, path.name))
+    chosen = files[one_in // 2 :: one_in]
+    for path in chosen:
+        link = sample / path.relative_to(dump)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.hardlink_to(path)
+    return len(files) / len(chosen)
 
 
 def _credentials(ceph: CephS3) -> dict[str, str]:
@@ -81,13 +97,12 @@ class _Bucket:
         return f"s3://{_BUCKET}/{self._count}"
 
 
-def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket) -> Iterator[Measure]:
+def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket, client: Client) -> Iterator[Measure]:
     """Put the objects of one step, ready-made, by s3fs and by obstore: what the client costs."""
     from obstore.store import S3Store
 
     with setting.target(setting.fast) as store:
-        with workers() as client:
-            ingest(client, setting.load.directory, store)
+        ingest(client, setting.load.directory, store)
         objects = {
             path.relative_to(store).as_posix(): path.read_bytes()
             for path in store.rglob("*")
@@ -142,22 +157,13 @@ def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket) -> Iterator[Measur
         yield Measure(name, "obstore", "s", times["ours"], times["other"])
 
 
-def _reading(bucket: _Bucket, write: Callable[[str], object]) -> Iterator[Measure]:
+def _reading(url: str) -> Iterator[Measure]:
     """Count the requests for one small tensor, after the store and its index are open."""
-    url = bucket.fresh()
-    write(url)
     found = open_store(url)
     step = found.step(*found.keys[0].order[::-1])
     row = int(np.argmin(np.abs(step.tables.number("nbytes") - _SMALL_NBYTES)))
-    requests: list[str] = []
-
-    def count(model: Any, **_: Any) -> None:
-        requests.append(model.name)
-
-    events = bucket_client(url).meta.events
-    events.register("before-call.s3", count)
-    took = seconds(lambda: step.read(row))
-    events.unregister("before-call.s3", count)
+    with _counted() as requests:
+        took = seconds(lambda: step.read(row))
     assert requests
     yield Measure(
         "requests for a tensor of 4 KiB, S3",
@@ -173,7 +179,18 @@ def _reading(bucket: _Bucket, write: Callable[[str], object]) -> Iterator[Measur
     )
 
 
-def bucket_client(url: str) -> Any:
-    """Return the client by which the object store at `url` is read: fsspec makes one for equal arguments."""
-    files, _ = fsspec.core.url_to_fs(url, use_listings_cache=False)
-    return files.s3
+@contextmanager
+def _counted() -> Iterator[list[str]]:
+    """Yield a list to which each request of this process to S3 adds its name."""
+    names: list[str] = []
+    original = AioBaseClient._make_api_call  # noqa: SLF001
+
+    async def counting(client: Any, name: str, arguments: Any) -> Any:
+        names.append(name)
+        return await original(client, name, arguments)
+
+    AioBaseClient._make_api_call = counting  # noqa: SLF001
+    try:
+        yield names
+    finally:
+        AioBaseClient._make_api_call = original  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Two worker processes against one, on a dump in memory."""
+"""Two worker processes against one, into a store in memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _STEPS = 3
 
 def measure(setting: Setting) -> Iterator[Measure]:
     """Yield times for one step, and for several."""
-    yield _measure(setting, "one step", setting.load_in_memory.directory)
+    yield _measure(setting, "one step", setting.load.directory)
     if not setting.quick:
-        with setting.target(setting.fast) as dump:
+        with setting.target() as dump:
             build(PROFILE, dump, steps=_STEPS)
             yield _measure(setting, f"{_STEPS} steps", dump)
 

@@ -34,7 +34,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
 
 
 def _files(setting: Setting, client: Client) -> Iterator[Measure]:
-    few, many = (2_500, 10_000) if setting.quick else (25_000, 100_000)
+    few, many = (1_000, 4_000) if setting.quick else (25_000, 100_000)
     costs = []
     for count in (few, many):
         with setting.target() as dump:
@@ -44,7 +44,7 @@ def _files(setting: Setting, client: Client) -> Iterator[Measure]:
 
 
 def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
-    few, many = (100, 400) if setting.quick else (1_000, 10_000)
+    few, many = (50, 200) if setting.quick else (1_000, 10_000)
     with setting.target() as dump, setting.target() as store:
         build_small(dump, steps=few, files=_FILES_OF_STEP)
         rounds = min(setting.rounds, 3)
@@ -70,7 +70,7 @@ def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
 
 
 def _ranks(setting: Setting) -> Iterator[Measure]:
-    few, many = (16, 64) if setting.quick else (256, 1024)
+    few, many = (8, 32) if setting.quick else (256, 1024)
     costs = []
     # A scheduler in a process of its own, as a job of many hosts has it.
     with DaskCluster(workers=WORKERS) as cluster, workers(WORKERS, cluster.address) as client:
