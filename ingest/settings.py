@@ -9,13 +9,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -53,7 +54,8 @@ class Settings(BaseSettings):
     """The same for a step after which a later one has begun."""
     order: Literal["oldest", "newest"] = "oldest"
     """Which steps of a backlog come first."""
-    rank_map: dict[int, int] = Field(default_factory=dict)
+    # Not JSON in the environment either: each host has a map of its own, and writes it as the flag has it.
+    rank_map: Annotated[dict[int, int], NoDecode] = Field(default_factory=dict)
     """Ranks of device ids (0=8,1=9), for dumps whose paths name only the device."""
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator. Part of every fingerprint."""
@@ -91,7 +93,10 @@ class Settings(BaseSettings):
             if not all(d.strip().isdecimal() and r.strip().isdecimal() for d, _, r in pairs):
                 message = "must be device=rank pairs, such as 0=8,1=9"
                 raise ValueError(message)
-            value = {device.strip(): rank.strip() for device, _, rank in pairs}
+            value = {int(device): int(rank) for device, _, rank in pairs}
+            if len(value) < len(pairs):
+                message = "gives two ranks to one device"
+                raise ValueError(message)
         return value
 
     @field_validator("rank_map")

@@ -85,6 +85,21 @@ def test_show_says_where_each_setting_comes_from(tmp_path: Path) -> None:
     assert "/from/file" in run("config", "show", "-c", config).stdout
 
 
+def test_rank_map_is_written_alike_everywhere(tmp_path: Path) -> None:
+    """Each host has one of its own, so it may stand in a unit file; what makes no sense is refused."""
+    config, value = tmp_path / "settings.yaml", '{"0": 8, "1": 9}'
+    for text in ("rank_map: 0=8, 1=9\n", "rank_map: {0: 8, 1: 9}\n"):
+        config.write_text(text)
+        rows = run("config", "show", "-c", config, "--json").json
+        assert {"setting": "rank_map", "value": value, "origin": str(config)} in rows
+    rows = run("config", "show", "--json", env={"DUMP_INGEST_RANK_MAP": "0=8,1=9"}).json
+    origin = "DUMP_INGEST_RANK_MAP"
+    assert {"setting": "rank_map", "value": value, "origin": origin} in rows
+    for wrong in ("0", "0=1,1=1", "0=1,0=2", "a=1", "0=-1"):
+        refused = run("config", "validate", code=2, env={"DUMP_INGEST_RANK_MAP": wrong})
+        assert "DUMP_INGEST_RANK_MAP" in refused.stderr
+
+
 def test_validate_says_yes_or_what_is_wrong(tmp_path: Path) -> None:
     """All mistakes of a file at once, each with the name of its setting; units may be written out."""
     config = tmp_path / "settings.yaml"
