@@ -110,4 +110,5 @@ def _fill_value(data_type: str) -> Any:
 
 def encode(document: Document) -> bytes:
     """Return a metadata document as the bytes of `zarr.json`; NaN is refused, for JSON has none."""
-    return json.dumps(document, indent=1, allow_nan=False).encode()
+    # Compact: with line breaks, Python encodes ten times as slowly, and that is a third of a small commit.
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()

@@ -150,16 +150,25 @@ class ObjectStore:
         return f"{self._base}/{key}" if key else self._base
 
     def _put_local(self, key: str, data: bytes | bytearray) -> None:
-        path = Path(self._path(key))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # Text, for a step has a dozen small objects, and a `Path` for each takes longer than to write them.
+        path = self._path(key)
+        directory, _, name = path.rpartition("/")
         # Beside its target, for a rename is atomic only within one file system.
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-            temporary.replace(path)
+            fd = os.open(temporary, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(directory, exist_ok=True)  # noqa: PTH103
+            fd = os.open(temporary, flags, 0o666)
+        try:
+            with os.fdopen(fd, "wb", buffering=0) as file:
+                left = memoryview(data)
+                while left:  # 2 GiB at most go at once
+                    left = left[file.write(left) :]
+            os.replace(temporary, path)  # noqa: PTH105
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise
 
     @contextmanager
