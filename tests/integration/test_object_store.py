@@ -1,8 +1,9 @@
 """How many requests a real S3 store gets, and what faults of it do no harm."""
 
+import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from aiobotocore.httpsession import AIOHTTPSession
 from ingest.reader.store import DumpStore, open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
-from tests.servers.ceph import CephS3, S3Bucket
+from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
+from tests.servers.process import free_port, run_tool
 from workers.model import MIB
 from workers.store.objects import ObjectStore, resolve
 from workers.store.uploads import Uploads
@@ -56,6 +58,44 @@ def url(s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest
 @pytest.fixture
 def objects(url: str) -> ObjectStore:
     return ObjectStore(resolve(url))
+
+
+@pytest.fixture
+def https_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """A bucket of a gateway that speaks HTTPS."""
+    if any(shutil.which(program) is None for program in (*PROGRAMS, "openssl")):
+        pytest.skip("not installed: Ceph or openssl")
+    key, certificate, port = tmp_path / "key.pem", tmp_path / "certificate.pem", free_port()
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-keyout", str(key), "-out", str(certificate))
+    run_tool(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *subject, *files])
+    (tmp_path / "both.pem").write_text(key.read_text() + certificate.read_text())
+
+    class HttpsGateway(CephS3):
+        def _write_conf(self, root: Path) -> None:
+            super()._write_conf(root)
+            conf = root / "ceph.conf"
+            https = f"ssl_endpoint=127.0.0.1:{port} ssl_certificate={tmp_path}/both.pem"
+            conf.write_text(conf.read_text().replace("tcp_nodelay=1", f"tcp_nodelay=1 {https}"))
+
+    with HttpsGateway() as ceph:
+        bucket = ceph.make_bucket("over-https")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", ceph.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", ceph.secret_key)
+        client = {
+            "endpoint_url": f"https://127.0.0.1:{port}",
+            "region_name": "default",
+            "verify": str(certificate),
+        }
+        yield ObjectStore(resolve(bucket.url, {"client_kwargs": client}))
+
+
+def test_https_works_without_further_settings(https_objects: ObjectStore) -> None:
+    """By default, botocore sends checksums that Ceph refuses over HTTPS."""
+    contents = {"small": b"small", "large": bytes(70 * MIB)}
+    for key, data in contents.items():
+        https_objects.put(key, data)
+    assert https_objects.get_many(list(contents)) == contents
 
 
 def test_objects_and_ranges_come_back(objects: ObjectStore) -> None:

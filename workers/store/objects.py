@@ -196,6 +196,10 @@ def _s3_options(options: dict[str, Any]) -> dict[str, Any]:
     # What a configuration file of fsspec says of the client stays, unless an option says otherwise.
     configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
     client = {"max_pool_connections": REQUESTS_AT_ONCE, **(options.get("config_kwargs") or configured)}
+    if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
+        # The checksums that botocore sends otherwise are sent as trailers over HTTPS, which Ceph and others
+        # refuse. Our objects have checksums of their own.
+        client.setdefault("request_checksum_calculation", "when_required")
     # Listings cached in this process would hide what others have written since.
     return {"use_listings_cache": False, **options, "config_kwargs": client}
 
