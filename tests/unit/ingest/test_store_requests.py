@@ -1,5 +1,6 @@
 """What is asked of the store: as much as the question needs, whatever else is in it."""
 
+import json
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ def many(made: MadeDump, store: Path) -> Path:
     """Many steps of several ranks, each with what the first one holds."""
     made.add(np.arange(50.0, dtype=np.float32))
     ingest_directly(made.root, store)
-    leaf = (store / "rank_0/step_0/zarr.json").read_text()
+    leaf = json.loads((store / "rank_0/step_0/zarr.json").read_text())
     (generation,) = [path for path in (store / "rank_0/step_0").iterdir() if path.is_dir()]
     for rank in range(RANKS):
         (store / f"rank_{rank}").mkdir(exist_ok=True)
@@ -71,8 +72,8 @@ def many(made: MadeDump, store: Path) -> Path:
             if (rank, step) != (0, 0):
                 target.mkdir()
                 (target / generation.name).symlink_to(generation)
-                mine = leaf.replace('"rank": 0', f'"rank": {rank}').replace('"step": 0', f'"step": {step}')
-                (target / "zarr.json").write_text(mine)
+                leaf["attributes"]["dump_ingest"] |= {"rank": rank, "step": step}
+                (target / "zarr.json").write_text(json.dumps(leaf))
     return store
 
 
