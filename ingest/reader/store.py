@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import groupby
@@ -40,6 +41,9 @@ Choice: TypeAlias = int | Iterable[int] | None
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
 #: Commits that are asked for before the first of them is looked at.
 _COMMITS_AT_ONCE = 256
+#: Steps whose index is read ahead of need, and of how many it is kept where nothing was found in it.
+_TABLES_AHEAD = 4
+_TABLES_KEPT = 64
 #: Ranks that are listed at once.
 _LISTINGS_AT_ONCE = 16
 
@@ -233,12 +237,15 @@ class DumpStore:
         """
         condition = Where(where, COLUMNS) if where is not None else None
         equal = {"graph": graph, "op_type": op_type, "io": io}
+        wanted = {k: v for k, v in equal.items() if v is not None}
         found: list[Tensor] = []
-        for one in self.select(rank, step):
-            for row in one.rows(condition, {k: v for k, v in equal.items() if v is not None}):
-                tensor = Tensor(one, row)
-                if name is None or _matches(name, tensor.name):
-                    found.append(tensor)
+        chosen = self.select(rank, step)
+        for one in _with_tables(chosen):
+            tensors = [Tensor(one, row) for row in one.rows(condition, wanted)]
+            matching = [tensor for tensor in tensors if name is None or _matches(name, tensor.name)]
+            found += matching
+            if not matching and len(chosen) > _TABLES_KEPT:
+                one.forget_tables()
         return found
 
     def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage]:
@@ -317,6 +324,10 @@ class Step:
             chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
             self._tables = tables.decode(dict(self.commit.nodes), chunks, str(self.key))
         return self._tables
+
+    def forget_tables(self) -> None:
+        """Let go of the index; it is read again when it is asked for."""
+        self._tables = None
 
     def only(self, row: int) -> Step:
         """Return this generation of the step with one row alone, which is its row 0.
@@ -451,6 +462,33 @@ class Step:
 
 def _reopen(address: StoreAddress, found: Commit, table: Tables | None) -> Step:
     return Step(open_objects(address), found, table)
+
+
+def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield these steps, each when its index is there; the next ones are read meanwhile.
+
+    Raises:
+        DamagedStore: the index of a step is damaged.
+    """
+    if len(steps) <= 1:
+        yield from steps
+        return
+
+    def load(step: Step) -> Step:
+        _ = step.tables
+        return step
+
+    with ThreadPoolExecutor(_TABLES_AHEAD, thread_name_prefix="dump-ingest-read") as threads:
+        ahead: deque[Future[Step]] = deque()
+        try:
+            for step in steps:
+                ahead.append(threads.submit(load, step))
+                if len(ahead) > _TABLES_AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 def _ranks_in(objects: ObjectStore) -> list[int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingest.reader import store as reader
 from ingest.reader.store import Damage, DumpStore, open_store
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
@@ -149,6 +150,20 @@ def test_one_damaged_commit_is_listed_beside_the_others(many: Path) -> None:
     assert StepKey(1, 3) in opened.keys
     assert opened.ranks == [0, 1, 2, 3]
     assert [damage.key for damage in opened.verify(rank=1, step=[2, 3])] == [StepKey(1, 3)]
+
+
+def test_a_search_reads_each_index_once_and_keeps_what_was_found(
+    many: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index takes megabytes, and there may be ten thousand."""
+    monkeypatch.setattr(reader, "_TABLES_KEPT", 10)
+    opened = open_store(many)
+    chosen = opened.select()
+    assert counting.of(lambda: opened.tensors(where="nan_count > 0")) == 5 * RANKS * STEPS
+    assert counting.of(lambda: chosen[7].tables) == 5
+    found = opened.tensors(where="max > 40")
+    assert [(tensor.step, tensor.rank) for tensor in found] == [one.key.order for one in chosen]
+    assert counting.of(lambda: [tensor.statistics for tensor in found]) == 0
 
 
 def test_a_lazy_array_outlives_a_new_generation(made: MadeDump, store: Path) -> None:
