@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ingest.reader.context import Context, SourceLine, context_of
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
     from ingest.wiring import ingest_dump
@@ -21,9 +22,22 @@ try:
 except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0"
 
-__all__ = ["DumpStore", "Step", "Tensor", "__version__", "ingest_dump", "open_store"]
+__all__ = [
+    "Context",
+    "DumpStore",
+    "SourceLine",
+    "Step",
+    "Tensor",
+    "__version__",
+    "context_of",
+    "ingest_dump",
+    "open_store",
+]
 
 _LAZY = {
+    "Context": "ingest.reader.context",
+    "SourceLine": "ingest.reader.context",
+    "context_of": "ingest.reader.context",
     "DumpStore": "ingest.reader.store",
     "Step": "ingest.reader.store",
     "Tensor": "ingest.reader.tensor",

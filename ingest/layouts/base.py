@@ -75,6 +75,18 @@ class Description:
     """A file that is still being written, as its content shows (JSON that does not parse); or ""."""
 
 
+@dataclass(frozen=True, slots=True)
+class System:
+    """One kind of dump that a layout takes; together they make the table in docs/formats.md."""
+
+    name: str
+    """Who writes it, and in which versions."""
+    place: str
+    """A directory as that system names it, with some rank and step."""
+    holds: str
+    """What is read there."""
+
+
 class Layout(Protocol):
     """One family of directory trees."""
 
@@ -82,6 +94,8 @@ class Layout(Protocol):
     """As it stands in commit records."""
     patterns: Sequence[Pattern]
     """The directories that hold steps. The first pattern that fits a directory counts."""
+    systems: Sequence[System]
+    """What writes such trees."""
     transient: Sequence[Pattern]
     """Directories from which the writer moves files to their place."""
 

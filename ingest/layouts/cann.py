@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
 from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.names import parse_tensor_name
@@ -61,6 +61,39 @@ class Cann:
 
     name = "cann"
     patterns: Sequence[Pattern] = tuple(parse(prefix + tree) for prefix in _PREFIXES for tree in _TREES)
+    systems: Sequence[System] = (
+        System(
+            "TensorFlow on Ascend",
+            "20260101000000/3/ge_default_1/11/8",
+            "DumpData, CSV of statistics, overflow records, `mapping.csv`",
+        ),
+        System("MindSpore from 2.3, O2, `bin`", "20260101000000/3/Net/1/8", "DumpData, overflow records"),
+        System(
+            "MindSpore from 2.3, O2, `npy`",
+            "20260101000000/3/Net/1/8",
+            "npy, `statistic.csv`, overflow records (JSON)",
+        ),
+        System("MindSpore through ACL, O2", "8/20260101000000/3/Net/1/0", "DumpData"),
+        System(
+            "MindSpore through ACL, O0 and O1", "8/20260101000000/3", "DumpData of aclop and aclnn operators"
+        ),
+        System(
+            "TorchAir, max-autotune",
+            "worldsize4_global_rank1/20260101000000/3/graph_1/1/8",
+            "DumpData, CSV of statistics, overflow records",
+        ),
+        System("TorchAir before torch_npu 7.1", "20260101000000/3/graph_1/1/8", "DumpData"),
+        System(
+            "msProbe around TorchAir",
+            "msprobe_ge_dump/worldsize4_global_rank1/20260101000000/3/graph_1/1/8",
+            "DumpData",
+        ),
+        System("msProbe level L2, kernels", "step8/20260101000000/3", "DumpData of aclnn operators"),
+        System("OM inference", "20260101000000/3/om_name/1/8", "DumpData"),
+        System("Models that give no step", "20260101000000/3/model/1", "DumpData"),
+        System("Single operators", "20260101000000/3", "DumpData"),
+        System("Exception dumps", "extra-info/data-dump/3", "DumpData of the operator that failed"),
+    )
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Named, Place, ReadSmall
+from ingest.layouts.base import Description, Named, Place, ReadSmall, System
 from ingest.layouts.cann import describe_files
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.names import parse_tensor_name
@@ -52,6 +52,26 @@ class MindSpore:
         parse(f"rank_{{rank}}!/{_NET}/{{graph}}/{{step}}"),
         parse(f"rank_{{rank}}!/{_NET}/{{graph}}/constants"),
         parse("rank_{rank}!/debug_files/{step}"),
+    )
+    systems: Sequence[System] = (
+        System(
+            "MindSpore 1.3 to 2.10, synchronous (CPU, GPU, Ascend O0 and O1)",
+            "rank_1/Net/0/8",
+            "npy, `statistic.csv`, `mapping.csv`, overflow records, kernel arguments",
+        ),
+        System(
+            "MindSpore 1.3 to 2.2, asynchronous, `npy`",
+            "rank_1/Net/0/8",
+            "npy, `statistic.csv`, `mapping.csv`",
+        ),
+        System("MindSpore 1.3 to 2.2, asynchronous, `bin`", "rank_1/Net/0/8", "DumpData, `mapping.csv`"),
+        System("MindSpore 2.0 to 2.2, overflow detection", "rank_1/debug_files/8", "overflow records"),
+        System("MindSpore, constants of a graph", "rank_1/Net/0/constants", "npy"),
+        System(
+            "msProbe level L2 of MindSpore in static graphs",
+            "rank_1/Net/0/8",
+            "as MindSpore, which writes it",
+        ),
     )
     # Where 1.3 and 1.4 write before they move.
     transient: Sequence[Pattern] = (parse("rank_{rank}/_/{graph}/{step}"),)

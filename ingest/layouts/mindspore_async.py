@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Place, ReadSmall
+from ingest.layouts.base import Description, Place, ReadSmall, System
 from ingest.layouts.cann import describe_files
 from ingest.layouts.pattern import Pattern, parse
 from workers.model import SourceFile
@@ -23,6 +23,10 @@ class MindSporeAsync:
 
     name = "mindspore_async"
     patterns: Sequence[Pattern] = (parse(f"{{device}}/{_MODEL}"), parse(f"device_{{device}}/{_MODEL}"))
+    systems: Sequence[System] = (
+        System("MindSpore 1.1 and 1.2, asynchronous, as documented", "3/Net_graph_1/1/8", "DumpData"),
+        System("MindSpore 1.1 and 1.2, asynchronous", "device_3/Net_graph_1/1/8", "DumpData"),
+    )
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:

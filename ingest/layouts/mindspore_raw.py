@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Named, Place, ReadSmall
+from ingest.layouts.base import Description, Named, Place, ReadSmall, System
 from ingest.layouts.pattern import Pattern, parse
 from workers.formats.header import Container
 from workers.model import SourceFile, TensorName
@@ -45,6 +45,10 @@ class MindSporeRaw:
     patterns: Sequence[Pattern] = (
         parse("{net}/device_{device}/iteration_{step}!"),
         parse("{net}/iteration_{step}!"),
+    )
+    systems: Sequence[System] = (
+        System("MindSpore 1.1 and 1.2, synchronous", "Net/device_3/iteration_8", "raw elements"),
+        System("MindSpore 1.1 and 1.2, synchronous, CPU", "Net/iteration_8", "raw elements"),
     )
     transient: Sequence[Pattern] = ()
 

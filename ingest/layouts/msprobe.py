@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
 from ingest.layouts.msprobe_json import NotMsProbe, Told, read_tensors
 from ingest.layouts.msprobe_names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
@@ -39,6 +39,21 @@ class MsProbe:
         parse(f"{mode}step{{step}}/{process}!")
         for mode in ("", "{mode:graph|pynative}/")
         for process in ("rank{rank}", "rank", "proc{pid}", "pid{pid}")
+    )
+    systems: Sequence[System] = (
+        System(
+            "msProbe, PyTorch",
+            "step8/rank1",
+            "pt, `dump.json` with statistics, `stack.json`, `construct.json`",
+        ),
+        System("msProbe, PyTorch, before a rank is known", "step8/proc4711", "the same"),
+        System(
+            "msProbe, MindSpore",
+            "step8/rank1",
+            "npy, `dump.json` with statistics, `stack.json`, `construct.json`",
+        ),
+        System("msProbe, MindSpore with `jit`", "graph/step8/rank1", "the same"),
+        System("msProbe, AclGraphDumper", "step8/pid4711", "pt, `dump.json`"),
     )
     transient: Sequence[Pattern] = ()
 

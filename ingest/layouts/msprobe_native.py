@@ -18,13 +18,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, Reported
+from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
 from ingest.layouts.bin_names import parse_bin_name
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
 from workers.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.model import Reported, SourceFile, TensorName
 
 _NAME = re.compile(
     r"(?P<bin>.+)\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)\.(?P<type>[A-Z][A-Z0-9_]*)(?P<npy>\.npy)?",
@@ -55,6 +55,13 @@ class MsProbeNative:
 
     name = "msprobe_native"
     patterns: Sequence[Pattern] = (parse("rank_{rank}/{time}!/step_{step}"),)
+    systems: Sequence[System] = (
+        System(
+            "msProbe, native (MindSpore O2)",
+            "rank_1/20260101000000/step_8",
+            "npy, raw elements, `statistic.csv`, `mapping.csv`, overflow records (JSON)",
+        ),
+    )
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002

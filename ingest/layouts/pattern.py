@@ -51,7 +51,9 @@ def parse(text: str) -> Pattern:
     levels = text.split("/")
     proof = next((n for n, level in enumerate(levels, 1) if level.endswith("!")), len(levels))
     return Pattern(
-        text, tuple(re.compile(_expression(level.removesuffix("!")), re.DOTALL) for level in levels), proof
+        text,
+        tuple(re.compile(_expression(level.removesuffix("!")), re.DOTALL | re.ASCII) for level in levels),
+        proof,
     )
 
 

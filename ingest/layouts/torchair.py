@@ -22,7 +22,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ingest.layouts.base import Description, Named, Place, ReadSmall
+from ingest.layouts.base import Description, Named, Place, ReadSmall, System
 from ingest.layouts.pattern import Pattern, parse
 from workers.formats.header import Container
 from workers.model import SourceFile, TensorName
@@ -53,6 +53,16 @@ class TorchAir:
             )
         ),
         parse(f"{_RANK}!"),
+    )
+    systems: Sequence[System] = (
+        System("TorchAir, eager", "worldsize4_global_rank1/graph_1/8", "npy"),
+        System(
+            "TorchAir, eager, older",
+            "data_dump/9/gm_20260101000000_dump",
+            "npy; the directory is the step + 1",
+        ),
+        System("msProbe around TorchAir, eager", "msprobe_fx_dump/worldsize4_global_rank1/graph_1/8", "npy"),
+        System("TorchAir, aclgraph and npugraph_ex", "worldsize4_global_rank1", "pt, of no step"),
     )
     transient: Sequence[Pattern] = ()
 

@@ -45,6 +45,11 @@ _COUNTABLE = (1, 2, 4, 8)
 _LARGEST_CELL = 4096
 
 
+def is_known(name: str) -> bool:
+    """Whether tensors in a format can be brought into host layout: one of blocks, or of permuted axes."""
+    return name in _FORMATS or sorted(name) in _ORDERS
+
+
 def convertible(layout: DeviceLayout, shape: Shape, element: ElementType) -> bool:
     """Whether `to_host` and `to_device` know the layout, and its shape is what `shape` makes of it."""
     return not element.is_packed and _find(layout, shape) is not None

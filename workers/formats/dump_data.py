@@ -51,7 +51,8 @@ _NANO_MAGIC = b"\x5a\x5a\x5a\x5a"
 #: With which a file of version 1 may begin: the tags of version, dump_time, output and input.
 _VERSION_1_TAGS = b"\x0a\x10\x1a\x22"
 
-_ELEMENTS = {
+#: Our names of the data types of the header; of those that are not here, the bytes are kept.
+ELEMENT_TYPES = {
     DataType.DT_FLOAT: "float32",
     DataType.DT_FLOAT16: "float16",
     DataType.DT_INT8: "int8",
@@ -96,10 +97,12 @@ _STANDS_FOR = {
 _BYTE = from_name("uint8")
 #: By code: the element type, and what the header calls it where that is something else.
 _TYPES: dict[int, tuple[ElementType, str]] = {
-    **{code: (from_name(name), "") for code, name in _ELEMENTS.items()},
+    **{code: (from_name(name), "") for code, name in ELEMENT_TYPES.items()},
     **{code: (from_name(name), DataType.Name(code)) for code, name in _STANDS_FOR.items()},
 }
 _TYPE_NAMES: dict[int, str] = {code: name for name, code in DataType.items()}
+#: The names of all memory formats.
+FORMAT_NAMES: frozenset[str] = frozenset(name.removeprefix("FORMAT_") for name, _ in Format.items())
 _FORMATS: dict[int, str] = {code: name.removeprefix("FORMAT_") for name, code in Format.items()}
 #: Formats whose elements lie in the order of the axes. On a tensor that is not 4-D, `NCHW` means `ND`.
 _PLAIN = frozenset(
