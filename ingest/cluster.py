@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 _MAX_OWN_WORKERS = 8
 #: Defaults that suit tasks which hold no results and may lose their worker.
 _DASK_DEFAULTS = {
+    # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
+    "distributed.admin.large-graph-warning-threshold": "1GB",
     "distributed.comm.retry.count": 3,
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",

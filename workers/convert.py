@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,15 @@ from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
 from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
 from workers.store import tables
-from workers.store.objects import ObjectStore, open_objects
+from workers.store.objects import open_objects
 from workers.store.shards import ShardPacker
+from workers.store.uploads import Uploads
 
 #: Files are read in pieces of this many bytes; most are one piece.
 PIECE_BYTES = 16 * MIB
 #: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
-#: stays in device layout; it is converted when it is read.
+#: stays in device layout, for an export could not turn it back in bounded memory; its statistics come from a
+#: second reading, slab by slab.
 MAX_CONVERTED_BYTES = 256 * MIB
 
 
@@ -39,8 +42,9 @@ def convert(job: ShardJob) -> Receipt:
     """Read the files of a job once; write whole shards; report digests, statistics and places.
 
     Payloads of equal type and digest are stored once. Memory: one piece, one inner chunk and one encoded
-    shard (about 150 MiB with the default grid), whatever the size of the tensors; and for a tensor in device
-    layout of up to `MAX_CONVERTED_BYTES` twice its size.
+    shard (about 150 MiB with the default grid), whatever the size of the tensors; for a tensor in device
+    layout of up to `MAX_CONVERTED_BYTES` twice its size; and what `Uploads` holds, where the store is not a
+    directory.
 
     Raises:
         SourceChanged: a file is not what the plan saw. Nothing refers to what was written so far.
@@ -51,9 +55,11 @@ def convert(job: ShardJob) -> Receipt:
     started = time.perf_counter()
     events.emit(events.ConvertStarted(job))
     try:
-        work = _Conversion(job, open_objects(job.store))
-        for segment in job.segments:
-            work.run(segment)
+        objects = open_objects(job.store)
+        with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
+            work = _Conversion(job, target.put)
+            for segment in job.segments:
+                work.run(segment)
     except BaseException as exc:
         events.emit(events.ConvertFailed(job, exc))
         raise
@@ -65,9 +71,9 @@ def convert(job: ShardJob) -> Receipt:
 class _Conversion:
     """One run of one job: what has been found so far."""
 
-    def __init__(self, job: ShardJob, objects: ObjectStore) -> None:
+    def __init__(self, job: ShardJob, put: Callable[[str, bytes | bytearray], None]) -> None:
         self._job = job
-        self._objects = objects
+        self._put = put
         largest = max(entry.nbytes for entry in job.entries.values())
         self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(largest, 1))))
         self._place = {row: place for place, row in enumerate(job.entries)}
@@ -88,7 +94,7 @@ class _Conversion:
 
         def emit(shard: int, data: bytes | bytearray) -> None:
             key = f"{spec.path}/c/{shard}"
-            self._objects.put(f"{prefix}/{key}", data)
+            self._put(f"{prefix}/{key}", data)
             self._stored[key] = len(data)
 
         packer = ShardPacker(spec, segment.first_shard, emit)
@@ -125,7 +131,7 @@ class _Conversion:
         *,
         unique: bool,
     ) -> None:
-        summary = _Summary(entry)
+        summary = _Summary(entry, len(self._buffer))
         running = new_digest()
         start = packer.position
         in_one_piece = entry.nbytes <= len(self._buffer)
@@ -142,6 +148,8 @@ class _Conversion:
             for piece in self._pieces(entry, file):
                 summary.update(piece)
                 packer.append(piece)
+        if digest not in seen:
+            summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
         place = self._place[row]
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
         self._note(place, entry, digest, seen, start=start, summary=summary)
@@ -173,7 +181,7 @@ class _Conversion:
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         alike = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
-        summary = _Summary(entry)
+        summary = _Summary(entry, len(self._buffer))
         start = packer.position
         if digest not in alike:
             summary.update_host(host)
@@ -183,6 +191,14 @@ class _Conversion:
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""
         return file.pieces(self._buffer, entry.offset, entry.nbytes, lead)
+
+    def _ranges(self, entry: Entry, file: OpenFile, ranges: Iterable[tuple[int, int]]) -> memoryview:
+        """Return ranges of a payload, (offset, nbytes), one behind the other."""
+        at = 0
+        for offset, nbytes in ranges:
+            for _ in file.pieces(self._buffer[at : at + nbytes], entry.offset + offset, nbytes):
+                at += nbytes
+        return self._buffer[:at]
 
     def _note(
         self,
@@ -242,25 +258,34 @@ def _meaning(entry: Entry) -> object:
 class _Summary:
     """The running statistics of an entry, where it is a tensor of numbers."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, limit_nbytes: int) -> None:
+        """Prepare for an entry; of one in device layout, a slab takes up to `limit_nbytes`."""
         header = entry.header
         self._header = header
-        # In device layout there is padding, which is no element.
-        countable = (
-            entry.kind is Kind.TENSOR
-            and header is not None
-            and has_statistics(header.element)
-            and (header.device is None or _to_convert(entry))
-        )
+        countable = entry.kind is Kind.TENSOR and header is not None and has_statistics(header.element)
+        self._slabs: Iterator[device_format.Slab] | None = None
+        if countable and header is not None and header.device is not None and not _to_convert(entry):
+            # In device layout there is padding, which is no element.
+            self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
+            countable = self._slabs is not None
         self._running = RunningStatistics() if countable else None
         self._left = header.size if header else 0
 
     def update(self, piece: memoryview) -> None:
-        """Take in a piece of the payload."""
-        if self._running is not None and self._header is not None:
+        """Take in a piece of the payload; nothing of one that is taken in by slabs."""
+        if self._running is not None and self._header is not None and self._slabs is None:
             values = unpack(piece, self._header.element, self._left)
             self._left -= values.size
             self._running.update(values)
+
+    def update_slabs(self, read: Callable[[Iterable[tuple[int, int]]], memoryview]) -> None:
+        """Take in a tensor that is too large to be in memory as a whole, and in device layout.
+
+        `read` returns ranges of the payload; valid until it is called again.
+        """
+        for slab in self._slabs or ():
+            assert self._running is not None and self._header is not None  # noqa: S101, PT018 (for mypy)
+            self._running.update(slab.to_host(read(slab.ranges), self._header.element))
 
     def update_host(self, values: npt.NDArray[Any]) -> None:
         """Take in a whole tensor."""

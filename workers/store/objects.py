@@ -63,6 +63,11 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({self.address.url!r})"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether this is a directory: the machine itself writes, and nothing is gained by waiting less."""
+        return self._local
+
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object, replacing any of that name: all or nothing, and there when this returns.
 

@@ -218,7 +218,7 @@ def test_newer_format_is_refused_with_what_to_do(filled: MadeDump, store: Path) 
         open_store(str(store)).step(0, 0)
     assert "Upgrade" in found.value.hint
     root = store / "zarr.json"
-    root.write_bytes(root.read_bytes().replace(b'"format_version": 2', b'"format_version": 99'))
+    root.write_bytes(root.read_bytes().replace(b'"format_version":2', b'"format_version":99'))
     with pytest.raises(StoreFormatError, match="format 99"):
         open_store(str(store))
 
