@@ -18,7 +18,7 @@ import xxhash
 from ingest.layouts.base import Description, Listing, Named, Problem
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.formats import dump_data, npy, overflow, pt, raw
-from workers.formats.header import Container, ReadAt, TensorHeader, Truncated
+from workers.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.formats.overflow import OverflowRecord
 from workers.model import SourceFile, StepKey
 from workers.source import OpenFile
@@ -53,6 +53,8 @@ class Inspection:
     """The file is short, and may just not be written to its end."""
     readable: bool = True
     """Whether the disk gives its bytes."""
+    note: str = ""
+    """Why a file holds no tensor, though nothing is wrong with it."""
     overflow: OverflowRecord | None = None
 
 
@@ -119,8 +121,8 @@ def inspect(
             denied.append(Problem(file.path, "permission denied", exc.hint, denied=True))
         except SourceChanged:
             raise
-        except UnreadableTensor:
-            continue  # called like an overflow record, and none: kept as a file
+        except UnreadableTensor as exc:
+            inspections[file.path] = Inspection(problem=exc.message, may_grow=file.writable)
         except OSError as exc:
             if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
                 raise SourceChanged(f"{file.path} cannot be read just now: {exc.strerror}") from exc
@@ -149,6 +151,8 @@ def _inspect(opened: OpenFile, file: SourceFile, named: Named) -> Inspection:
     except Truncated as exc:
         # A read-only file was closed by its writer: what is missing was lost (full disk).
         return Inspection(problem=exc.message, may_grow=file.writable)
+    except HoldsNoTensor as exc:
+        return Inspection(note=exc.message)
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
     return Inspection(headers, samples, overflow=record)

@@ -51,7 +51,7 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[Row]:
         yield Row(Entry(file, Kind.FILE, TensorName()))
     elif not inspection.readable or inspection.problem:
         readable = inspection.readable
-        if name is None and readable:
+        if named is not None and name is None and readable:
             yield Row(Entry(file, Kind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
         else:
             wrong = inspection.problem
@@ -61,7 +61,8 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[Row]:
     elif name is None:
         yield Row(Entry(file, Kind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
     elif not inspection.headers:
-        yield Row(Entry(file, Kind.FILE, name, problem="holds no tensor; kept as a file"))
+        said = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
+        yield Row(Entry(file, Kind.FILE, name, problem=said))
     else:
         for header, sample in zip(inspection.headers, inspection.samples, strict=True):
             entry = Entry(file, Kind.TENSOR, _completed(name, header), header, problem=header.problem)

@@ -231,6 +231,30 @@ def test_overflow_record_names_the_operator_that_failed(tmp_path: Path) -> None:
     assert "Mul.Default_Mul-op3" in run("ls", tmp_path / "run.zarr", "--overflows").stdout
 
 
+def test_overflow_record_in_json_that_was_cut_is_quarantined(dumps: DumpLibrary, tmp_path: Path) -> None:
+    """Its writer died: that there was an overflow must not go unsaid."""
+    (whole, _) = sorted((dumps["cann-bin-synthetic"] / "expected").glob("Opdebug*.json"))
+    place = tmp_path / "dump" / "20260101000000" / "0" / "Net" / "1" / "7"
+    write_operator(place, whole.name, whole.read_bytes())
+    write_operator(place, "Opdebug.Node_OpDebug.1.7.1722484800168309.output.0.json", whole.read_bytes()[:100])
+    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    assert (summary.overflows, summary.quarantined, summary.status) == (1, 1, "partial")
+    assert len(run("ls", tmp_path / "run.zarr", "--overflows", "--json").json) == 1
+
+
+def test_arguments_that_are_no_tensors_are_kept_as_files(tmp_path: Path) -> None:
+    """TorchAir saves them too, as pickled objects: nothing is wrong with such a step."""
+    place = tmp_path / "dump" / "worldsize1_global_rank0" / "graph_1" / "0"
+    place.mkdir(parents=True)
+    np.save(place / "add-aten.add.Tensor.INPUT.0.20240801120000123456.npy", np.ones(3, np.float32))
+    np.save(place / "add-aten.add.Tensor.INPUT.1.20240801120000123457.npy", None, allow_pickle=True)
+    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    assert (summary.status, summary.tensors, summary.files) == ("complete", 1, 1)
+    (row,) = run("ls", tmp_path / "run.zarr", "--problems", "--json").json
+    assert "holds no tensor" in row["problem"]
+    assert "never loaded" in row["problem"]
+
+
 def test_padding_that_is_not_zero_is_not_lost(tmp_path: Path) -> None:
     """Then the device layout is what is stored; statistics are those of the elements alone."""
     place = tmp_path / "dump" / "20260101000000" / "0" / "Net" / "1" / "0"

@@ -7,14 +7,19 @@ The options are libFuzzer's. A failure is any error but the two that a decoder m
 tensors do not make again, too much memory or too much time; the input is then written to `crash-...`.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["workers.formats"]):
-    from workers.errors import UnreadableTensor
-    from workers.formats import dump_data, overflow
+with atheris.instrument_imports(include=["workers.formats", "ingest.layouts"]):
+    from ingest.layouts import bin_names, cann, mindspore_raw, msprobe_names, names, torchair
+    from workers import paths
+    from workers.errors import DumpError, UnreadableTensor
+    from workers.formats import dump_data, npy, overflow, pt, statistic_csv
     from workers.formats.header import ReadAt, TensorHeader
 
 
@@ -39,6 +44,52 @@ def read_dump_data(content: bytes) -> None:
         assert not headers or put_together(each, headers) == each
 
 
+def read_npy(content: bytes) -> None:
+    # With the magic and a length before it, more of what comes out of the fuzzer is looked at.
+    framed = npy.MAGIC + b"\x01\x00" + min(len(content), 65535).to_bytes(2, "little") + content
+    for each in (content, framed):
+        try:
+            headers = npy.read_headers(reader(each), len(each))
+        except UnreadableTensor:
+            continue
+        assert put_together(each, headers) == each
+
+
+def read_pt(content: bytes) -> None:
+    with suppress(UnreadableTensor):
+        assert put_together(content, pt.read_headers(reader(content), len(content))) == content
+
+
+def read_csv(content: bytes) -> None:
+    headers = (
+        b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,MD5\n",
+        b"Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count\n",
+    )
+    for each in (content, *(header + content for header in headers)):
+        for row in statistic_csv.parse(each).rows:
+            statistic_csv.statistics(row)
+            statistic_csv.checksum(row)
+
+
+def read_names(content: bytes) -> None:
+    name = os.fsdecode(content).replace("/", "")
+    for parse in (
+        names.parse_tensor_name,
+        bin_names.parse_bin_name,
+        cann.parse_npy_name,
+        mindspore_raw.parse_raw_name,
+        msprobe_names.parse_tensor_name,
+        torchair.parse_call_name,
+    ):
+        parse(name)
+    text = paths.to_text(os.fsdecode(content))
+    text.encode()
+    with suppress(DumpError):
+        found = paths.inside(Path("/dump"), paths.from_text(text))
+        assert found.is_relative_to("/dump")
+        assert ".." not in found.parts
+
+
 def read_overflow(content: bytes) -> None:
     for parse in (overflow.parse, overflow.parse_json):
         try:
@@ -47,7 +98,14 @@ def read_overflow(content: bytes) -> None:
             continue
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {"dump_data": read_dump_data, "overflow": read_overflow}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "dump_data": read_dump_data,
+    "overflow": read_overflow,
+    "npy": read_npy,
+    "pt": read_pt,
+    "csv": read_csv,
+    "names": read_names,
+}
 
 
 def main() -> None:

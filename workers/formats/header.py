@@ -39,6 +39,10 @@ class Truncated(UnreadableTensor):
     """The file is shorter than its header says: still being written, or its writer died."""
 
 
+class HoldsNoTensor(UnreadableTensor):
+    """The file is whole, but what it holds is no tensor: a pickled `None`, where a writer saves arguments."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLayout:
     """How a tensor lay in the memory of the accelerator, where that is not the order of its axes."""

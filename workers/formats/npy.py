@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from workers.errors import UnreadableTensor
 from workers.formats.dtypes import ElementType, from_npy_descr
-from workers.formats.header import ReadAt, TensorHeader, Truncated
+from workers.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated
 
 MAGIC = b"\x93NUMPY"
 #: Longest header accepted, in bytes. MindSpore's has 128; numpy's own limit is 10,000.
@@ -121,6 +121,9 @@ def _parse_header_text(header: bytes) -> TensorHeader:
 
 
 def _element(descr: object) -> ElementType:
+    if descr == "|O":
+        message = "element type |O holds pickled Python objects, which are never loaded"
+        raise HoldsNoTensor(message)
     try:
         return from_npy_descr(descr if isinstance(descr, str) else repr(descr))
     except ValueError as exc:
