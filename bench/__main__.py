@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -35,6 +37,8 @@ _RESULTS = Path(__file__).parent / "results"
 def main() -> None:
     """Measure, print, write."""
     arguments = _arguments()
+    # So that directories and servers are removed then, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     started = time.perf_counter()
     with ExitStack() as directories:
         setting = Setting(

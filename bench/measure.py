@@ -122,7 +122,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def seconds_each(run: Callable[[], object], at_least_s: float = 0.2) -> float:
+def seconds_each(run: Callable[[], object], at_least_s: float = 0.3) -> float:
     """Return what one of many calls takes: the median over calls that together last `at_least_s`."""
     run()
     took: list[float] = []

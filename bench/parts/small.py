@@ -1,6 +1,7 @@
 """Small things: many tensors in a step, many steps, many ranks. What each costs must not grow with them.
 
-Each is measured at two sizes on the disk, two workers, once; the cost of a step also in several rounds.
+Each is measured at two sizes, in memory where there is tmpfs, by two workers, once; the cost of a step in
+several rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _LINEAR = 1.25
 def measure(setting: Setting) -> Iterator[Measure]:
     """Yield costs of a file, of a step, of a rank."""
     with workers() as client:
-        with setting.target() as dump:
+        with setting.target(setting.fast) as dump:
             build_small(dump, steps=3, files=_FILES_OF_STEP)
             _ingest(setting, client, dump)  # unmeasured: what is lazy is loaded by it
         yield from _files(setting, client)
@@ -37,7 +38,7 @@ def _files(setting: Setting, client: Client) -> Iterator[Measure]:
     few, many = (1_000, 4_000) if setting.quick else (25_000, 100_000)
     costs = []
     for count in (few, many):
-        with setting.target() as dump:
+        with setting.target(setting.fast) as dump:
             build_small(dump, files=count)
             costs.append(1e6 * _ingest(setting, client, dump) / count)
     yield _linear(f"a file, {many} tensors of 100 bytes in a step", f"{few} in a step", "µs", *costs[::-1])
@@ -45,7 +46,7 @@ def _files(setting: Setting, client: Client) -> Iterator[Measure]:
 
 def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
     few, many = (50, 200) if setting.quick else (1_000, 10_000)
-    with setting.target() as dump, setting.target() as store:
+    with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
         build_small(dump, steps=few, files=_FILES_OF_STEP)
         rounds = min(setting.rounds, 3)
         times = in_turns(rounds, {"ours": lambda: 1e3 * _ingest(setting, client, dump) / few})
@@ -60,7 +61,7 @@ def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
         )
         ingest(client, dump, store)
         opened_few = 1e3 * seconds_each(lambda: _open(store, few))
-    with setting.target() as dump, setting.target() as store:
+    with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
         build_small(dump, steps=many, files=_FILES_OF_STEP)
         cost = 1e3 * seconds(lambda: ingest(client, dump, store)) / many
         opened_many = 1e3 * seconds_each(lambda: _open(store, many))
@@ -74,11 +75,11 @@ def _ranks(setting: Setting) -> Iterator[Measure]:
     costs = []
     # A scheduler in a process of its own, as a job of many hosts has it.
     with DaskCluster(workers=WORKERS) as cluster, workers(WORKERS, cluster.address) as client:
-        with setting.target() as dump:
+        with setting.target(setting.fast) as dump:
             build_small(dump, ranks=2, files=_FILES_OF_RANK)
             _ingest(setting, client, dump)
         for count in (few, many):
-            with setting.target() as dump:
+            with setting.target(setting.fast) as dump:
                 build_small(dump, ranks=count, files=_FILES_OF_RANK)
                 costs.append(1e3 * _ingest(setting, client, dump) / count)
     yield _linear(
@@ -87,7 +88,7 @@ def _ranks(setting: Setting) -> Iterator[Measure]:
 
 
 def _ingest(setting: Setting, client: Client, dump: Path) -> float:
-    with setting.target() as target:
+    with setting.target(setting.fast) as target:
         return seconds(lambda: ingest(client, dump, target))
 
 
