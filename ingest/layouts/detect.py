@@ -32,6 +32,7 @@ LAYOUTS: tuple[Layout, ...] = (
 MAX_DEPTH = 3
 #: How many levels above it: a user may name one rank, or one step, of a dump.
 _MAX_ABOVE = 6
+_TIME_DIGITS = 14
 
 
 def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> Dump:
@@ -56,10 +57,9 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
     found = _find(directory, patterns, MAX_DEPTH, denied)
     if not found and denied:
         raise denied[0]
+    if found in ([], [directory]) and (above := _above(directory, patterns)):
+        return DumpTree(above, LAYOUTS, below=str(directory.relative_to(above)), rank_map=rank_map)
     if not found:
-        if above := _above(directory, patterns):
-            below = str(directory.relative_to(above))
-            return DumpTree(above, LAYOUTS, below=below, rank_map=rank_map)
         raise UsageError(
             f"{directory}: no dump of a known layout",
             hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
@@ -108,17 +108,31 @@ def _proves(pattern: Pattern, level: int, directory: Path, names: Sequence[str] 
 
 
 def _above(directory: Path, patterns: Sequence[Pattern]) -> Path | None:
-    """Return the directory above, of which this one is a part by some pattern."""
+    """Return the directory above, of which this one is a part; the highest one.
+
+    If it is a dump by itself, too, the one above must tell more of the same tree: the rank of a process, say,
+    of which the graph engine knows only the device.
+    """
+    proven = [pattern.text for pattern in patterns if _proves(pattern, 0, directory)]
+    found: Path | None = None
     for height, above in enumerate(directory.parents[:_MAX_ABOVE], 1):
         names = directory.relative_to(above).parts
+        # A name such as `3` fits a step by chance.
+        if names[0].isdecimal() and len(names[0]) != _TIME_DIGITS and (proven or found):
+            continue
         for pattern in patterns:
             fits = len(pattern.levels) >= height and all(
                 pattern.match(level, name) is not None for level, name in enumerate(names)
             )
-            # Too little of a path would fit by chance.
-            if fits and height >= pattern.proof:
-                return above
-    return None
+            is_dump = fits and (height >= pattern.proof or _proves(pattern, height, directory))
+            if is_dump and (not proven or _rest(pattern, height) in proven):
+                found = above
+    return found
+
+
+def _rest(pattern: Pattern, height: int) -> str:
+    """Return the text of a pattern without its first levels."""
+    return "/".join(pattern.text.split("/")[height:])
 
 
 def _subdirectories(directory: Path) -> list[str]:

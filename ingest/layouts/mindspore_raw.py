@@ -44,7 +44,7 @@ class MindSporeRaw:
     name = "mindspore_raw"
     patterns: Sequence[Pattern] = (
         parse("{net}/device_{device}/iteration_{step}!"),
-        parse("{net}/iteration_{step}!"),
+        parse(r"{net:(?!device_\d+$).+}/iteration_{step}!"),
     )
     systems: Sequence[System] = (
         System("MindSpore 1.1 and 1.2, synchronous", "Net/device_3/iteration_8", "raw elements"),

@@ -159,12 +159,12 @@ class DumpTree:
 
     def _descend(self, directory: str, live: Sequence[_Partial], found: _Found) -> None:
         """Find the places below a directory of which the first levels of some patterns fit."""
-        ahead: list[tuple[str, Sequence[_Partial]]] = [(directory, live)]
+        ahead: list[tuple[str, Sequence[_Partial], bool]] = [(directory, live, False)]
         while ahead:
-            directory, live = ahead.pop()
+            directory, live, inside_place = ahead.pop()
             depth = directory.count("/") + 1 if directory else 0
             owner = next((rank for one in live if (rank := RankOf.of(one.fields)) is not None), None)
-            inside_place = any(one.whole for one in live)
+            inside_place = inside_place or any(one.whole for one in live)
             walk = found.walk if owner is None else found.of(owner)
             for entry in walk.entries(directory):
                 path = f"{directory}/{entry.name}" if directory else entry.name
@@ -180,7 +180,7 @@ class DumpTree:
                 if place := next((one for one in entered if one.whole), None):
                     found.places.append(Located(place.layout, Place(path, place.fields)))
                 if any(not one.whole for one in entered):
-                    ahead.append((path, entered))
+                    ahead.append((path, entered, inside_place))
                 elif not entered and not inside_place:
                     self._pass_by(path, owner, found)
 

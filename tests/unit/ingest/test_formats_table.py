@@ -9,6 +9,7 @@ from ingest.layouts import table
 from ingest.layouts.base import Layout, System
 from ingest.layouts.detect import LAYOUTS, find_dump
 from tests.npy_files import npy_bytes
+from workers.model import StepKey
 
 PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
 
@@ -36,3 +37,38 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     fields = table.match(layout, system)
     assert [file.path for file in listing.files] == [f"{system.place}/file"]
     assert listing.key.rank in {int(fields.get(name, -1)) for name in ("rank", "device", "pid")} | {0}
+
+
+@pytest.mark.parametrize(
+    ("place", "named", "rank", "step"),
+    [
+        ("worldsize4_global_rank1/20260101000000/3/graph_1/1/8", "worldsize4_global_rank1", 1, 8),
+        (
+            "worldsize4_global_rank1/20260101000000/3/graph_1/1/8",
+            "worldsize4_global_rank1/20260101000000",
+            1,
+            8,
+        ),
+        ("20260101000000/3/Net/1/8", "20260101000000", 3, 8),
+        ("20260101000000/3/Net/1/8", "20260101000000/3/Net/1", 3, 8),
+        ("step8/rank1", "step8", 1, 8),
+        ("step8/20260101000000/3", "step8", 3, 8),
+        ("rank_1/Net/0/8", "rank_1/Net", 1, 8),
+        ("rank_1/20260101000000/step_8", "rank_1/20260101000000", 1, 8),
+        ("Net/device_3/iteration_8", "Net", 3, 8),
+        ("Net/device_3/iteration_8", "Net/device_3", 3, 8),
+        # A number is a step only for who names the directory above it.
+        ("8/20260101000000/3/Net/1/5", "8", 3, 5),
+        # One host's directory may be called like a rank, whatever is below.
+        ("rank_0/step8/rank1", "rank_0", 1, 8),
+    ],
+)
+def test_a_part_of_a_dump_is_taken_as_a_part(
+    place: str, named: str, rank: int, step: int, tmp_path: Path
+) -> None:
+    """With the rank and the step that the directories above it tell."""
+    (tmp_path / "dump" / place).mkdir(parents=True)
+    (tmp_path / "dump" / place / "dump_tensor_data").mkdir()
+    (tmp_path / "dump" / place / "dump_tensor_data" / "a.0.forward.input.0.npy").write_bytes(b"")
+    listings = find_dump(tmp_path / "dump" / named).scan({}).listings
+    assert [listing.key for listing in listings if listing.files] == [StepKey(rank, step)]
