@@ -82,6 +82,9 @@ def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -
 
 def _completed(name: TensorName, header: TensorHeader) -> TensorName:
     """Return a name with what the content tells beside it."""
+    tells = header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name
+    if not tells:
+        return name
     return replace(
         name,
         io=header.io or name.io,

@@ -337,6 +337,7 @@ class Service:
             self.watcher.forget(key)
         elif isinstance(outcome, StepCommitted):
             self._stale.pop(key, None)
+            self.watcher.note_committed(key, outcome.plan.fingerprint)
             if key.step is None:
                 pause_s = self._run_pauses.get(key, _RUN_PAUSE_S[0])
                 self._paused[key] = self.clock() + pause_s

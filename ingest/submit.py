@@ -119,6 +119,8 @@ class _Step:
     tasks: dict[int, _Task] = field(default_factory=dict)
     """Those in flight."""
     attempts: dict[int, int] = field(default_factory=dict)
+    packed: bytes | None = None
+    """The plan, where it must be published by itself: packed while the jobs run."""
 
     def nbytes(self, number: int) -> int:
         """Return the bytes to read for one of its jobs, or for all."""
@@ -207,6 +209,7 @@ class Submitter:
         if self._steps:
             self._connected()
         self._submit_waiting()
+        self._pack_plans()
         outcomes: list[Outcome] = []
         for task in self._drain(timeout_s):
             outcomes += self._settle(task)
@@ -257,6 +260,14 @@ class Submitter:
             for _ in range(max(len(parts), 1)):
                 self._ready.popleft()
 
+    def _pack_plans(self) -> None:
+        """Prepare what will be published, while there is nothing to do but wait."""
+        from workers import tasks
+
+        for step in self._steps.values():
+            if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
+                step.packed = tasks.pack_plan(step.plan)
+
     def _next_parts(self) -> list[_Part]:
         """Return what stands first in `_ready` and makes one task; nothing if its step was given up."""
         parts: list[_Part] = []
@@ -293,7 +304,8 @@ class Submitter:
             packed = tasks.pack_steps([part.step.plan for part in parts])
             future = client.submit(tasks.run_steps, packed, key=f"ingest-{suffix}", pure=False)
         elif number == _PUBLISH:
-            packed = tasks.pack_publish(plan, [step.receipts[job.number] for job in plan.jobs])
+            receipts = [step.receipts[job.number] for job in plan.jobs]
+            packed = tasks.pack_publish(step.packed or tasks.pack_plan(plan), receipts)
             future = client.submit(tasks.run_publish, packed, key=f"publish-{suffix}", pure=False)
         else:
             packed = tasks.pack_convert(plan.jobs[number])

@@ -99,6 +99,12 @@ class Watcher:
                 taken.append(result)
         return taken
 
+    def note_committed(self, key: StepKey, fingerprint: str) -> None:
+        """Note that a step is in the store; its listing may be used again if it is the one that is there."""
+        listing, name = self._names.get(key, (None, ""))
+        if listing is not None and name == fingerprint:
+            self._known[key] = listing
+
     def forget(self, key: StepKey) -> None:
         """Look into the files of a step again, whatever was found in them before."""
         self._inspected.pop(key, None)

@@ -20,9 +20,14 @@ def pack_convert(job: ShardJob) -> bytes:
     return pickle.dumps(job, protocol=5)
 
 
-def pack_publish(plan: StepPlan, receipts: Sequence[Receipt]) -> bytes:
+def pack_plan(plan: StepPlan) -> bytes:
+    """Return the part of the argument of `run_publish` that is known before the jobs are done."""
+    return pickle.dumps(plan, protocol=5)
+
+
+def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
     """Return the argument of `run_publish`."""
-    return pickle.dumps((plan, receipts), protocol=5)
+    return pickle.dumps((packed_plan, receipts), protocol=5)
 
 
 def pack_steps(plans: Sequence[StepPlan]) -> bytes:
@@ -41,8 +46,8 @@ def run_convert(packed: bytes) -> Receipt:
 
 def run_publish(packed: bytes) -> CommitSummary:
     """Run `workers.publish.publish`."""
-    plan, receipts = pickle.loads(packed)  # noqa: S301
-    return publish(plan, receipts)
+    packed_plan, receipts = pickle.loads(packed)  # noqa: S301
+    return publish(pickle.loads(packed_plan), receipts)  # noqa: S301
 
 
 def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
