@@ -23,7 +23,8 @@ class Problem:
     reason: str
     hint: str = ""
     denied: bool = False
-    """Whether it is a matter of permissions: then nothing of the step is taken until they are granted."""
+    """Whether the user has to do something first (grant a permission, name a rank): then nothing of the step
+    is taken until that is done."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"

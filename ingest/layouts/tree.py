@@ -111,8 +111,12 @@ class DumpTree:
         )
         steps: dict[StepKey, list[Located]] = {}
         sources: dict[StepKey, set[str]] = {}
+        devices: dict[int, dict[int, str]] = {}
         for located in found.places:
-            rank, rank_from = ranks.resolve(RankOf.of(located.place.fields))
+            one = RankOf.of(located.place.fields)
+            rank, rank_from = ranks.resolve(one)
+            if one is not None and one.kind == "device":
+                devices.setdefault(rank, {}).setdefault(one.number, located.place.path)
             key = StepKey(rank, step_of(located.place.fields))
             steps.setdefault(key, []).append(located)
             sources.setdefault(key, set()).add(rank_from)
@@ -131,6 +135,10 @@ class DumpTree:
                 later_begun=later_begun,
                 known=known.get(key),
             )
+        for key, listing in listings.items():
+            if len(clash := devices.get(key.rank, {})) > 1:
+                problems = dict.fromkeys((*listing.problems, _clash(key.rank, clash)))
+                listings[key] = replace(listing, problems=tuple(problems))
         expected: set[int] = set()
         for key, listing in self._run_listings(found, ranks).items():
             listings[key] = _together(listings[key], listing) if key in listings else listing
@@ -206,14 +214,15 @@ class DumpTree:
             key = StepKey(rank, None)
             # There may be other directories in the root, which are not ours.
             files = [file for file in walk.files if owner is not None or next(_above(file.path)) in ours]
-            if not files and not walk.problems:
+            problems = [p for p in walk.problems if owner is not None or next(_above(p.path)) in ours]
+            if not files and not problems:
                 continue
             one = Listing(
                 key,
                 tuple(sorted(files, key=lambda file: file.path)),
                 walk.newest_change,
                 later_begun=False,
-                problems=tuple(walk.problems),
+                problems=tuple(problems),
                 layout="+".join(sorted(layouts.get(rank, ()))),
                 rank_from=ranks.source(rank),
             )
@@ -222,17 +231,20 @@ class DumpTree:
 
     def _overtaken(self, steps: Mapping[StepKey, Sequence[Located]]) -> set[str]:
         """Return the places after which a later one of the same series (rank, graph...) has files."""
-        later: dict[object, bool] = {}
+        # A job that starts again goes on in a directory of a later time, and may go through steps again:
+        # then steps that the job before had reached say nothing of how far it is.
+        latest: dict[object, str] = {}
         overtaken = set()
         for key in sorted(
             (key for key in steps if key.step is not None), key=lambda key: key.order, reverse=True
         ):
             for located in steps[key]:
                 series = (key.rank, located.layout.name, located.place.series)
-                if later.get(series):
+                begun = located.place.fields.get("time", "")
+                if series in latest and latest[series] >= begun:
                     overtaken.add(located.place.path)
-                else:
-                    later[series] = self._has_entries(located.place.path)
+                elif self._has_entries(located.place.path):
+                    latest[series] = begun
         return overtaken
 
     def _has_entries(self, directory: str) -> bool:
@@ -255,7 +267,9 @@ class DumpTree:
         listed_at = time.time()
         places = sorted(places, key=lambda located: located.place.path)
         if known is not None and self._unchanged(known, [p.place.path for p in places], listed_at):
-            return replace(known, later_begun=later_begun, places=tuple(places))
+            return _without_beside(
+                replace(known, later_begun=later_begun, rank_from=rank_from, places=tuple(places))
+            )
         walk = Walk(self.root)
         for located in places:
             walk.take_tree(located.place.path, without=elsewhere)
@@ -339,6 +353,33 @@ def _all_above(places: Iterable[Located]) -> set[str]:
                 break
             found.add(directory)
     return found
+
+
+def _clash(rank: int, devices: Mapping[int, str]) -> Problem:
+    """Return what keeps a rank from being taken: two devices would be one, and their tensors mixed."""
+    (first, path), (second, _) = sorted(devices.items())[:2]
+    return Problem(
+        path,
+        f"devices {first} and {second} would both be rank {rank}",
+        "Say which rank each device is: --rank-map 0=8,1=9.",
+        denied=True,
+    )
+
+
+def _without_beside(listing: Listing) -> Listing:
+    """Return a listing of places without what stands beside them, which each scan adds anew."""
+    if listing.key.step is not None:
+        return listing
+    places = {located.place.path for located in listing.places}
+
+    def is_in_place(path: str) -> bool:
+        return path in places or any(above in places for above in _above(path))
+
+    return replace(
+        listing,
+        files=tuple(file for file in listing.files if is_in_place(file.path)),
+        problems=tuple(problem for problem in listing.problems if is_in_place(problem.path)),
+    )
 
 
 def _together(first: Listing, second: Listing) -> Listing:
