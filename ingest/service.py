@@ -220,7 +220,8 @@ class Service:
         if self.view is None or self.submitter.busy:
             return False
         if not self._view_is_fresh:
-            self._next_look = 0.0
+            self._look()  # now, and not after the pause that the next tick begins with
+        if not self._view_is_fresh:
             return False
         # Run files may change as long as the job runs: once is enough.
         taken = {summary.key for summary in report.commits if summary.key.step is None}
