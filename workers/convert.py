@@ -252,6 +252,8 @@ def _meaning(entry: Entry) -> object:
     header = entry.header
     if header is None:
         return ""
+    if entry.kind is not Kind.TENSOR:
+        return entry.kind, header.element.name  # an overflow record has none
     return (header.element.name, header.device, header.shape) if header.device else header.element.name
 
 

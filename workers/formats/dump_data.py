@@ -317,6 +317,12 @@ def _headers(
     headers: list[TensorHeader] = []
     behind = 0  # where the payload before ends
     all_parts = tuple(parts)
+    # Each tensor carries the name: many without bytes would make far more of it than the file has.
+    if len(message.op_name) * len(all_parts) > _MAX_NAME_BYTES + 16 * file_size:
+        raise UnreadableTensor(
+            f"an operator name of {len(message.op_name)} bytes for each of {len(all_parts)} tensors, "
+            f"in a file of {file_size} bytes"
+        )
     for part in all_parts:
         meaning = _interpret(part)
         end = part.offset + meaning.nbytes

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.reader.store import open_store
+from tests.dump_data_writer import Tensor, dump_data
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers import convert as convert_module
@@ -103,6 +104,19 @@ def test_equal_bytes_of_other_types_keep_their_own_statistics(made: MadeDump, st
     assert counts[1] == 2
     assert np.isnan(counts[2])
     assert np.isnan(counts[3])
+
+
+def test_tensor_with_the_bytes_of_an_overflow_record_keeps_its_statistics(tmp_path: Path) -> None:
+    """A record has none, whatever its bytes."""
+    place = tmp_path / "dump/20260101000000/0/Net/1/3"
+    place.mkdir(parents=True)
+    record = Tensor(bytes(2048), shape=(512,))
+    (place / "Opdebug.Node_OpDebug.0.3.1673383728094391").write_bytes(dump_data(outputs=[record, record]))
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    tables = open_store(str(tmp_path / "run.zarr")).step(0, 3).tables
+    assert list(tables.label("kind")) == ["overflow", "tensor"]
+    assert np.isnan(tables.statistic("count")[0])
+    assert tables.statistic("count")[1] == 512
 
 
 @pytest.mark.parametrize("copies", [1, 2])

@@ -486,6 +486,15 @@ def test_name_without_end_is_refused() -> None:
         headers_of(dump_data([FLOATS], op_name=b"x" * 70_000))
 
 
+def test_long_name_of_many_tensors_is_refused() -> None:
+    """Each tensor carries the name: a small file must not fill the memory with it."""
+    message = chunk(1, b"2.0") + chunk(3, b"") * 60_000 + chunk(6, b"x" * 60_000)
+    with pytest.raises(UnreadableTensor, match="60000 bytes for each of 60000 tensors"):
+        headers_of(framed(message))
+    message = chunk(1, b"2.0") + chunk(3, b"") * 60_000 + chunk(6, b"x" * 20)
+    assert len(headers_of(framed(message))) == 60_000
+
+
 def test_file_that_shrinks_while_it_is_read_is_truncated() -> None:
     content = dump_data([FLOATS] * 300)
     with pytest.raises(Truncated):
