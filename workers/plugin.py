@@ -91,6 +91,12 @@ def install_metrics() -> None:
         events.subscribe(WorkerMetrics(REGISTRY).observe)
 
 
+def _load_kernels() -> None:
+    from workers import kernels
+
+    kernels.warm_up()
+
+
 class IngestPlugin(WorkerPlugin):
     """Prepares a worker for `convert` and `publish`."""
 
@@ -98,12 +104,15 @@ class IngestPlugin(WorkerPlugin):
     idempotent = True
 
     def setup(self, worker: Worker) -> None:  # noqa: ARG002
-        """Import the data plane, so that the first task does not wait for it, and count."""
-        import workers.tasks  # noqa: F401
-        from workers import kernels
+        """Import the data plane, so that the first task does not wait for it, and count.
 
-        kernels.warm_up()
+        The compiler is loaded in the background: the first plan is made meanwhile, and the first files read.
+        """
+        import workers.tasks  # noqa: F401
+
         install_metrics()
+        # No daemon: a process must not end while the compiler is at work.
+        threading.Thread(target=_load_kernels, name="dump-ingest-warm-up").start()
 
     def teardown(self, worker: Any) -> None:
         """Leave the counters: a process has one worker."""
