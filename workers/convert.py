@@ -247,13 +247,24 @@ def _to_convert(entry: Entry) -> bool:
     return header is not None and header.device is not None and header.nbytes <= MAX_CONVERTED_BYTES
 
 
+def _is_counted(entry: Entry) -> bool:
+    """Whether an entry has statistics, if its type has any.
+
+    An overflow record has none, nor has a tensor that is described and has no bytes: what the dump reports of
+    it is then not held against the statistics of nothing.
+    """
+    header = entry.header
+    is_absent = header is not None and header.problem != "" and not header.nbytes
+    return entry.kind is Kind.TENSOR and header is not None and not is_absent
+
+
 def _meaning(entry: Entry) -> object:
     """Return what, beside its bytes, the statistics of an entry follow from."""
     header = entry.header
     if header is None:
         return ""
-    if entry.kind is not Kind.TENSOR:
-        return entry.kind, header.element.name  # an overflow record has none
+    if not _is_counted(entry):
+        return entry.kind, header.element.name
     return (header.element.name, header.device, header.shape) if header.device else header.element.name
 
 
@@ -264,7 +275,7 @@ class _Summary:
         """Prepare for an entry; of one in device layout, a slab takes up to `limit_nbytes`."""
         header = entry.header
         self._header = header
-        countable = entry.kind is Kind.TENSOR and header is not None and has_statistics(header.element)
+        countable = _is_counted(entry) and header is not None and has_statistics(header.element)
         self._slabs: Iterator[device_format.Slab] | None = None
         if countable and header is not None and header.device is not None and not _to_convert(entry):
             # In device layout there is padding, which is no element.

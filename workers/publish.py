@@ -227,7 +227,11 @@ def _summarise(
         quarantined=quarantined,
         overflows=int(np.count_nonzero(kinds == Kind.OVERFLOW)),
         statistics_only=int(np.count_nonzero(kinds == Kind.STATISTICS)),
-        disagreements=sum(1 for row in plan.reported if is_tensor[row] and built.label("problem")[row]),
+        disagreements=sum(
+            1
+            for row in plan.reported
+            if is_tensor[row] and built.label("problem")[row] != plan.entries[row].problem
+        ),
         unparsed=sum(1 for entry in plan.entries if entry.kind is Kind.FILE and entry.problem),
         duplicates=sum(receipt.duplicates for receipt in receipts),
         raw_bytes=plan.nbytes,

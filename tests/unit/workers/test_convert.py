@@ -119,6 +119,27 @@ def test_tensor_with_the_bytes_of_an_overflow_record_keeps_its_statistics(tmp_pa
     assert tables.statistic("count")[1] == 512
 
 
+def test_reported_statistics_of_a_tensor_that_was_not_dumped_are_kept(tmp_path: Path) -> None:
+    """There is nothing to compute them from, and a tensor of no elements is something else."""
+    place = tmp_path / "dump/20260101000000/0/Net/1/3"
+    place.mkdir(parents=True)
+    absent = Tensor(b"", shape=(4,), address=0, size=16, dumped=False)
+    name = "Add.a.1.1.1722484800151657"
+    (place / name).write_bytes(
+        dump_data(outputs=[absent, Tensor(bytes(16), shape=(4,)), Tensor(b"", shape=(0,))])
+    )
+    (place / f"{name}.csv").write_text(
+        "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,"
+        "Count,Nan Count,Negative Inf Count,Positive Inf Count\n"
+        "Output,0,16,DT_FLOAT,ND,4,2,1,1.5,4,1,0,0\n"
+    )
+    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    assert (summary.disagreements, summary.nan_count) == (0, 1)
+    tables = open_store(str(tmp_path / "run.zarr")).step(0, 3).tables
+    is_tensor = tables.label("kind") == "tensor"
+    assert tables.statistic("count")[is_tensor].tolist() == [4, 4, 0]
+
+
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.parametrize("piece", [16, 48, 1024])
 def test_large_tensor_goes_through_a_small_buffer(
