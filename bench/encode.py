@@ -18,9 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.model import ArraySpec
+from workers.model import MIB, ArraySpec
 from workers.store import metadata
 
+#: What malloc does with freed megabytes. Workers that `ingest.cluster` starts keep them; other processes give
+#: them back, or not, as their heap happens to lie, and each encoded chunk then costs fresh pages.
+MALLOC = {
+    "keeps": {"MALLOC_TRIM_THRESHOLD_": str(16 * MIB), "MALLOC_MMAP_THRESHOLD_": str(4 * MIB)},
+    "default": {},
+}
 ENCODERS = ("ours", "zarr-python", "zarrs")
 
 
@@ -63,11 +69,12 @@ class Took:
     """Of all threads together."""
 
 
-def run(encoder: str, cores: int, source: Path, target: Path) -> Took:
+def run(encoder: str, cores: int, malloc: str, source: Path, target: Path) -> Took:
     """Encode everything below `source` into shards below `target`."""
     command = [sys.executable, "-m", __spec__.name, encoder, str(cores), str(source), str(target)]
     root = Path(__file__).parents[1]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
+    variables = {**os.environ, **MALLOC[malloc]}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root, env=variables)
     return Took(**json.loads(done.stdout))
 
 

@@ -66,7 +66,7 @@ class Measure:
             self.against,
             f"{shown(statistics.median(self.ours))} {self.unit}",
             f"{shown(statistics.median(self.other))} {self.unit}",
-            shown(self.ratio),
+            f"{self.ratio:.3f}" if 0.1 <= self.ratio < 10 else shown(self.ratio),
             floor,
             {True: "yes", False: "NO", None: ""}[self.reached],
         )

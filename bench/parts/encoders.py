@@ -8,54 +8,58 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-from bench.encode import ENCODERS, Packed, run, write_packed
+from bench.encode import ENCODERS, MALLOC, Packed, run, write_packed
 from bench.measure import Measure, Table, in_turns, median, shown
 from bench.setting import Setting
 from bench.stages import Stages, distinct_payloads, plans
 from workers.model import StepPlan
 
+Run: TypeAlias = tuple[str, int, str]
+"""Encoder, cores, malloc."""
+
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
     """Yield times and bytes."""
-    runs = [("ours", 1), *((name, cores) for cores in (1, 2) for name in ENCODERS if name != "ours")]
-    stored: dict[tuple[str, int], int] = {}
-    processor: dict[tuple[str, int], list[float]] = {}
+    runs = [(name, 1, malloc) for malloc in MALLOC for name in ENCODERS]
+    runs += [(name, 2, "keeps") for name in ENCODERS if name != "ours"]
+    stored: dict[Run, int] = {}
+    processor: dict[Run, list[float]] = {}
     with setting.target(setting.fast) as packed:
         (plan,) = plans(setting.load.directory, packed, Stages())
         arrays = packed_arrays(plan)
         write_packed(packed, arrays)
         raw = sum(one.data.size for one in arrays)
 
-        def encode(encoder: str, cores: int) -> float:
+        def encode(one: Run) -> float:
             with setting.target(setting.fast) as target:
-                took = run(encoder, cores, packed, target)
-                processor.setdefault((encoder, cores), []).append(took.processor_s)
-                stored[encoder, cores] = _stored(target / "store")
+                took = run(*one, packed, target)
+                processor.setdefault(one, []).append(took.processor_s)
+                stored[one] = _stored(target / "store")
                 check(arrays, target / "store")
                 return took.wall_s
 
-        times = in_turns(
-            min(setting.rounds, 3),
-            {f"{name} {cores}": lambda n=name, c=cores: encode(n, c) for name, cores in runs},  # type: ignore[misc]
-        )
-    for other in ("zarr-python", "zarrs"):
-        yield Measure(
-            "encode the shards of a step, one core", other, "s", times["ours 1"], times[f"{other} 1"]
-        )
-    best = min(min(processor[name, 1]) for name in ENCODERS)
+        times = in_turns(setting.rounds, {str(one): lambda one=one: encode(one) for one in runs})  # type: ignore[misc]
+    for malloc in MALLOC:
+        for other in ("zarr-python", "zarrs"):
+            name = f"encode the shards of a step, one core, malloc {malloc}"
+            ours, others = times[str(("ours", 1, malloc))], times[str((other, 1, malloc))]
+            yield Measure(name, other, "s", ours, others)
     rows = []
-    for name, cores in runs:
-        took, work = median(times[f"{name} {cores}"]), min(processor[name, cores])
+    for one in runs:
+        name, cores, malloc = one
+        took, work = median(times[str(one)]), median(processor[one])
+        best = min(median(processor[other, 1, malloc]) for other in ENCODERS)
         figures = (shown(took), shown(raw / 1e6 / took), shown(work), shown(work / best))
-        rows.append((name, str(cores), *figures, str(stored[name, cores])))
+        rows.append((name, str(cores), malloc, *figures, str(stored[one])))
     yield Table(
         f"Encoders: {raw / 1e6:.0f} MB, {sum(len(one.nbytes) for one in arrays)} payloads",
-        ("encoder", "cores", "s", "MB/s", "processor s", "of the best", "bytes stored"),
+        ("encoder", "cores", "malloc", "s", "MB/s", "processor s", "of the best", "bytes stored"),
         tuple(rows),
-        note="Seconds are medians; those of the processor, the least of all rounds.",
+        note="Medians. The best: of the processor, on one core, with the same malloc.",
     )
 
 

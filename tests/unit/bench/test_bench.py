@@ -26,7 +26,7 @@ SHARE = Measure("stored", "raw", "MB", (40.0,), (100.0,), Ratio.SHARE, floor=0.3
 def test_a_speed_is_the_median_of_the_ratios_of_rounds() -> None:
     assert FASTER.ratio == 2.0
     assert FASTER.reached
-    assert FASTER.row() == ("ingest", "cp -r", "2 s", "4 s", "2", "≥ 2", "yes")
+    assert FASTER.row() == ("ingest", "cp -r", "2 s", "4 s", "2.000", "≥ 2", "yes")
 
 
 def test_a_share_above_its_floor_is_not_reached() -> None:
