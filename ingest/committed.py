@@ -52,13 +52,18 @@ class Committed:
         self._covered[key] = fingerprint
 
     def files_gone(self, found: Commit, files: Sequence[SourceFile]) -> int:
-        """Return how many files of a commit the dump no longer has, if it has nothing else; 0 otherwise.
+        """Return how many files of a commit the dump no longer has, if what it has is less; 0 otherwise.
+
+        Files that turn up late beside deleted ones are less. Files that were written again, or as many new
+        ones, are another dump of the step.
 
         Raises:
             DamagedStore: the index of the commit cannot be read.
         """
         table = Step(self.objects, found).tables
         sizes, times = table.number("source_size").tolist(), table.number("mtime_ns").tolist()
-        committed = set(zip(table.label("source"), sizes, times, strict=True))
-        now = {(paths.to_text(file.path), file.size, file.mtime_ns) for file in files}
-        return len(committed) - len(now) if now < committed else 0
+        committed = dict(zip(table.label("source"), zip(sizes, times, strict=True), strict=True))
+        now = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}
+        gone = committed.keys() - now.keys()
+        rewritten = any(committed.get(path, seen) != seen for path, seen in now.items())
+        return len(gone) if gone and not rewritten and len(now) < len(committed) else 0

@@ -152,7 +152,7 @@ def _inspect(opened: OpenFile, file: SourceFile, named: Named) -> Inspection:
         # A read-only file was closed by its writer: what is missing was lost (full disk).
         return Inspection(problem=exc.message, may_grow=file.writable)
     except HoldsNoTensor as exc:
-        return Inspection(note=exc.message)
+        return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
     return Inspection(headers, samples, overflow=record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,8 @@ class Named:
     """For `Container.RAW`: the shape, where the name gives it."""
     settled: bool = True
     """False while its real name is still to be written elsewhere (`mapping.csv`)."""
+    any_argument: bool = False
+    """Whether its writer saves arguments that are no tensors in such files, too, as pickled objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class Layout(Protocol):
     """What writes such trees."""
     transient: Sequence[Pattern]
     """Directories from which the writer moves files to their place."""
+
+    @property
+    def evidence(self) -> re.Pattern[str] | None:
+        """The name of an entry without which a place is not this layout's: others use such names, too."""
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
         """Tell what the files of one place are. Opens nothing but what it reads through `read`.

@@ -94,6 +94,7 @@ class Cann:
         System("Single operators", "20260101000000/3", "DumpData"),
         System("Exception dumps", "extra-info/data-dump/3", "DumpData of the operator that failed"),
     )
+    evidence = None
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:

@@ -54,10 +54,11 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
         raise UsageError(f"{directory} {what}", hint="Name the directory that holds rank_0, rank_1, ...")
     patterns = [pattern for layout in LAYOUTS for pattern in layout.patterns]
     denied: list[AccessDenied] = []
-    found = _find(directory, patterns, MAX_DEPTH, denied)
+    tree = _Names()
+    found = _find(directory, patterns, MAX_DEPTH, tree, denied)
     if not found and denied:
         raise denied[0]
-    if found in ([], [directory]) and (above := _above(directory, patterns)):
+    if found in ([], [directory]) and (above := _above(directory, patterns, tree)):
         return DumpTree(above, LAYOUTS, below=str(directory.relative_to(above)), rank_map=rank_map)
     if not found:
         raise UsageError(
@@ -76,44 +77,46 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
     return DumpTree(found[0], LAYOUTS, rank_map=rank_map)
 
 
-def _find(directory: Path, patterns: Sequence[Pattern], depth: int, denied: list[AccessDenied]) -> list[Path]:
+def _find(
+    directory: Path, patterns: Sequence[Pattern], depth: int, tree: _Names, denied: list[AccessDenied]
+) -> list[Path]:
     """Return the dumps at or below a directory; what may not be read is passed over and noted in `denied`."""
     try:
-        below = _subdirectories(directory)
+        below = tree.below(directory)
     except PermissionError as exc:
         denied.append(AccessDenied(f"{directory}: permission denied"))
         denied[-1].__cause__ = exc
         return []
     except OSError as exc:
         raise DumpError(f"{directory} cannot be listed: {exc.strerror}") from exc
-    if any(_proves(pattern, 0, directory, below) for pattern in patterns):
+    if any(_proves(pattern, 0, directory, tree) for pattern in patterns):
         return [directory]
     if depth == 0:
         return []
-    return [path for name in below for path in _find(directory / name, patterns, depth - 1, denied)]
+    return [path for name in below for path in _find(directory / name, patterns, depth - 1, tree, denied)]
 
 
-def _proves(pattern: Pattern, level: int, directory: Path, names: Sequence[str] | None = None) -> bool:
+def _proves(pattern: Pattern, level: int, directory: Path, tree: _Names) -> bool:
     """Whether below a directory there is what shows that it is a dump by this pattern."""
     if level == pattern.proof:
         return True
     try:
-        names = _subdirectories(directory) if names is None else names
+        names = tree.below(directory)
     except OSError:
         return False
     return any(
-        pattern.match(level, name) is not None and _proves(pattern, level + 1, directory / name)
+        pattern.match(level, name) is not None and _proves(pattern, level + 1, directory / name, tree)
         for name in names
     )
 
 
-def _above(directory: Path, patterns: Sequence[Pattern]) -> Path | None:
+def _above(directory: Path, patterns: Sequence[Pattern], tree: _Names) -> Path | None:
     """Return the directory above, of which this one is a part; the highest one.
 
     If it is a dump by itself, too, the one above must tell more of the same tree: the rank of a process, say,
     of which the graph engine knows only the device.
     """
-    proven = [pattern.text for pattern in patterns if _proves(pattern, 0, directory)]
+    proven = [pattern.text for pattern in patterns if _proves(pattern, 0, directory, tree)]
     found: Path | None = None
     for height, above in enumerate(directory.parents[:_MAX_ABOVE], 1):
         names = directory.relative_to(above).parts
@@ -124,7 +127,7 @@ def _above(directory: Path, patterns: Sequence[Pattern]) -> Path | None:
             fits = len(pattern.levels) >= height and all(
                 pattern.match(level, name) is not None for level, name in enumerate(names)
             )
-            is_dump = fits and (height >= pattern.proof or _proves(pattern, height, directory))
+            is_dump = fits and (height >= pattern.proof or _proves(pattern, height, directory, tree))
             if is_dump and (not proven or _rest(pattern, height) in proven):
                 found = above
     return found
@@ -135,6 +138,21 @@ def _rest(pattern: Pattern, height: int) -> str:
     return "/".join(pattern.text.split("/")[height:])
 
 
-def _subdirectories(directory: Path) -> list[str]:
-    with os.scandir(directory) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+class _Names:
+    """The names of the directories below a directory, each listed once for all patterns."""
+
+    def __init__(self) -> None:
+        self._below: dict[Path, list[str]] = {}
+
+    def below(self, directory: Path) -> list[str]:
+        """Return the names, sorted.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        if directory not in self._below:
+            with os.scandir(directory) as entries:
+                self._below[directory] = sorted(
+                    entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+                )
+        return self._below[directory]

@@ -73,6 +73,7 @@ class MindSpore:
             "as MindSpore, which writes it",
         ),
     )
+    evidence = None
     # Where 1.3 and 1.4 write before they move.
     transient: Sequence[Pattern] = (parse("rank_{rank}/_/{graph}/{step}"),)
 

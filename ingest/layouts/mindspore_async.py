@@ -27,6 +27,7 @@ class MindSporeAsync:
         System("MindSpore 1.1 and 1.2, asynchronous, as documented", "3/Net_graph_1/1/8", "DumpData"),
         System("MindSpore 1.1 and 1.2, asynchronous", "device_3/Net_graph_1/1/8", "DumpData"),
     )
+    evidence = None
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:

@@ -50,6 +50,7 @@ class MindSporeRaw:
         System("MindSpore 1.1 and 1.2, synchronous", "Net/device_3/iteration_8", "raw elements"),
         System("MindSpore 1.1 and 1.2, synchronous, CPU", "Net/iteration_8", "raw elements"),
     )
+    evidence = re.compile(r".+_shape_.*\.bin", re.DOTALL)
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002

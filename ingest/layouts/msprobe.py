@@ -15,6 +15,7 @@ tensors. Tensors in the NZ format, and those with too long a path, have an entry
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -54,6 +55,11 @@ class MsProbe:
         ),
         System("msProbe, MindSpore with `jit`", "graph/step8/rank1", "the same"),
         System("msProbe, AclGraphDumper", "step8/pid4711", "pt, `dump.json`"),
+    )
+    # Checkpoints are kept in directories of the same names.
+    evidence = re.compile(
+        r"(?:dump|debug|stack|construct)\.json|dump_tensor_data|dump_error_info\.log|.+\.(?:pt|npy)",
+        re.DOTALL,
     )
     transient: Sequence[Pattern] = ()
 

@@ -62,6 +62,7 @@ class MsProbeNative:
             "npy, raw elements, `statistic.csv`, `mapping.csv`, overflow records (JSON)",
         ),
     )
+    evidence = None
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002

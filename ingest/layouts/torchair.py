@@ -64,6 +64,7 @@ class TorchAir:
         System("msProbe around TorchAir, eager", "msprobe_fx_dump/worldsize4_global_rank1/graph_1/8", "npy"),
         System("TorchAir, aclgraph and npugraph_ex", "worldsize4_global_rank1", "pt, of no step"),
     )
+    evidence = None
     transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
@@ -73,7 +74,8 @@ class TorchAir:
         for file in files:
             directory, _, file_name = file.path.rpartition("/")
             if graph and file_name.endswith(".npy"):
-                named[file.path] = Named(parse_call_name(file_name, graph=graph), Container.NPY)
+                name = parse_call_name(file_name, graph=graph)
+                named[file.path] = Named(name, Container.NPY, any_argument=True)
             elif not graph and directory == place.path and file_name.endswith(".pt"):
                 named[file.path] = Named(parse_node_name(file_name), Container.PT)
         return Description(named)

@@ -52,16 +52,25 @@ class _Partial:
         return self.level == len(self.pattern.levels)
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """To whom files beside the places belong."""
+
+    rank: RankOf | None
+    unproven: str = ""
+    """A directory that is a dump's only if there is a place below it; "" for one that surely is."""
+
+
 @dataclass(slots=True)
 class _Found:
     """What one walk finds: names of directories first, their files only later."""
 
     walk: Walk
     places: list[Located] = field(default_factory=list)
-    beside: dict[RankOf | None, Walk] = field(default_factory=dict)
-    """Files beside the places, by what their directories say about the rank."""
+    beside: dict[_Owner, Walk] = field(default_factory=dict)
+    """Files beside the places, by owner."""
 
-    def of(self, owner: RankOf | None) -> Walk:
+    def of(self, owner: _Owner) -> Walk:
         """Return the walk that takes what belongs to an owner."""
         return self.beside.setdefault(owner, Walk(self.walk.root))
 
@@ -171,9 +180,9 @@ class DumpTree:
         while ahead:
             directory, live, inside_place = ahead.pop()
             depth = directory.count("/") + 1 if directory else 0
-            owner = next((rank for one in live if (rank := RankOf.of(one.fields)) is not None), None)
+            owner = _owner(directory, live)
             inside_place = inside_place or any(one.whole for one in live)
-            walk = found.walk if owner is None else found.of(owner)
+            walk = found.walk if owner.rank is None else found.of(owner)
             for entry in walk.entries(directory):
                 path = f"{directory}/{entry.name}" if directory else entry.name
                 if depth < len(self._below) and entry.name != self._below[depth]:
@@ -183,6 +192,7 @@ class DumpTree:
                         found.of(owner).take(entry, path)
                     continue
                 entered = [one for partial in live if (one := partial.enter(entry.name)) is not None]
+                entered = [one for one in entered if not one.whole or self._has_evidence(one.layout, path)]
                 if any(one.whole and one.pattern in one.layout.transient for one in entered):
                     continue
                 if place := next((one for one in entered if one.whole), None):
@@ -192,9 +202,20 @@ class DumpTree:
                 elif not entered and not inside_place:
                     self._pass_by(path, owner, found)
 
-    def _pass_by(self, path: str, owner: RankOf | None, found: _Found) -> None:
+    def _has_evidence(self, layout: Layout, directory: str) -> bool:
+        if layout.evidence is None:
+            return True
+        try:
+            with os.scandir(f"{self.root}/{directory}") as entries:
+                return any(layout.evidence.fullmatch(entry.name) for entry in entries)
+        except PermissionError:
+            return True  # to be said when it is listed
+        except OSError:
+            return False
+
+    def _pass_by(self, path: str, owner: _Owner, found: _Found) -> None:
         """Take what stands in a rank but in no place; what belongs to no rank is not ours."""
-        if owner is not None:
+        if owner.rank is not None:
             found.of(owner).take_tree(path)
         elif path.startswith("rank_"):
             found.walk.problems.append(Problem(path, "is not how a dump names the directory of a rank"))
@@ -208,13 +229,13 @@ class DumpTree:
             layouts.setdefault(numbered, set()).add(located.layout.name)
         ours = {"", *_all_above(found.places)}
         for owner, walk in found.beside.items():
-            rank = ranks.lowest if owner is None else ranks.resolve(owner)[0]
-            if rank is None:
+            rank = ranks.lowest if owner.rank is None else ranks.resolve(owner.rank)[0]
+            if rank is None or owner.unproven not in ours:
                 continue
             key = StepKey(rank, None)
             # There may be other directories in the root, which are not ours.
-            files = [file for file in walk.files if owner is not None or next(_above(file.path)) in ours]
-            problems = [p for p in walk.problems if owner is not None or next(_above(p.path)) in ours]
+            files = [file for file in walk.files if owner.rank is not None or next(_above(file.path)) in ours]
+            problems = [p for p in walk.problems if owner.rank is not None or next(_above(p.path)) in ours]
             if not files and not problems:
                 continue
             one = Listing(
@@ -317,6 +338,17 @@ class DumpTree:
             return mindspore.parse_iterations(settings["iteration"]) or frozenset()
         except (ValueError, KeyError, TypeError, RecursionError):
             return frozenset()  # optional, and no version promises it
+
+
+def _owner(directory: str, live: Sequence[_Partial]) -> _Owner:
+    owner = _Owner(None)
+    for one in live:
+        rank = RankOf.of(one.fields)
+        if rank is not None and one.level >= one.pattern.proof:
+            return _Owner(rank)
+        if rank is not None and owner.rank is None:
+            owner = _Owner(rank, directory)
+    return owner
 
 
 def step_of(fields: Mapping[str, str]) -> int | None:

@@ -101,6 +101,7 @@ def test_same_listing_gives_the_same_plan(made: MadeDump, store: Path) -> None:
         b"",
         b"\x93NUMPY",
         b"no npy file at all",
+        npy_header("|O", (1,)) + bytes(8),
         npy_header("<f4", (5,)) + bytes(19),
         npy_header("<f4", (5,)) + bytes(21),
         npy_header("<f4", (-5,)),
@@ -118,15 +119,6 @@ def test_what_claims_to_be_a_tensor_and_is_not_is_quarantined(
     assert (entry.kind, entry.header, entry.array) == (Kind.QUARANTINED, None, "files")
     assert entry.problem
     assert entry.nbytes == path.stat().st_size
-
-
-def test_pickled_object_is_kept_as_a_file(made: MadeDump, store: Path) -> None:
-    """TorchAir saves arguments that are no tensors: nothing is wrong with them."""
-    made.add(npy_header("|O", (1,)) + bytes(8))
-    (plan,) = plan_all(made.root, store)
-    (entry,) = plan.entries
-    assert (entry.kind, entry.header) == (Kind.FILE, None)
-    assert "holds no tensor" in entry.problem
 
 
 @pytest.mark.parametrize("name", ["weights.npy", "Conv2D.op.npy", "\udcff.npy"])

@@ -200,6 +200,30 @@ def test_files_that_are_deleted_are_still_in_the_store(filled: MadeDump, store: 
     assert len(open_store(str(store)).tensors(rank=0, step=1)) == 2
 
 
+def test_a_late_file_beside_deleted_ones_does_not_replace_them(filled: MadeDump, store: Path) -> None:
+    """Asynchronous writers are late, and people make room: what is left is less than what was committed."""
+    files = [filled.add(np.full(10, float(slot)), tensor_name(slot=slot), step=1) for slot in range(1, 5)]
+    ingest(filled, store)
+    for path in files:
+        path.unlink()
+    filled.add(np.zeros(3), tensor_name(slot=9), step=1)
+    report = ingest(filled, store)
+    assert report.commits == []
+    assert [(kept.key, kept.gone) for kept in report.kept] == [(StepKey(0, 1), 4)]
+    assert len(open_store(str(store)).tensors(rank=0, step=1)) == 5
+
+
+def test_a_step_that_is_dumped_again_replaces_the_one_before(filled: MadeDump, store: Path) -> None:
+    """A job that restarts from a checkpoint writes as many files, with other times in their names."""
+    gone = [filled.add(np.full(10, 7.0), tensor_name(slot=slot, time=5), step=1) for slot in (1, 2)]
+    ingest(filled, store)
+    for slot, path in enumerate(gone, 1):
+        path.unlink()
+        filled.add(np.full(10, 8.0), tensor_name(slot=slot, time=9), step=1)
+    (summary,) = ingest(filled, store).commits
+    assert (summary.key, summary.tensors) == (StepKey(0, 1), 3)
+
+
 def test_another_dump_replaces_nothing(filled: MadeDump, store: Path, tmp_path: Path) -> None:
     """On one machine every job is rank 0: two dumps into one store are easily confused."""
     ingest(filled, store)
