@@ -210,7 +210,9 @@ def write_operator(place: Path, name: str, data: bytes) -> None:
 def test_overflow_record_names_the_operator_that_failed(tmp_path: Path) -> None:
     """By stream and task inside the record, which are not those in its name."""
     place = tmp_path / "dump" / "20260101000000" / "0" / "Net" / "1" / "7"
-    tensor = dump_data_writer.Tensor(np.float32([1, np.inf]).tobytes(), shape=[2], original_shape=[2])
+    tensor = dump_data_writer.Tensor(
+        np.array([1, np.inf], np.float32).tobytes(), shape=[2], original_shape=[2]
+    )
     write_operator(
         place, "Mul.Default_Mul-op3.34.9.1700000000000001", dump_data_writer.dump_data([], [tensor])
     )
@@ -247,7 +249,7 @@ def test_arguments_that_are_no_tensors_are_kept_as_files(tmp_path: Path) -> None
     place = tmp_path / "dump" / "worldsize1_global_rank0" / "graph_1" / "0"
     place.mkdir(parents=True)
     np.save(place / "add-aten.add.Tensor.INPUT.0.20240801120000123456.npy", np.ones(3, np.float32))
-    np.save(place / "add-aten.add.Tensor.INPUT.1.20240801120000123457.npy", None, allow_pickle=True)
+    np.save(place / "add-aten.add.Tensor.INPUT.1.20240801120000123457.npy", np.array(None), allow_pickle=True)
     (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
     assert (summary.status, summary.tensors, summary.files) == ("complete", 1, 1)
     (row,) = run("ls", tmp_path / "run.zarr", "--problems", "--json").json
