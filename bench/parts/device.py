@@ -1,4 +1,8 @@
-"""Tensors in the layouts of accelerators: DumpData to host order, against npy of the same bytes."""
+"""Tensors in the layouts of accelerators: DumpData to host order, against npy of the same bytes.
+
+Twice: reading one tensor, against `np.load`; and converting files for a store, digest, statistics and
+encoding included, against converting npy files.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,16 @@ import numpy.typing as npt
 
 from bench.measure import Measure, in_turns, seconds_each
 from bench.setting import Setting
+from bench.stages import Stages, plans
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
+from workers.convert import convert
 from workers.formats import device_format
 from workers.formats.device_format import to_device
 from workers.formats.dump_data import read_headers
 from workers.formats.header import DeviceLayout
 
+#: Files that are converted for a store.
+_FILES = 4
 #: Format, host shape, device shape: activations, weights of a convolution, a matrix; about 16 MiB each.
 _CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("NC1HWC0", (32, 64, 64, 64), (32, 4, 64, 64, 16)),
@@ -52,6 +60,44 @@ def measure(setting: Setting) -> Iterator[Measure]:
             times["ours"],
             times["other"],
         )
+        yield _converted(setting, name, layout, shape)
+
+
+def _converted(setting: Setting, name: str, layout: DeviceLayout, shape: tuple[int, ...]) -> Measure:
+    """Compare what a worker does with DumpData files and with npy files of the same bytes."""
+    code = FORMAT_CODES[name]
+    with setting.target() as directory:
+        dumps = {"ours": directory / "bin", "other": directory / "npy"}
+        places = {
+            "ours": dumps["ours"] / "20260101000000" / "0" / "Net" / "0" / "0",
+            "other": dumps["other"] / "rank_0" / "Net" / "0" / "0",
+        }
+        for place in places.values():
+            place.mkdir(parents=True)
+        for number in range(_FILES):
+            values = np.random.default_rng(number).standard_normal(shape, np.float32).astype(np.float16)
+            device = to_device(values, layout)
+            tensor = Tensor(device.tobytes(), DATA_TYPES["float16"], layout.shape, shape, code)
+            (places["ours"] / f"Op.Op-op{number}.0.0.{number}").write_bytes(dump_data(outputs=[tensor]))
+            np.save(places["other"] / f"Op.Op-op{number}.0.0.{number}.output.0.ND.npy", device)
+        jobs = {
+            who: [job for plan in plans(dump, directory / f"{who}.zarr", Stages()) for job in plan.jobs]
+            for who, dump in dumps.items()
+        }
+
+        def run(who: str) -> Callable[[], float]:
+            return lambda: seconds_each(lambda: [convert(job) for job in jobs[who]])
+
+        times = in_turns(setting.rounds, {who: run(who) for who in jobs})
+    shown = "x".join(map(str, shape))
+    return Measure(
+        f"DumpData into a store, {name}, {_FILES} of float16 {shown}",
+        "npy into a store, same bytes",
+        "s",
+        times["ours"],
+        times["other"],
+        floor=0.5,
+    )
 
 
 def decode(path: Path) -> npt.NDArray[Any]:
