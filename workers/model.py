@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from workers.formats.header import TensorHeader
+from workers.positional import Positional
 from workers.statistics import UNKNOWN, Statistics
 
 #: Raised whenever the same source would be stored differently; part of every fingerprint.
@@ -42,21 +42,8 @@ class StepKey:
         return f"rank {self.rank} " + ("run files" if self.step is None else f"step {self.step}")
 
 
-class _Positional:
-    """Pickles its fields by position: by name, as slotted dataclasses do it, takes twice as long.
-
-    For the values of which a step has thousands.
-    """
-
-    __slots__ = ()
-    __match_args__: tuple[str, ...]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
-
-
 @dataclass(frozen=True, slots=True)
-class SourceFile(_Positional):
+class SourceFile(Positional):
     """One file of a dump as a listing shows it; `path` is relative to the dump, with `/`."""
 
     path: str
@@ -81,7 +68,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorName(_Positional):
+class TensorName(Positional):
     """What the name and the place of a dump file tell about its tensor. -1 and "" where they do not."""
 
     net: str = ""
@@ -106,7 +93,7 @@ class TensorName(_Positional):
 
 
 @dataclass(frozen=True, slots=True)
-class Reported(_Positional):
+class Reported(Positional):
     """Statistics of one tensor as the dump system wrote them down."""
 
     source: str
@@ -126,7 +113,7 @@ class Reported(_Positional):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(_Positional):
+class Entry(Positional):
     """One row of the index of a step: a tensor, or a file that holds none."""
 
     source: SourceFile

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from ingest.layouts.msprobe_names import tensor_name
+from workers.formats.header import MAX_NDIM
 from workers.model import TensorName
 from workers.statistics import Statistics
 
 #: Sections of a call, and the role of the tensors in them.
 _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}
-_MAX_NDIM = 64
 #: How deep the elements of a call may be nested; msProbe's own limit is 400.
 _MAX_DEPTH = 400
 #: Significant decimal digits of sums in the types that have few. Numbers are printed in full, so of all
@@ -144,7 +144,7 @@ def _is_tensor(element: object) -> TypeGuard[Mapping[str, Any]]:
     return (
         isinstance(element.get("dtype"), str)
         and isinstance(shape, list)
-        and len(shape) <= _MAX_NDIM
+        and len(shape) <= MAX_NDIM
         and all(type(n) is int and 0 <= n < 2**62 for n in shape)
     )
 

@@ -33,7 +33,7 @@ from workers.formats.dump_data_pb2 import (
     OpOutput,
     Workspace,
 )
-from workers.formats.header import DeviceLayout, ReadAt, TensorHeader, Truncated
+from workers.formats.header import MAX_NDIM, DeviceLayout, ReadAt, TensorHeader, Truncated
 from workers.formats.wire import LENGTH_DELIMITED, Field, FieldWalk, varint
 
 #: Longest header accepted, in bytes. Of a file of version 1, all of it but its payloads.
@@ -43,7 +43,6 @@ MAX_FIELDS = 2**16
 #: Bytes behind the elements of a tensor up to which they are taken for padding.
 MAX_PADDING_BYTES = 64 * 2**10
 _MAX_NAME_BYTES = 64 * 2**10
-_MAX_NDIM = 64
 _LENGTH_BYTES = 8
 _FIRST_READ = 4096
 #: Stands behind the length in the files of Nano devices, which hold no protobuf.
@@ -444,7 +443,7 @@ def _absent(item: _Described, element: ElementType, declared: str) -> _Meaning:
 
 def _lengths(dims: Sequence[int]) -> tuple[int, ...] | None:
     """Return the lengths of axes; None where one is not known, or there are too many to be true."""
-    if len(dims) > _MAX_NDIM:
+    if len(dims) > MAX_NDIM:
         return None
     lengths = tuple(dims)
     return None if lengths and max(lengths) >= 2**62 else lengths

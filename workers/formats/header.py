@@ -14,13 +14,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from workers.errors import UnreadableTensor
 from workers.formats.dtypes import ElementType
+from workers.positional import Positional
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """`read(offset, nbytes)` returns that many bytes of a file, fewer only at its end."""
+
+#: The most axes that are believed, in every format.
+MAX_NDIM = 64
 
 
 class Container(StrEnum):
@@ -56,7 +60,7 @@ class DeviceLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorHeader:
+class TensorHeader(Positional):
     """One tensor of a dump file: where its bytes are, what they mean, and what stands around them."""
 
     element: ElementType
@@ -84,10 +88,6 @@ class TensorHeader:
     """What the content calls the type, where `element` is another."""
     problem: str = ""
     """What is wrong with this tensor, though its bytes could be taken."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # By position: by name, as slotted dataclasses do it, takes twice as long.
-        return type(self), tuple(getattr(self, name) for name in self.__match_args__)
 
     @property
     def size(self) -> int:

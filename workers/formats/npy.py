@@ -13,13 +13,12 @@ from functools import lru_cache
 
 from workers.errors import UnreadableTensor
 from workers.formats.dtypes import ElementType, from_npy_descr
-from workers.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated
+from workers.formats.header import MAX_NDIM, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 
 MAGIC = b"\x93NUMPY"
 #: Longest header accepted, in bytes. MindSpore's has 128; numpy's own limit is 10,000.
 MAX_HEADER_BYTES = 64 * 1024
 _PREAMBLE_BYTES = 12
-_MAX_NDIM = 64
 
 
 def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
@@ -100,7 +99,7 @@ def _parse_header_text(header: bytes) -> TensorHeader:
     shape, fortran_order = fields["shape"], fields["fortran_order"]
     if (
         not isinstance(shape, tuple)
-        or len(shape) > _MAX_NDIM
+        or len(shape) > MAX_NDIM
         or not all(type(n) is int and 0 <= n < 2**62 for n in shape)
         or not isinstance(fortran_order, bool)
     ):

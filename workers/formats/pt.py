@@ -19,12 +19,11 @@ from dataclasses import dataclass
 
 from workers.errors import UnreadableTensor
 from workers.formats.dtypes import ElementType, from_name, from_npy_descr
-from workers.formats.header import ReadAt, TensorHeader, Truncated
+from workers.formats.header import MAX_NDIM, ReadAt, TensorHeader, Truncated
 from workers.formats.pt_pickle import Rebuilt, rebuilt_tensor
 
 #: The most that may stand before or after the payload, in bytes; the pickle and the directory are within.
 MAX_AROUND_NBYTES = 64 * 1024
-_MAX_NDIM = 64
 
 _LOCAL_MAGIC = b"PK\x03\x04"
 #: A pickle of protocol 2 that begins with torch's magic number: the format before torch 1.6.
@@ -294,7 +293,7 @@ def _element(tensor: Rebuilt, *, big_endian: bool) -> tuple[ElementType, str]:
 def _check_geometry(tensor: Rebuilt, itemsize: int, nbytes: int) -> bool:
     """Check that the tensor is its whole storage; return whether it is so in Fortran order only."""
     size, stride = tensor.size, tensor.stride
-    if len(size) != len(stride) or len(size) > _MAX_NDIM or not all(0 <= n < 2**62 for n in size):
+    if len(size) != len(stride) or len(size) > MAX_NDIM or not all(0 <= n < 2**62 for n in size):
         raise UnreadableTensor("its pickle has an impossible shape or strides")
     # Also where another axis is 0: numpy could not make an array of that shape.
     if math.prod(n for n in size if n) * itemsize >= 2**63:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 from workers.errors import UnreadableTensor
+from workers.formats.header import MAX_NDIM
 
 #: The largest number of bytes in an integer: sizes and strides have 8.
 _MAX_INT_NBYTES = 16
-_MAX_NDIM = 64
 #: The longest name of a module, a class or a function.
 _MAX_NAME = 200
 
@@ -372,7 +372,7 @@ def _npu_format(number: _Value) -> _Value:
 
 
 def _are_lengths(value: _Value) -> bool:
-    return isinstance(value, tuple) and len(value) <= _MAX_NDIM and all(type(n) is int for n in value)
+    return isinstance(value, tuple) and len(value) <= MAX_NDIM and all(type(n) is int for n in value)
 
 
 _FUNCTIONS: dict[str, Callable[..., _Value]] = {
