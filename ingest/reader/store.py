@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.spans import spans
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
 from workers.errors import DamagedStore, UsageError
@@ -34,6 +35,7 @@ from workers.store.tables import Tables
 
 if TYPE_CHECKING:
     from ingest.reader.export import Exported
+    from ingest.reader.snapshot import Snapshot
 
 Choice: TypeAlias = int | Iterable[int] | None
 
@@ -248,6 +250,18 @@ class DumpStore:
                 one.forget_tables()
         return found
 
+    def snapshot(
+        self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+    ) -> Snapshot:
+        """Note which of these steps are complete now; see `reader.snapshot.take_snapshot`."""
+        from ingest.reader.snapshot import take_snapshot
+
+        return take_snapshot(self, rank, step, include_partial=include_partial)
+
+    def reopened(self) -> DumpStore:
+        """Return the same store with nothing read of it yet, so that it shows what is committed now."""
+        return DumpStore(self.objects)
+
     def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage]:
         """Read these steps back, or all, and yield what is not as it was written; see `reader.verify`."""
         from ingest.reader.verify import verify
@@ -277,7 +291,7 @@ class DumpStore:
         keys = self._list(self._listed_ranks)
         ranks = sorted({key.rank for key in keys} - absent_ranks)
         steps = sorted({key.step for key in keys if key.step is not None} - absent_steps)
-        return f"It holds ranks {_spans(ranks)} and steps {_spans(steps)}."
+        return f"It holds ranks {spans(ranks)} and steps {spans(steps)}."
 
 
 @dataclass(eq=False)
@@ -507,14 +521,3 @@ def _set(choice: Choice) -> set[int] | None:
     if choice is None:
         return None
     return {int(n) for n in choice} if isinstance(choice, Iterable) else {int(choice)}
-
-
-def _spans(numbers: list[int]) -> str:
-    """Write sorted numbers shortly: `0-3, 7`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
