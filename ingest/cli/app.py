@@ -1,7 +1,7 @@
 """The `dump-ingest` command: its sub-commands, and how errors become messages and exit codes.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 4 partly done,
-130 interrupted.
+5 differences found, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 5 differences found, "
+    "130 interrupted.",
 )
 for module in (ingest, watch, ls, find, show, export, verify, doctor):
     app.command(module.NAME)(module.command)

@@ -19,7 +19,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from ingest.settings import Loaded
 
-EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
 
 err = Console(stderr=True, highlight=False)
 out = Console(highlight=False)
