@@ -130,6 +130,11 @@ class Block:
         cube: npt.NDArray[np.float64] = self.statistics[:, :, FIELDS.index(name)]
         return cube
 
+    def of_ranks(self, ranks: tuple[int, ...]) -> Block:
+        """Return what the block has of these ranks, all of which it has, in their order."""
+        places = [self.ranks.index(rank) for rank in ranks]
+        return Block(self.step, ranks, self.row[places], self.statistics[places], self.digest[places])
+
     def widened(self, width: int) -> Block:
         """Return the block with `width` tensors, those that it did not know absent."""
         more = width - self.row.shape[1]

@@ -55,6 +55,8 @@ class Where:
         """
         self._text = text
         self._columns = columns
+        self.names: set[str] = set()
+        """The columns that it names."""
         try:
             self._condition = self._compile(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
@@ -62,6 +64,10 @@ class Where:
 
     def mask(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
         """Return for each row whether the condition holds; NaN fulfils no comparison but `!=`."""
+        return np.broadcast_to(self.evaluate(columns), (rows,))
+
+    def evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+        """Return whether the condition holds, in the shape to which the columns broadcast."""
         with np.errstate(all="ignore"):
             try:
                 mask = np.asarray(self._condition(columns))
@@ -69,7 +75,7 @@ class Where:
                 raise self._error(f"cannot be evaluated ({exc})") from exc
         if mask.dtype != bool:
             raise self._error("is a value, not a condition")
-        return np.broadcast_to(mask, (rows,))
+        return mask
 
     def _compile(self, node: ast.AST) -> _Value:  # noqa: PLR0911  (one return for each kind of node)
         """Turn the nodes that a condition may hold into functions of the columns; refuse all others."""
@@ -99,6 +105,7 @@ class Where:
 
     def _compile_name(self, name: str) -> _Value:
         if name in self._columns:
+            self.names.add(name)
             return lambda columns: columns[name]
         if name.lower() in _NAMES:
             return lambda _: _NAMES[name.lower()]

@@ -22,6 +22,8 @@ from workers.store.objects import ObjectStore
 
 ROOT = "zarr.json"
 LEAF = "zarr.json"
+#: Below it: an object for each commit that took the place of another one, until the consolidated view has it.
+CHANGED = "consolidated/changed"
 _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
 
@@ -126,6 +128,9 @@ def write(
         "previous": [name for name in dict.fromkeys(history) if name != fingerprint],
         **facts,
     }
+    if key.step is not None and any(name != fingerprint for name in history):
+        # Before the commit: an announcement too many is harmless, one too few would leave the view as it was.
+        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
     below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
     objects.put(leaf, metadata.encode(metadata.leaf(record, below)))
 

@@ -1,0 +1,257 @@
+"""The consolidator: keeps the consolidated view up to date with the commits.
+
+The view holds nothing of its own, so it may be thrown away and made again at any time. A step is taken in by
+writing objects that nobody looks at yet, and then the metadata of the view, which says that they are there;
+killed at any moment, it goes on where its metadata says it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self, TypeAlias
+
+from ingest.lease import Lease
+from ingest.view_writer import ViewWriter
+from workers.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.commit import CHANGED, Commit
+from workers.store.cubes import GROUP
+from workers.store.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Runner: TypeAlias = Callable[[Sequence[ConsolidateJob]], Iterable[ConsolidateResult]]
+
+#: Commits that are read at once.
+_COMMITS_AT_ONCE = 256
+_THREADS = 2
+#: Tasks of a Dask cluster that are under way at once: each returns the counts of a step.
+_TASKS_AT_ONCE = 32
+_LEASE = f"{GROUP}/lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one round of the consolidator came to."""
+
+    appended: tuple[int, ...] = ()
+    """Steps that are new in the view."""
+    rewritten: tuple[int, ...] = ()
+    """Steps that were in it, and of which a rank came late, was dumped again, or is gone."""
+    waiting: tuple[int, ...] = ()
+    """Steps that not all ranks have committed yet."""
+    damaged: tuple[str, ...] = ()
+    """What could not be taken, and why."""
+
+    def __bool__(self) -> bool:
+        return bool(self.appended or self.rewritten)
+
+
+def in_threads(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+    """Run the tasks in this process."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-consolidate") as threads:
+        yield from threads.map(consolidate, jobs)
+
+
+def on_cluster(client: Client) -> Runner:
+    """Return what runs the tasks on a Dask cluster, a bounded number at once."""
+
+    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+        from distributed import as_completed
+
+        left = iter(jobs)
+        first = [job for _, job in zip(range(_TASKS_AT_ONCE), left, strict=False)]
+        running = as_completed(client.map(consolidate, first, pure=False, retries=2), with_results=True)
+        for _, result in running:
+            yield result
+            for job in left:
+                running.add(client.submit(consolidate, job, pure=False, retries=2))
+                break
+
+    return run
+
+
+@dataclass(slots=True, eq=False)
+class Consolidator:
+    """Takes commits into the consolidated view of one store. A context manager: it holds a lease.
+
+    Memory: that of `ViewWriter`, and what `run` returns.
+    """
+
+    objects: ObjectStore
+    run: Runner = in_threads
+    patience_s: float = 0.0
+    """How long a step waits for the ranks that have steps but not yet this one."""
+    clock: Callable[[], float] = time.monotonic
+    _lease: Lease | None = None
+    _writer: ViewWriter | None = None
+    _seen_at: dict[int, float] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self._lease = Lease(self.objects, _LEASE, f"the consolidated view of {self.objects.address.url}")
+        self._lease.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def once(self, *, check: bool = False, rebuild: bool = False) -> Taken:
+        """Bring the view up to date with what is committed now.
+
+        Args:
+            check: read every commit, not only those that the view does not have and those that were
+                announced as replaced.
+            rebuild: make the view anew.
+
+        Raises:
+            LeaseHeld: another process writes it.
+            UsageError: there is no store.
+            StoreError: the store refused.
+        """
+        if commit.read_root(self.objects) is None:
+            raise UsageError(f"{self.objects.address.url}: no dump-ingest store")
+        self._keep_lease()
+        self._writer = ViewWriter.load(self.objects, self._writer, rebuild=rebuild)
+        have = self._writer.have() if self._writer else {}
+        announced = _announced(self.objects)
+        listed = {key for key in commit.list_keys(self.objects) if key.step is not None}
+        asked = [key for key in listed if check or key not in have or key in announced]
+        commits, damaged = self._read_commits(sorted(asked, key=lambda key: key.order))
+        fresh = {key: one for key, one in commits.items() if have.get(key) != one.fingerprint}
+        gone = {
+            key
+            for key in have
+            if key not in listed or (key in asked and key not in commits and key not in damaged)
+        }
+        changed, new = self._sorted(fresh, gone, have)
+        ready = {step: ranks for step, ranks in new.items() if self._is_ready(step, ranks, listed)}
+        if changed or ready:
+            writer = self._writer = self._writer or ViewWriter.create(self.objects, fresh)
+            writer.add_ranks(sorted({key.rank for key in fresh}))
+            if changed:
+                writer.begin_rewriting(changed)
+                self._take(writer, {writer.place(step): (step, ranks) for step, ranks in changed.items()})
+                writer.publish([writer.place(step) for step in changed])
+            self._append(writer, ready)
+        self._forget(announced, commits)
+        return Taken(
+            tuple(ready),
+            tuple(changed),
+            tuple(step for step in new if step not in ready),
+            tuple(f"{key}: {reason}" for key, reason in damaged.items()),
+        )
+
+    def follow(self, stop: threading.Event, *, poll_s: float, observe: Callable[[Taken], None]) -> None:
+        """Go on until `stop` is set; tell `observe` of every round in which something was taken in.
+
+        Raises:
+            LeaseHeld: another process writes the view.
+        """
+        while not stop.is_set():
+            taken = self.once()
+            if taken:
+                observe(taken)
+            stop.wait(poll_s)
+
+    def _sorted(
+        self, fresh: Mapping[StepKey, Commit], gone: set[StepKey], have: Mapping[StepKey, str]
+    ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+        """Return the ranks of each step that is to be written again, and of each that is new."""
+        changed: dict[int, set[int]] = {}
+        new: dict[int, set[int]] = {}
+        for key in sorted({*fresh, *gone}, key=lambda key: key.order):
+            if key.step is not None:
+                known = self._writer is not None and self._writer.has(key.step)
+                ranks = (changed if known else new).setdefault(key.step, set())
+                if key not in gone:
+                    ranks.add(key.rank)
+        for key in have:
+            if key.step in changed and key not in gone:
+                changed[key.step].add(key.rank)
+        return changed, new
+
+    def _append(self, writer: ViewWriter, steps: Mapping[int, set[int]]) -> None:
+        """Put steps at the end of the view; each block of them is published when it is full."""
+        left = sorted(steps)
+        while left:
+            # Where no tensor is known yet, one step alone: then the others need not come back to say them.
+            count = writer.room if len(writer.axis) else 1
+            batch, left = left[:count], left[count:]
+            places = writer.add_steps(batch)
+            self._take(
+                writer, {place: (step, steps[step]) for place, step in zip(places, batch, strict=True)}
+            )
+            writer.publish(places)
+
+    def _take(self, writer: ViewWriter, steps: Mapping[int, tuple[int, set[int]]]) -> None:
+        """Write the objects of these steps, by place; what they share with others stays with the writer."""
+        jobs: list[ConsolidateJob] = []
+        for place, (step, ranks) in steps.items():
+            writer.clear(place)
+            jobs += writer.jobs(place, step, ranks)
+        while jobs:
+            self._keep_lease()
+            unknown: list[UnknownTensors] = []
+            for result in self.run(jobs):
+                if isinstance(result, UnknownTensors):
+                    unknown.append(result)
+                else:
+                    writer.note(result)
+            unknown.sort(key=lambda one: (one.job.place, one.job.rank_chunk))
+            writer.add_tensors(key for one in unknown for key in one.keys)
+            jobs = [replace(one.job, width=len(writer.axis)) for one in unknown]
+        self._keep_lease()
+
+    def _is_ready(self, step: int, ranks: set[int], listed: set[StepKey]) -> bool:
+        """Whether all ranks have committed a step, or it has waited long enough for the others."""
+        since = self._seen_at.setdefault(step, self.clock())
+        if ranks == {key.rank for key in listed} or self.clock() - since >= self.patience_s:
+            del self._seen_at[step]
+            return True
+        return False
+
+    def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+        commits: dict[StepKey, Commit] = {}
+        damaged: dict[StepKey, str] = {}
+        for start in range(0, len(keys), _COMMITS_AT_ONCE):
+            names = {f"{key.path}/{commit.LEAF}": key for key in keys[start : start + _COMMITS_AT_ONCE]}
+            for name, data in self.objects.get_many(list(names)).items():
+                try:
+                    one = commit.parse(data, names[name])
+                except DamagedStore as exc:
+                    damaged[names[name]] = exc.message
+                else:
+                    # Its metadata is large, and nothing of it is needed here.
+                    commits[names[name]] = replace(one, nodes={})
+        return commits, damaged
+
+    def _keep_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.keep()
+
+    def _forget(self, announced: Mapping[StepKey, Sequence[str]], commits: Mapping[StepKey, Commit]) -> None:
+        """Remove the announcements of commits that were read, or that others have replaced."""
+        for key, fingerprints in announced.items():
+            found = commits.get(key)
+            for fingerprint in fingerprints:
+                if found and fingerprint in (found.fingerprint, *found.record["previous"]):
+                    self.objects.delete(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}")
+
+
+def _announced(objects: ObjectStore) -> dict[StepKey, list[str]]:
+    """Return the steps of which a commit was replaced, each with the new generations."""
+    found: dict[StepKey, list[str]] = {}
+    for name in objects.children(CHANGED):
+        parts = name.split(".")
+        if len(parts) == 3 and parts[0].isdecimal() and parts[1].isdecimal():
+            found.setdefault(StepKey(int(parts[0]), int(parts[1])), []).append(parts[2])
+    return found

@@ -1,0 +1,293 @@
+"""Writes what the steps of the consolidated view share: axes, tables, counts by blocks, and its metadata."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.consolidated import ConsolidatedView
+from workers.blocks import TensorAxis, TensorKey
+from workers.consolidate import Consolidated, ConsolidateJob
+from workers.model import StepKey
+from workers.store import metadata
+from workers.store.commit import CHANGED, Commit
+from workers.store.cubes import (
+    ANOMALY_FIELDS,
+    GROUP,
+    KEY_FIELDS,
+    TOTALS,
+    CubeGrid,
+    Cubes,
+    ViewState,
+    parse_state,
+    unique_names,
+)
+from workers.store.nd_arrays import ArrayLayout
+from workers.store.objects import ObjectStore
+
+_METADATA = f"{GROUP}/zarr.json"
+#: Objects that are removed at once when the view is made anew.
+_DELETIONS_AT_ONCE = 16
+
+
+@dataclass(slots=True, eq=False)
+class ViewWriter:
+    """The view as its only writer knows it.
+
+    Memory: about 200 bytes for each step and rank of the run, the names of all tensors, and one block of
+    steps of the counts of what is not finite (192 MiB at most for 256 ranks and 8192 tensors).
+    """
+
+    objects: ObjectStore
+    state: ViewState
+    steps: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    axis: TensorAxis = field(default_factory=TensorAxis)
+    names: list[str] = field(default_factory=list)
+    """A name for each tensor that occurs once."""
+    tables: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    """(step, rank)."""
+    _taken_names: set[str] = field(default_factory=set)
+    _blocks: dict[tuple[str, int], npt.NDArray[np.int64]] = field(default_factory=dict)
+    """By count and block: (step, rank, tensor)."""
+    _unwritten: set[str] = field(default_factory=set)
+    """Which of the axes of steps and ranks are longer than what is stored of them."""
+
+    @classmethod
+    def load(cls, objects: ObjectStore, known: ViewWriter | None, *, rebuild: bool) -> ViewWriter | None:
+        """Return where the view stands: `known`, if nobody else has written since; None for no view.
+
+        A view of another version, and with `rebuild` any, is removed: it holds nothing of its own.
+        """
+        data = objects.get(_METADATA)
+        found = None if rebuild else parse_state(data)
+        if found is None:
+            if data is not None:
+                _remove(objects)
+            return None
+        if known is not None and (found.epoch, found.revision) == (known.state.epoch, known.state.revision):
+            return known
+        view = ConsolidatedView(objects, found)
+        names = view.tensors
+        tables = {name: np.array(view.table(name)) for name in Cubes(found.grid).tables}
+        return cls(
+            objects,
+            found,
+            view.steps.tolist(),
+            view.ranks.tolist(),
+            view.axis,
+            names,
+            tables,
+            set(names),
+        )
+
+    @classmethod
+    def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit]) -> ViewWriter:
+        """Begin a view of a run of which these are the first commits."""
+        totals = [one.summary.tensors + one.summary.statistics_only for one in commits.values()]
+        grid = CubeGrid.for_size(len({key.rank for key in commits}), max(totals, default=0))
+        writer = cls(objects, ViewState(uuid.uuid4().hex, 0, 0, (), grid))
+        writer.tables = {name: layout.full()[:0, :0] for name, layout in writer.cubes.tables.items()}
+        return writer
+
+    @property
+    def cubes(self) -> Cubes:
+        """The layouts of its arrays."""
+        return Cubes(self.state.grid)
+
+    @property
+    def room(self) -> int:
+        """How many steps fit into the last block of the counts of what is not finite."""
+        return self.state.grid.steps - len(self.steps) % self.state.grid.steps
+
+    def has(self, step: int) -> bool:
+        """Whether a step is in the view."""
+        return step in self.steps
+
+    def place(self, step: int) -> int:
+        """Return where a step stands."""
+        return self.steps.index(step)
+
+    def have(self) -> dict[StepKey, str]:
+        """Return the generation of each step of each rank that is in the view; "" for one half written."""
+        table = self.tables["fingerprint"]
+        again = set(self.state.rewriting)
+        return {
+            StepKey(self.ranks[rank], self.steps[step]): "" if step in again else str(table[step, rank])
+            for step, rank in zip(*(places.tolist() for places in np.nonzero(table != "")), strict=True)
+        }
+
+    def add_ranks(self, ranks: Iterable[int]) -> None:
+        """Put those of the ranks that are new at the end of their axis."""
+        new = [rank for rank in ranks if rank not in self.ranks]
+        if new:
+            self.ranks += new
+            self._unwritten.add("rank")
+            self._grow_tables()
+
+    def add_steps(self, steps: Sequence[int]) -> list[int]:
+        """Put new steps at the end of their axis, and return their places."""
+        start = len(self.steps)
+        self.steps += steps
+        self._unwritten.add("step")
+        self._grow_tables()
+        return list(range(start, len(self.steps)))
+
+    def add_tensors(self, keys: Iterable[TensorKey]) -> None:
+        """Put those of the tensors that are new at the end of their axis, in the store too."""
+        before = len(self.axis)
+        self.axis.extend(keys)
+        if len(self.axis) == before:
+            return
+        new = self.axis.keys[before:]
+        self.names += unique_names(new, self._taken_names)
+        columns: dict[str, Sequence[Any]] = dict(
+            zip(KEY_FIELDS, zip(*self.axis.keys, strict=True), strict=True)
+        )
+        columns |= {"name": [key.name for key in self.axis.keys], "tensor": self.names}
+        written: dict[str, bytes] = {}
+        for name, layout in self.cubes.keys.items():
+            values = np.array(columns[name], layout.dtype)
+            written |= _chunks(layout, values, range(before, len(values)))
+        self.objects.put_many(written)
+
+    def jobs(self, place: int, step: int, ranks: set[int]) -> Iterator[ConsolidateJob]:
+        """Yield the tasks that write one step: one for each chunk of ranks.
+
+        Also where no rank is left of a chunk: what was there must not stay.
+        """
+        wide = self.state.grid.ranks
+        where = {rank: number for number, rank in enumerate(self.ranks)}
+        for chunk in range(-(-len(self.ranks) // wide)):
+            members = ((rank, where[rank]) for rank in sorted(ranks) if where[rank] // wide == chunk)
+            yield ConsolidateJob(
+                self.objects.address,
+                self.state.epoch,
+                self.state.grid,
+                len(self.axis),
+                step,
+                place,
+                chunk,
+                tuple((rank, number - chunk * wide) for rank, number in members),
+            )
+
+    def clear(self, place: int) -> None:
+        """Forget what the tables say of a step."""
+        for name, layout in self.cubes.tables.items():
+            self.tables[name][place] = layout.fill
+
+    def note(self, result: Consolidated) -> None:
+        """Enter what a task has found into what steps share."""
+        job = result.job
+        first = job.rank_chunk * job.grid.ranks
+        for rank, within in job.members:
+            if rank not in result.fingerprints:
+                continue
+            place = (job.place, first + within)
+            self.tables["fingerprint"][place] = result.fingerprints[rank]
+            self.tables["status"][place] = result.statuses[rank]
+            for name, value in zip(TOTALS, result.totals[rank], strict=True):
+                self.tables[name][place] = value
+        block, within = divmod(job.place, job.grid.steps)
+        ranks = slice(first, min(first + job.grid.ranks, len(self.ranks)))
+        for number, name in enumerate(ANOMALY_FIELDS):
+            counts = self._block(name, block)
+            counts[within, ranks] = -1
+            counts[within, ranks, : job.width] = result.anomalies[number, : ranks.stop - first]
+
+    def begin_rewriting(self, steps: Iterable[int]) -> None:
+        """Tell readers not to trust what the view holds of these steps, until they are published."""
+        places = {*self.state.rewriting, *(self.place(step) for step in steps)}
+        self.state = replace(self.state, rewrites=self.state.rewrites + 1, rewriting=tuple(sorted(places)))
+        self._write_metadata()
+
+    def publish(self, places: Sequence[int]) -> None:
+        """Write what these steps share with others, and then the metadata that makes them visible."""
+        grid = self.state.grid
+        written: dict[str, bytes] = {}
+        for block in sorted({place // grid.steps for place in places}):
+            for name, layout in self.cubes.anomalies.items():
+                counts = self._block(name, block)
+                for index in layout.keys((grid.steps, *counts.shape[1:])):
+                    part = counts[_part(index, layout.chunk)]
+                    written[f"{GROUP}/{layout.key((block, *index[1:]))}"] = layout.encode(part)
+        for name, layout in self.cubes.tables.items():
+            written |= _chunks(layout, self.tables[name], places)
+        if "step" in self._unwritten:
+            written |= _chunks(self.cubes.steps, np.array(self.steps, np.int64), places)
+        if "rank" in self._unwritten:
+            ranks = np.array(self.ranks, np.int64)
+            written |= _chunks(self.cubes.ranks, ranks, range(len(ranks)))
+        self.objects.put_many(written)
+        last = max((place // grid.steps for place in places), default=0)
+        for name, block in [key for key in self._blocks if key[1] != last]:
+            del self._blocks[name, block]
+        self._unwritten.clear()
+        left = tuple(place for place in self.state.rewriting if place not in places)
+        self.state = replace(
+            self.state,
+            rewriting=left,
+            steps=len(self.steps),
+            ranks=len(self.ranks),
+            tensors=len(self.axis),
+        )
+        self._write_metadata()
+
+    def _write_metadata(self) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.state = replace(self.state, revision=self.state.revision + 1, consolidated_at=now)
+        self.objects.put(_METADATA, metadata.encode(self.state.document()))
+
+    def _block(self, name: str, block: int) -> npt.NDArray[np.int64]:
+        """Return a block of a count, to be changed in place; it has room for all ranks and tensors."""
+        shape = (self.state.grid.steps, len(self.ranks), len(self.axis))
+        counts = self._blocks.get((name, block))
+        if counts is None and block * shape[0] < self.state.steps:
+            counts = ConsolidatedView(self.objects, self.state).anomaly_block(name, block)
+        if counts is None or counts.shape != shape or not counts.flags.writeable:
+            room = np.full(shape, -1, np.int64)
+            if counts is not None:
+                room[tuple(slice(length) for length in counts.shape)] = counts
+            counts = room
+        self._blocks[name, block] = counts
+        return counts
+
+    def _grow_tables(self) -> None:
+        shape = (len(self.steps), len(self.ranks))
+        for name, layout in self.cubes.tables.items():
+            grown = np.full(shape, layout.fill, layout.dtype)
+            before = self.tables[name]
+            grown[: before.shape[0], : before.shape[1]] = before
+            self.tables[name] = grown
+
+
+def _part(index: Sequence[int], chunk: Sequence[int]) -> tuple[slice, ...]:
+    """Return what a chunk covers, as slices of the array."""
+    return tuple(slice(number * n, (number + 1) * n) for number, n in zip(index, chunk, strict=True))
+
+
+def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]) -> dict[str, bytes]:
+    """Return those objects of an array that hold these places of its first axis."""
+    touched = {place // layout.chunk[0] for place in places}
+    return {
+        f"{GROUP}/{key}": layout.encode(values[_part(index, layout.chunk)])
+        for index, key in layout.keys(values.shape).items()
+        if index[0] in touched
+    }
+
+
+def _remove(objects: ObjectStore) -> None:
+    """Remove the view: its metadata first, so that nobody sees a part of it."""
+    objects.delete(_METADATA)
+    kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json")
+    names = [name for name in objects.sizes(GROUP) if not name.startswith(kept)]
+    with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as threads:
+        for _ in threads.map(lambda name: objects.delete(f"{GROUP}/{name}"), names):
+            pass

@@ -1,0 +1,190 @@
+"""Chunks of N-dimensional Zarr arrays, plain or sharded along one axis, encoded and decoded whole.
+
+Numbers are `bytes`, `blosc` (lz4, shuffle), `crc32c`; text is `vlen-utf8`, `zstd`, `crc32c`. A sharded array
+cuts each of its chunks into inner chunks along one axis (format: see `shards`), all of which are written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numcodecs import Blosc, VLenUTF8, Zstd, blosc
+
+from workers.errors import DamagedStore
+from workers.store.shards import crc32c, without_crc32c
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_ENTRY_NBYTES = 16
+_CRC_NBYTES = 4
+_ZSTD = Zstd(level=3)
+_VLEN = VLenUTF8()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """Everything about one array but its length: type, chunks, codecs, names of its axes."""
+
+    path: str
+    data_type: str
+    """As Zarr names it: `int64`, `float64`, `string`..."""
+    dimensions: tuple[str, ...]
+    chunk: tuple[int, ...]
+    """One object: the chunk of a plain array, the shard of a sharded one."""
+    fill: Any
+    """What stands where nothing was written, as numpy has it."""
+    inner: int = 0
+    """Length of an inner chunk along `inner_axis`; 0 where the array is not sharded."""
+    inner_axis: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements in memory."""
+        return np.dtype(object) if self.data_type == "string" else np.dtype(self.data_type)
+
+    def document(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Return its Zarr metadata."""
+        codecs = self._codecs()
+        if self.inner:
+            codecs = [
+                {
+                    "name": "sharding_indexed",
+                    "configuration": {
+                        "chunk_shape": list(self._inner_shape()),
+                        "codecs": codecs,
+                        "index_codecs": [
+                            {"name": "bytes", "configuration": {"endian": "little"}},
+                            {"name": "crc32c"},
+                        ],
+                        "index_location": "end",
+                    },
+                }
+            ]
+        fill: Any = self.fill
+        if isinstance(fill, float) and np.isnan(fill):
+            fill = "NaN"
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(shape),
+            "data_type": self.data_type,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunk)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": fill,
+            "codecs": codecs,
+            "dimension_names": list(self.dimensions),
+            "attributes": dict(self.attributes),
+            "storage_transformers": [],
+        }
+
+    def key(self, index: tuple[int, ...]) -> str:
+        """Return the key of one chunk, relative to the group."""
+        return f"{self.path}/c/" + "/".join(map(str, index))
+
+    def keys(self, shape: tuple[int, ...]) -> dict[tuple[int, ...], str]:
+        """Return the keys of all chunks of the array at this shape, by index."""
+        counts = [range(-(-length // chunk)) for length, chunk in zip(shape, self.chunk, strict=True)]
+        return {index: self.key(index) for index in product(*counts)}
+
+    def full(self) -> Array:
+        """Return one chunk in which nothing was written."""
+        return np.full(self.chunk, self.fill, self.dtype)
+
+    def encode(self, chunk: Array) -> bytes:
+        """Return one chunk as an object. What is missing at the ends of its axes is filled up."""
+        if chunk.shape != self.chunk:
+            whole = self.full()
+            whole[tuple(slice(length) for length in chunk.shape)] = chunk
+            chunk = whole
+        if not self.inner:
+            return self._encode_one(chunk)
+        parts = [self._encode_one(part) for part in self._parts(chunk)]
+        lengths = np.array([len(part) for part in parts], "<u8")
+        index = np.stack([np.cumsum(lengths) - lengths, lengths], axis=1).astype("<u8").tobytes()
+        return b"".join([*parts, index, crc32c(index)])
+
+    def decode(self, data: bytes | None, where: str) -> Array:
+        """Return the chunk that `encode` made an object of; None is a chunk in which nothing was written.
+
+        Raises:
+            DamagedStore: it is damaged; `where` names the object.
+        """
+        if data is None:
+            return self.full()
+        if not self.inner:
+            return self._decode_one(data, self.chunk, where)
+        count = self.chunk[self.inner_axis] // self.inner
+        nbytes = count * _ENTRY_NBYTES + _CRC_NBYTES
+        if len(data) < nbytes:
+            raise DamagedStore(f"{where}: {len(data)} bytes, too few for the index of a shard")
+        index = np.frombuffer(without_crc32c(data[-nbytes:], f"{where} index"), "<u8").reshape(-1, 2)
+        whole = np.empty(self.chunk, self.dtype)
+        for part, (offset, length) in zip(self._parts(whole), index.tolist(), strict=True):
+            if offset + length > len(data):
+                raise DamagedStore(f"{where}: an inner chunk is missing")
+            part[...] = self._decode_one(data[offset : offset + length], self._inner_shape(), where)
+        return whole
+
+    def _inner_shape(self) -> tuple[int, ...]:
+        return tuple(self.inner if axis == self.inner_axis else n for axis, n in enumerate(self.chunk))
+
+    def _parts(self, chunk: Array) -> list[Array]:
+        before = (slice(None),) * self.inner_axis
+        starts = range(0, self.chunk[self.inner_axis], self.inner)
+        return [chunk[(*before, slice(start, start + self.inner))] for start in starts]
+
+    def _codecs(self) -> list[dict[str, Any]]:
+        if self.data_type == "string":
+            zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
+            return [{"name": "vlen-utf8"}, zstd, {"name": "crc32c"}]
+        to_bytes: dict[str, Any] = {"name": "bytes"}
+        if self.dtype.itemsize > 1:
+            to_bytes["configuration"] = {"endian": "little"}
+        squeezed = {
+            "name": "blosc",
+            "configuration": {
+                "cname": "lz4",
+                "clevel": 5,
+                "shuffle": "shuffle",
+                "typesize": self.dtype.itemsize,
+                "blocksize": 0,
+            },
+        }
+        return [to_bytes, squeezed, {"name": "crc32c"}]
+
+    def _encode_one(self, chunk: Array) -> bytes:
+        if self.data_type == "string":
+            encoded = bytes(_ZSTD.encode(_VLEN.encode(np.ascontiguousarray(chunk, object).reshape(-1))))
+        else:
+            little = np.ascontiguousarray(chunk, self.dtype.newbyteorder("<"))
+            encoded = bytes(_blosc(self.dtype.itemsize).encode(little.reshape(-1).view(np.uint8)))
+        return encoded + crc32c(encoded)
+
+    def _decode_one(self, data: bytes, shape: tuple[int, ...], where: str) -> Array:
+        body = without_crc32c(data, where)
+        try:
+            if self.data_type == "string":
+                return np.asarray(_VLEN.decode(_ZSTD.decode(body)), object).reshape(shape)
+            # What it says of its own size is not to be believed before it is compared.
+            claimed = int.from_bytes(body[4:8], "little")  # c-blosc, README_HEADER.rst
+            if claimed != math.prod(shape) * self.dtype.itemsize:
+                raise DamagedStore(f"{where}: {claimed} bytes, which is not its size")
+            raw = _blosc(self.dtype.itemsize).decode(body)
+            return np.frombuffer(raw, self.dtype.newbyteorder("<")).reshape(shape)
+        except (ValueError, RuntimeError) as exc:
+            raise DamagedStore(f"{where}: cannot be decoded: {exc}") from exc
+
+
+@lru_cache(maxsize=8)
+def _blosc(itemsize: int) -> Blosc:
+    # One thread, so that the same values always give the same bytes.
+    blosc.use_threads = False
+    return Blosc("lz4", 5, Blosc.SHUFFLE, 0, typesize=itemsize)
