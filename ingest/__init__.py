@@ -12,10 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.context import Context, SourceLine, context_of
+    from ingest.reader.snapshot import Snapshot
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
-    from ingest.wiring import ingest_dump
+    from ingest.wiring import consolidate, ingest_dump
 
 try:
     __version__ = version("dump-ingest")
@@ -23,22 +25,27 @@ except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0"
 
 __all__ = [
+    "ConsolidatedView",
     "Context",
     "DumpStore",
+    "Snapshot",
     "SourceLine",
     "Step",
     "Tensor",
     "__version__",
+    "consolidate",
     "context_of",
     "ingest_dump",
     "open_store",
 ]
 
 _LAZY = {
+    "ConsolidatedView": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
     "SourceLine": "ingest.reader.context",
     "context_of": "ingest.reader.context",
     "DumpStore": "ingest.reader.store",
+    "Snapshot": "ingest.reader.snapshot",
     "Step": "ingest.reader.store",
     "Tensor": "ingest.reader.tensor",
     "ingest_dump": "ingest.wiring",

@@ -27,8 +27,6 @@ _READ_BACK_S = 1.0
 class LeaseHeld(StoreError):
     """Somebody else has the lease."""
 
-    reason = "other"
-
 
 @dataclass(slots=True)
 class Lease:

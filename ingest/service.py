@@ -83,6 +83,8 @@ class Report:
     """The ranks by what gave them: the path, the user, a rank table; or the id of the device or process."""
     stopped_by: StoreError | None = None
     """The store failed for good: no further step was tried."""
+    not_consolidated: StoreError | None = None
+    """Why the consolidated view was not brought up to date; the commits stand without it."""
 
     def take(self, outcome: Outcome) -> None:
         """Note what came of a step."""

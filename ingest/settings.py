@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     """Whether tensors stay in the layout of the accelerator. Part of every fingerprint."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
+    consolidate: bool = True
+    """Whether `ingest` with workers of its own brings the consolidated view up to date at its end."""
     inflight_size: ByteSize = Field(default=ByteSize(1024 * _MIB), gt=0)
     """Source bytes of all tasks under way."""
     chunk_size: ByteSize = Field(default=ByteSize(_MIB), ge=4096)

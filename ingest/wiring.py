@@ -10,16 +10,18 @@ from pathlib import Path
 from ingest.cluster import Cluster
 from ingest.committed import Committed
 from ingest.completeness import Policy
+from ingest.consolidator import Consolidator, Taken, in_threads, on_cluster
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
+from ingest.reader.store import no_store
 from ingest.service import Observer, Report, Service
 from ingest.settings import Settings, load
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
-from workers.errors import UsageError
+from workers.errors import StoreError, UsageError
 from workers.model import Grid, StoreAddress
 from workers.store import commit
-from workers.store.objects import open_objects, resolve
+from workers.store.objects import ObjectStore, open_objects, resolve
 
 
 def grid_of(settings: Settings) -> Grid:
@@ -111,6 +113,67 @@ def ingest_dump(
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
     found = find_dump(Path(dump), rank_map=chosen.rank_map)
+    stop = stop or threading.Event()
     with open_service(found, chosen.model_copy(update={"store": str(store)})) as service:
         service.observers += observers
-        return service.ingest(stop or threading.Event())
+        report = service.ingest(stop)
+        objects = service.committed.objects
+    # Where there is a scheduler, there are other hosts, and one consolidator for all of them.
+    if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
+        _consolidate_after(report, objects)
+    return report
+
+
+def _consolidate_after(report: Report, objects: ObjectStore) -> None:
+    """Bring the view up to date; what stands against it is noted, for the commits stand without it."""
+    try:
+        with Consolidator(objects) as consolidator:
+            consolidator.once()
+    except StoreError as exc:
+        report.not_consolidated = exc
+
+
+@contextmanager
+def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterator[Consolidator]:
+    """Hold the consolidated view of the store that the settings name, to write it.
+
+    Its tasks run in this process, unless the settings name a scheduler or a number of workers.
+
+    Raises:
+        UsageError: the store is no URL.
+        LeaseHeld: another process writes the view.
+        ClusterError: there are no workers.
+    """
+    objects = open_objects(resolve(settings.store or "", settings.store_options))
+    if commit.read_root(objects) is None:
+        raise no_store(objects.address.url)
+    with Cluster(settings) as cluster:
+        own = settings.scheduler is None and settings.workers is None
+        run = in_threads if own else on_cluster(cluster.connect())
+        with Consolidator(objects, run, patience_s) as consolidator:
+            yield consolidator
+
+
+def consolidate(
+    store: str | Path,
+    *,
+    check: bool = False,
+    rebuild: bool = False,
+    settings: Settings | None = None,
+) -> Taken:
+    """Bring the consolidated view of a store up to date, once; what `dump-ingest consolidate` does.
+
+    Args:
+        store: a directory or any fsspec URL.
+        check: read every commit again, not only new ones and those that were announced as replaced.
+        rebuild: make the view anew.
+        settings: everything else; tasks run in this process unless they name `scheduler` or `workers`.
+
+    Raises:
+        UsageError: there is no store.
+        LeaseHeld: another process writes the view.
+        StoreError: the store refused.
+    """
+    chosen = (settings or load().settings).model_copy(update={"store": str(store)})
+    with open_consolidator(chosen) as consolidator:
+        return consolidator.once(check=check, rebuild=rebuild)

@@ -22,6 +22,7 @@ from ingest.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.tensor import Tensor
 
 NAME = "find"
@@ -49,6 +50,13 @@ def command(
     io: Annotated[
         str | None, typer.Option(metavar="KIND", help="input, output, or what else the dump knows.")
     ] = None,
+    consolidated: Annotated[
+        bool,
+        typer.Option(
+            "--consolidated",
+            help="Ask the consolidated view: quick over many ranks and steps, as of when it was made.",
+        ),
+    ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Print no more than this many; 0: all.")] = 0,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -67,6 +75,14 @@ def command(
     except re.error as exc:
         raise UsageError(f"--regex {regex!r}: {exc}") from exc
     opened = the_store(store, config)
+    if consolidated:
+        if where is None or any(one is not None for one in (rank, name, regex, op_type, graph, io)):
+            raise UsageError(
+                "--consolidated takes --where and --step alone",
+                hint="Say it in the condition: --where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
+            )
+        _print_consolidated(opened.consolidated(), where, step, limit=limit, json=json)
+        return
     found = opened.tensors(rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where)
     shown = found[:limit] if limit else found
     print_tensors(shown, json=json)
@@ -75,6 +91,32 @@ def command(
             f"{len(found)} tensor{'s' * (len(found) != 1)}"
             + (f", the first {limit} shown" if len(shown) < len(found) else "")
         )
+
+
+def _print_consolidated(
+    view: ConsolidatedView, where: str, step: list[int] | None, *, limit: int, json: bool
+) -> None:
+    """Print what the view knows of the tensors that fulfil a condition."""
+    from workers.statistics import FIELDS
+
+    found = view.find(where, step=step)
+    shown = found.head(limit) if limit else found
+    if json:
+        print_json([{str(name): value for name, value in row.items()} for row in shown.to_dict("records")])
+    else:
+        statistics = [column for column in map(str, shown.columns) if column in FIELDS]
+        columns = ["rank", "step", "graph", "name", *statistics]
+        rows = [[_cell(row[column]) for column in columns] for row in shown.to_dict("records")]
+        print_table(columns, rows, right=statistics)
+        err.print(
+            f"{len(found)} tensor{'s' * (len(found) != 1)}"
+            + (f", the first {limit} shown" if len(shown) < len(found) else "")
+            + f"; as of {view.state.consolidated_at}"
+        )
+
+
+def _cell(value: float | str) -> str:
+    return number(value) if isinstance(value, float) else str(value)
 
 
 def print_tensors(tensors: list[Tensor], *, json: bool) -> None:

@@ -116,6 +116,12 @@ def command(
     else:
         _print_report(report, settings.store or "", seconds)
     _complain(report)
+    if report.not_consolidated:
+        say(
+            f"the consolidated view is not up to date: {report.not_consolidated.message} "
+            "(`dump-ingest consolidate` brings it up to date)",
+            before="[yellow]note:[/] ",
+        )
     if stop.is_set():
         err.print("Interrupted. What is committed stays; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +22,7 @@ from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 
 @dataclass(eq=False)
@@ -134,6 +136,15 @@ class ConsolidatedView:
         shape = (self.state.grid.steps, self.state.ranks, self.state.tensors)
         counts: npt.NDArray[np.int64] = self._read(self._cubes.anomalies[name], shape, first=block)
         return counts
+
+    def to_xarray(self) -> xr.Dataset:
+        """Return the view as it is now as a dataset of dask arrays, as `xarray.open_zarr` gives it."""
+        import xarray as xr
+
+        url = f"{self.objects.address.url}/{GROUP}"
+        options = json.loads(self.objects.address.options) if "://" in url else None
+        dataset: xr.Dataset = xr.open_zarr(url, storage_options=options)
+        return dataset
 
     def find(self, where: str, *, step: Sequence[int] | None = None) -> pd.DataFrame:
         """Return the tensors that fulfil a condition on their statistics or names, at any rank and step.

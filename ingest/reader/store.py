@@ -34,6 +34,7 @@ from workers.store.shards import ShardReader
 from workers.store.tables import Tables
 
 if TYPE_CHECKING:
+    from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.export import Exported
     from ingest.reader.snapshot import Snapshot
 
@@ -64,10 +65,13 @@ def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
     """
     objects = open_objects(resolve(url, storage_options))
     if commit.read_root(objects) is None:
-        raise UsageError(
-            f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` make one."
-        )
+        raise no_store(str(url))
     return DumpStore(objects)
+
+
+def no_store(url: str) -> UsageError:
+    """Return the answer to a URL where there is no store."""
+    return UsageError(f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` make one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,22 @@ class DumpStore:
         from ingest.reader.snapshot import take_snapshot
 
         return take_snapshot(self, rank, step, include_partial=include_partial)
+
+    def consolidated(self) -> ConsolidatedView:
+        """Return the consolidated view: statistics and digests of all tensors over steps and ranks.
+
+        Raises:
+            UsageError: there is none yet.
+            DamagedStore: it is damaged.
+        """
+        from ingest.reader.consolidated import open_view
+
+        view = open_view(self.objects)
+        if view is None:
+            raise UsageError(
+                f"{self.url}: no consolidated view", hint=f"Make it: dump-ingest consolidate {self.url}"
+            )
+        return view
 
     def reopened(self) -> DumpStore:
         """Return the same store with nothing read of it yet, so that it shows what is committed now."""

@@ -55,6 +55,8 @@ _ANOMALY_NBYTES = 64 * MIB
 _STEPS = 1024
 _STEPS_OF_TABLES = 128
 _KEYS = 16384
+#: No axis is longer: what the metadata says is not to be believed without a bound.
+_MAX_LENGTH = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,14 @@ def parse_state(data: bytes | None) -> ViewState | None:
         state = ViewState(grid=grid, **{**record, "rewriting": tuple(record["rewriting"])})
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise DamagedStore(f"{GROUP}/zarr.json: damaged ({exc!r})", hint=REBUILD_HINT) from exc
-    if min(grid.as_dict().values()) < 1 or grid.ranks * grid.tensors > _MAX_RANKS * _MAX_TENSORS:
-        raise DamagedStore(f"{GROUP}/zarr.json: an impossible grid", hint=REBUILD_HINT)
+    lengths = (*grid.as_dict().values(), state.steps + 1, state.ranks + 1, state.tensors + 1)
+    if (
+        min(lengths) < 1
+        or grid.ranks * grid.tensors * grid.steps > _MAX_RANKS * _MAX_TENSORS * _MAX_STEPS
+        or grid.tensors % grid.inner_tensors
+        or max(state.ranks, state.steps, state.tensors) > _MAX_LENGTH
+    ):
+        raise DamagedStore(f"{GROUP}/zarr.json: impossible lengths", hint=REBUILD_HINT)
     return state
 
 

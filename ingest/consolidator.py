@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 from ingest.lease import Lease
+from ingest.reader.store import no_store
 from ingest.view_writer import ViewWriter
 from workers.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import CHANGED, Commit
-from workers.store.cubes import GROUP
+from workers.store.cubes import GROUP, ViewState
 from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Consolidator:
             StoreError: the store refused.
         """
         if commit.read_root(self.objects) is None:
-            raise UsageError(f"{self.objects.address.url}: no dump-ingest store")
+            raise no_store(self.objects.address.url)
         self._keep_lease()
         self._writer = ViewWriter.load(self.objects, self._writer, rebuild=rebuild)
         have = self._writer.have() if self._writer else {}
@@ -149,6 +150,10 @@ class Consolidator:
             tuple(step for step in new if step not in ready),
             tuple(f"{key}: {reason}" for key, reason in damaged.items()),
         )
+
+    def view(self) -> ViewState | None:
+        """Return what the view has come to; None where there was nothing to take in yet."""
+        return None if self._writer is None else self._writer.state
 
     def follow(self, stop: threading.Event, *, poll_s: float, observe: Callable[[Taken], None]) -> None:
         """Go on until `stop` is set; tell `observe` of every round in which something was taken in.

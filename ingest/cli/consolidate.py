@@ -1,0 +1,94 @@
+"""`dump-ingest consolidate`: statistics and digests of all ranks and steps in one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ingest.cli.common import (
+    EXIT_DAMAGE,
+    ConfigOption,
+    JsonOption,
+    StoreArgument,
+    err,
+    load_settings,
+    print_json,
+    say,
+    stop_on_signals,
+)
+from ingest.cli.ingest import SchedulerOption, WorkersOption
+
+if TYPE_CHECKING:
+    from ingest.consolidator import Consolidator, Taken
+
+NAME = "consolidate"
+
+
+def command(
+    store: StoreArgument = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until told to stop.")] = False,
+    poll: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How often to look.")] = 5.0,
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="With --follow: how long a step waits for ranks that have not committed it.",
+        ),
+    ] = 60.0,
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every commit again, not only what is new or announced.")
+    ] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the view anew.")] = False,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring the consolidated view of a store up to date: one cube per statistic over step, rank and tensor.
+
+    `ingest` does it at its end; run it beside `watch`, one for all hosts. It holds nothing that is not in the
+    steps themselves, and may be stopped, killed, or begun anew at any time.
+
+    [bold]dump-ingest consolidate run.zarr[/]
+    [bold]dump-ingest consolidate s3://bucket/run.zarr --follow[/]
+    """
+    from ingest.wiring import open_consolidator
+
+    settings = load_settings(config, store=store, scheduler=scheduler, workers=workers).settings
+    stop = stop_on_signals()
+    with open_consolidator(settings, patience_s=patience if follow else 0.0) as consolidator:
+        taken = consolidator.once(check=check, rebuild=rebuild)
+        _say(taken, consolidator, json=json)
+        if follow:
+            consolidator.follow(stop, poll_s=poll, observe=lambda one: _say(one, consolidator, json=json))
+            return
+    if taken.damaged:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
+    view = consolidator.view()
+    if json:
+        row: dict[str, Any] = {
+            "appended": list(taken.appended),
+            "rewritten": list(taken.rewritten),
+            "waiting": list(taken.waiting),
+            "damaged": list(taken.damaged),
+        }
+        print_json(row | {name: getattr(view, name, 0) for name in ("steps", "ranks", "tensors")})
+    else:
+        from ingest.reader.spans import spans
+
+        parts = {
+            "steps taken in": taken.appended,
+            "written again": taken.rewritten,
+            "waiting for ranks": taken.waiting,
+        }
+        said = [f"{what}: {spans(steps)}" for what, steps in parts.items() if steps]
+        err.print("; ".join(said) or "nothing is new")
+        if view is not None:
+            err.print(f"the view has {view.steps} steps, {view.ranks} ranks, {view.tensors} tensors")
+    for reason in taken.damaged:
+        say(reason, before="[bold red]damaged:[/] ")
