@@ -24,6 +24,7 @@ PARTS = {
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
     "reading": "reading back",
+    "consolidating": "a question to all ranks and steps; what a further step costs",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",
     "small": "many small files, steps, ranks",

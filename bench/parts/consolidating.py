@@ -1,0 +1,177 @@
+"""The consolidated view: a question to all ranks and steps, and what a further step costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+
+from bench.measure import Measure, Ratio, Table, median, shown
+from bench.setting import WORKERS, Setting
+from bench.steps import commit_tables, make_tables
+from ingest.consolidator import Consolidator
+from ingest.reader.consolidated import ConsolidatedView, open_view
+from ingest.reader.store import open_store
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.objects import ObjectStore, open_objects, resolve
+
+#: Ranks, steps and tensors of the question; and of the run to which steps are appended.
+_ASKED = (64, 100, 5000)
+_GROWING = (8, 1000, 1000)
+_APPENDED = 8
+
+
+def measure(setting: Setting) -> Iterator[Measure | Table]:
+    """Yield the time and the requests of a question, and the time to append early and late."""
+    asked = (8, 20, 500) if setting.quick else _ASKED
+    growing = (2, 60, 200) if setting.quick else _GROWING
+    with setting.target() as store:
+        yield from _question(setting, store, *asked)
+    with setting.target() as store:
+        yield from _appending(store, *growing)
+
+
+def _question(
+    setting: Setting, store: Path, ranks: int, steps: int, tensors: int
+) -> Iterator[Measure | Table]:
+    names = [f"Default_net-Model_layer{i}-Block_MatMul-op{i}" for i in range(tensors)]
+    made = _timed(lambda: _commit(store, range(ranks), range(steps), names, steps // 2))
+    objects = open_objects(resolve(str(store)))
+    with Consolidator(objects) as consolidator:
+        took = _timed(consolidator.once)
+    expected = 2 * (steps - steps // 2) * ranks
+    ours, by_xarray = [], []
+    for _ in range(setting.rounds):
+        ours.append(_timed(lambda: _ask(store, expected)))
+        by_xarray.append(_timed(lambda: _ask_xarray(store, expected)))
+    by_tables = [_timed(lambda: _ask_tables(store, expected))] * setting.rounds
+    size = f"{ranks} ranks x {steps} steps x {tensors} tensors"
+    yield Measure(
+        f"all tensors with NaN at any rank and step, of {size}",
+        "the index of every step",
+        "s",
+        tuple(ours),
+        tuple(by_tables),
+    )
+    counting = _Counting(objects.address)
+    assert len(_view(counting).find("nan_count > 0")) == expected
+    yield Table(
+        f"Consolidated view of {size}",
+        ("what", "figure", "floor"),
+        (
+            ("all tensors with NaN, seconds", shown(median(ours)), "≤ 1"),
+            ("the same with xarray.open_zarr, seconds", shown(median(by_xarray)), ""),
+            ("requests of it", str(counting.requests), "≤ 50"),
+            ("consolidating all of it, seconds", shown(took), ""),
+            ("per step and rank, milliseconds", shown(took / ranks / steps * 1000), ""),
+            ("making the commits, seconds", shown(made), ""),
+        ),
+    )
+
+
+def _appending(store: Path, ranks: int, steps: int, tensors: int) -> Iterator[Measure]:
+    names = [f"Default_net-Model_layer{i}-Block_MatMul-op{i}" for i in range(tensors)]
+    objects = open_objects(resolve(str(store)))
+    _commit(store, range(ranks), range(10), names)
+    _consolidate(objects)
+    early = _append(store, objects, ranks, range(10, 10 + _APPENDED), names)
+    _commit(store, range(ranks), range(10 + _APPENDED, steps), names)
+    _consolidate(objects)
+    late = _append(store, objects, ranks, range(steps, steps + _APPENDED), names)
+    yield Measure(
+        f"append a step at step {steps} ({ranks} ranks, {tensors} tensors)",
+        "at step 10",
+        "s",
+        late,
+        early,
+        Ratio.SHARE,
+        floor=1.3,
+        note="each by a consolidator that begins anew and reads where the view stands",
+    )
+
+
+def _append(
+    store: Path, objects: ObjectStore, ranks: int, steps: Sequence[int], names: Sequence[str]
+) -> tuple[float, ...]:
+    took = []
+    for step in steps:
+        _commit(store, range(ranks), [step], names)
+        took.append(_timed(lambda: _consolidate(objects)))
+    return tuple(took)
+
+
+def _consolidate(objects: ObjectStore) -> None:
+    with Consolidator(objects) as consolidator:
+        assert consolidator.once()
+
+
+def _commit(
+    store: Path, ranks: Sequence[int], steps: Sequence[int], names: Sequence[str], born: int = 0
+) -> None:
+    """Commit steps without payloads; from step `born` on, two tensors of each rank hold NaN."""
+    objects = open_objects(resolve(str(store)))
+    commit.ensure_root(objects)
+    keys = [StepKey(rank, step) for step in steps for rank in ranks]
+    if len(keys) < 100:
+        _commit_some(store, keys, names, born)
+        return
+    parts = [keys[i::WORKERS] for i in range(WORKERS)]
+    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as processes:
+        for future in [processes.submit(_commit_some, store, part, names, born) for part in parts]:
+            future.result()
+
+
+def _commit_some(store: Path, keys: Sequence[StepKey], names: Sequence[str], born: int) -> None:
+    objects = open_objects(resolve(str(store)))
+    middle = len(names) // 2
+    for key in keys:
+        anomalous = (middle, middle + 1) if (key.step or 0) >= born else ()
+        commit_tables(objects, key, make_tables(key, names, anomalous))
+
+
+class _Counting(ObjectStore):
+    """Counts the objects that are asked for."""
+
+    requests = 0
+
+    def get(self, key: str) -> bytes | None:
+        self.requests += 1
+        return super().get(key)
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        self.requests += len(keys)
+        return super().get_many(keys)
+
+
+def _view(objects: ObjectStore) -> ConsolidatedView:
+    view = open_view(objects)
+    assert view is not None
+    return view
+
+
+def _ask(store: Path, expected: int) -> None:
+    found = open_store(store).consolidated().find("nan_count > 0")
+    assert len(found) == expected, len(found)
+
+
+def _ask_xarray(store: Path, expected: int) -> None:
+    view = xr.open_zarr(f"{store}/consolidated")
+    found = np.nonzero((view.nan_count > 0).to_numpy())
+    assert len(found[0]) == expected, len(found[0])
+
+
+def _ask_tables(store: Path, expected: int) -> None:
+    found = open_store(store).tensors(where="nan_count > 0")
+    assert len(found) == expected, len(found)
+
+
+def _timed(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
