@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.context import Context, SourceLine, context_of
+    from ingest.reader.origin import OriginAnswer, origin
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
@@ -28,6 +29,7 @@ __all__ = [
     "ConsolidatedView",
     "Context",
     "DumpStore",
+    "OriginAnswer",
     "Snapshot",
     "SourceLine",
     "Step",
@@ -37,14 +39,18 @@ __all__ = [
     "context_of",
     "ingest_dump",
     "open_store",
+    "origin",
 ]
 
 _LAZY = {
     "ConsolidatedView": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
     "SourceLine": "ingest.reader.context",
+    "consolidate": "ingest.wiring",
     "context_of": "ingest.reader.context",
     "DumpStore": "ingest.reader.store",
+    "OriginAnswer": "ingest.reader.origin",
+    "origin": "ingest.reader.origin",
     "Snapshot": "ingest.reader.snapshot",
     "Step": "ingest.reader.store",
     "Tensor": "ingest.reader.tensor",

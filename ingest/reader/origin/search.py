@@ -1,0 +1,374 @@
+"""Search a store for the first operator that gave NaN, Inf, an overflow, or what a condition names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ingest.reader.origin.answer import (
+    OriginAnswer,
+    OriginCollective,
+    OriginLater,
+    OriginOperator,
+    OriginSpread,
+)
+from ingest.reader.origin.calls import CallKey, Mask, bad_numbers
+from ingest.reader.origin.flow import Flow, trace
+from ingest.reader.origin.kinds import is_collective, is_parameter
+from ingest.reader.origin.roots import (
+    BORN,
+    CAME_IN,
+    Root,
+    Weight,
+    crossings,
+    real_roots,
+    roots_of,
+)
+from ingest.reader.origin.scan import Scan, in_words
+from ingest.reader.origin.telling import (
+    beginning,
+    came_in,
+    how,
+    operator_of,
+    sentence,
+    source_line,
+    tensor_of,
+)
+from ingest.reader.spans import spans
+from ingest.reader.where import Where
+from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.reader.snapshot import Snapshot
+    from ingest.reader.store import Choice, DumpStore, Step
+
+CAUSES = ("auto", "nan", "inf", "overflow")
+#: What is listed of many.
+_NEXT, _COLLECTIVES, _ENDS, _ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10
+
+
+def origin(
+    store: DumpStore,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    cause: str = "auto",
+    where: str | None = None,
+    include_partial: bool = False,
+) -> OriginAnswer:
+    """Name the first operator, over all ranks and steps, whose outputs are bad while its inputs were clean.
+
+    First is meant by execution order: by step, by collectives between ranks, and by the order in which
+    operators ran on one rank. Clocks of different ranks are not compared. Infinity that others turned into
+    finite numbers, such as a mask before softmax, is no more than a note.
+
+    Steps without anything bad are not read; of the others, those up to the first that matters, and the next
+    one. Memory: see `Scan`.
+
+    Args:
+        store: the store.
+        rank: one rank, or several; all where None. What came from other ranks is then not seen.
+        step: one step, or several; all where None.
+        cause: `nan`, `inf`, `overflow` (the first overflow record), or `auto`: NaN or Inf, and where there is
+            neither, the first overflow record.
+        where: a condition that names what is bad instead, as of `DumpStore.tensors`: `"max > 6e4"`.
+        include_partial: take steps with quarantined or missing files, too.
+
+    Raises:
+        UsageError: a rank or step that was asked for is not in the store, `where` is no condition, or the
+            cause is none of these.
+    """
+    from ingest.reader.store import COLUMNS
+
+    if cause not in CAUSES:
+        raise UsageError(f"no cause {cause!r}", hint=f"Causes: {', '.join(CAUSES)}; or a condition.")
+    if where is not None and cause != "auto":
+        raise UsageError("a cause and a condition exclude each other")
+    condition = Where(where, COLUMNS) if where is not None else None
+    snapshot = store.snapshot(rank, step, include_partial=include_partial)
+    if condition is not None:
+        return _Search(snapshot, condition=condition, text=where or "").answer()
+    if cause == "overflow":
+        from ingest.reader.origin.overflow import first_overflow
+
+        return first_overflow(snapshot)
+    return _Search(snapshot, cause=cause).answer()
+
+
+class _Search:
+    """One search; what it finds on the way are notes of the answer."""
+
+    def __init__(
+        self, snapshot: Snapshot, *, cause: str = "auto", condition: Where | None = None, text: str = ""
+    ) -> None:
+        self._snapshot = snapshot
+        self._condition = condition
+        self._text = text
+        self._cause = "where" if condition is not None else cause
+        self._scan = Scan(snapshot, self._is_bad, self._cause)
+        self._harmless: set[CallKey] = set()
+        self._passed: list[Root] = []
+        """Roots of the steps before that did not matter enough."""
+        self._unknown = 0
+
+    def _is_bad(self, step: Step) -> Mask:
+        if self._condition is not None:
+            import numpy as np
+
+            mask = np.zeros(len(step.tables.labels), bool)
+            mask[step.rows(self._condition)] = True
+            return mask
+        return bad_numbers(step, nan=self._cause != "inf", inf=self._cause != "nan")
+
+    def answer(self) -> OriginAnswer:
+        """Search step by step."""
+        for step in self._scan.steps():
+            flow = self._flow(step)
+            roots = roots_of(flow)
+            if self._condition is not None:
+                real = sorted(roots, key=lambda root: (root.is_weak, root.order))
+            else:
+                self._harmless |= {root.call.key for root in roots if root.weight is Weight.HARMLESS}
+                real = real_roots(roots, self._harmless)
+            if real and not self._is_skipped_overflow(step, real):
+                return self._answer(real[0], real[1:], [one for one in roots if one.weight > Weight.REAL])
+            self._passed += roots
+            if not real:
+                self._scan.note_harmless(step)
+        worst = [root for root in self._passed if root.weight < Weight.HARMLESS]
+        if worst:
+            first = min(worst, key=lambda root: root.order)
+            others = [root for root in worst if root is not first and root.flow is first.flow]
+            self._passed = [root for root in self._passed if root.flow is not first.flow]
+            return self._answer(first, others, [])
+        return self._nothing()
+
+    def _flow(self, step: int) -> Flow:
+        """Look at the ranks that have something bad; at all others, too, if that tells more."""
+        suspects = self._scan.suspects(step)
+        looks = self._scan.looks(step, suspects)
+        flow = trace(step, looks)
+        self._unknown += sum(look.unknown for look in looks.values())
+        alone = any(root.how != CAME_IN and is_collective(root.call.op_type) for root in roots_of(flow))
+        others = [rank for rank in self._snapshot.of_step(step) if rank not in looks]
+        if alone and others:
+            looks = dict(sorted({**looks, **self._scan.looks(step, others)}.items()))
+            flow = trace(step, looks)
+        return flow
+
+    def _is_skipped_overflow(self, step: int, real: Sequence[Root]) -> bool:
+        """Whether gradients overflowed and loss scaling left the step out: the next one is clean."""
+        if self._condition is not None or not any(root.is_checked for root in real):
+            return False
+        if any(root.reaches_parameters for root in real):
+            return False
+        later = [one for one in self._snapshot.steps if one > step]
+        return bool(later) and not self._scan.suspects(later[0])
+
+    def _answer(self, root: Root, others: Sequence[Root], harmless: Sequence[Root]) -> OriginAnswer:
+        call, flow = root.call, root.flow
+        step = self._snapshot.step(call.rank, call.step)
+        spread = self._spread(root)
+        notes = [sentence(one) for one in root.doubts()]
+        notes += self._notes_of_collective(root)
+        if call.key.occurrence:
+            notes.append(
+                f"{call.op_name} ran several times in this step: this is its run {call.key.occurrence + 1}."
+            )
+        if root.is_checked:
+            notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
+        if not root.becomes_nan and not root.ends and root.weight is Weight.ABSORBED:
+            notes.append("It went nowhere: all that read it gave finite numbers.")
+        notes += self._notes_on_the_way([*harmless, *self._passed], root)
+        alternatives = self._alternatives(root, others)
+        bad = {root.operand.row} if root.operand is not None else set()
+        return OriginAnswer(
+            cause=self._cause_of(root),
+            how=root.how,
+            what=self._text or root.holds or "NaN or Inf",
+            rank=call.rank,
+            step=call.step,
+            graph=call.key.graph,
+            op_type=call.op_type,
+            op_name=call.op_name,
+            occurrence=call.key.occurrence,
+            came_in=came_in(root, flow),
+            source=source_line(self._snapshot, step, call) if step is not None else None,
+            inputs=tuple(tensor_of(one) for one in call.inputs),
+            outputs=tuple(
+                tensor_of(one)
+                for one in call.operands
+                if one.is_output or (one.row in bad and one not in call.inputs)
+            ),
+            spread=spread,
+            alternatives=alternatives,
+            notes=tuple(dict.fromkeys(notes)),
+            left_out=(*self._snapshot.left_out, *self._scan.damaged),
+        )
+
+    def _cause_of(self, root: Root) -> str:
+        if self._condition is not None:
+            return "where"
+        return "nan" if root.holds in ("NaN", "") else "inf"
+
+    def _nothing(self) -> OriginAnswer:
+        if self._cause == "auto" and any(
+            one.commit.summary.overflows for one in self._snapshot.chosen.values()
+        ):
+            from ingest.reader.origin.overflow import first_overflow
+
+            found = first_overflow(self._snapshot)
+            if found.found:
+                return found
+        return OriginAnswer(
+            None,
+            notes=tuple(dict.fromkeys(self._notes_on_the_way(self._passed, None))),
+            left_out=(*self._snapshot.left_out, *self._scan.damaged),
+        )
+
+    def _notes_of_collective(self, root: Root) -> list[str]:
+        call, flow = root.call, root.flow
+        if not is_collective(call.op_type):
+            return []
+        absent = sorted(
+            {left.key.rank for left in self._snapshot.left_out if left.key.step == call.step}
+            | (set(self._snapshot.ranks) - set(self._snapshot.of_step(call.step)))
+        )
+        silent = sorted(
+            rank
+            for rank, look in flow.looks.items()
+            if rank != call.rank and call.key not in look.collectives and not absent
+        )
+        notes = []
+        if absent:
+            notes.append(f"Rank {spans(absent)} has no such step in the answer: it may have come from there.")
+        if silent:
+            notes.append(
+                f"Rank {spans(silent)} has no {call.op_name} in its dump: it may have come from there."
+            )
+        if not absent and not silent:
+            notes.append("It is a collective: a rank that is not in the store may have put it in.")
+        return notes
+
+    def _notes_on_the_way(self, roots: Sequence[Root], first: Root | None) -> list[str]:
+        """Say what was found and does not matter, and what was not looked at."""
+        notes = []
+        for weight in (Weight.REAL, Weight.ABSORBED, Weight.HARMLESS):
+            by_name: dict[str, set[int]] = {}
+            for root in roots:
+                if root.weight is weight and root is not first:
+                    by_name.setdefault(beginning(root), set()).add(root.flow.step)
+            texts = [f"{name} (step {spans(steps)})" for name, steps in by_name.items()]
+            if not texts:
+                continue
+            if weight is Weight.HARMLESS:
+                notes.append(f"Harmless, for what read it gave finite numbers: {in_words(texts)}.")
+            elif weight is Weight.ABSORBED:
+                notes.append(f"Infinity that went nowhere: {in_words(texts)}.")
+            elif first is None or any(root.flow.step != first.flow.step for root in roots):
+                notes.append(
+                    "An operator looked for it, no parameter has it, and the next step is clean, as where "
+                    f"loss scaling leaves out a step: {in_words(texts)}."
+                )
+        if self._scan.skipped:
+            notes.append(
+                f"Not looked at: step {spans(self._scan.skipped)}, where as many tensors hold infinity as in "
+                "those that were harmless."
+            )
+        if self._unknown and self._condition is None:
+            notes.append(f"Of {self._unknown} tensors it is not known whether they hold NaN or Inf.")
+        return notes
+
+    def _alternatives(self, root: Root, others: Sequence[Root]) -> tuple[OriginOperator, ...]:
+        reached = set(root.reached)
+        found = []
+        for other in others:
+            if other.call in reached or other.call is root.call:
+                continue
+            call = other.call
+            same_rank = call.rank == root.call.rank
+            if other.is_weak:
+                reason = "may follow from what was bad before it"
+            elif same_rank:
+                reason = "later on the same rank; does not follow from the first as far as the dump shows"
+            elif root.flow.level_of(call) > root.flow.level_of(root.call):
+                reason = "on another rank, after a later collective; does not follow from the first"
+            else:
+                reason = "on another rank, and no collective between them tells which was first"
+            found.append(operator_of(call, f"{other.holds or 'NaN or Inf'} {how(other)}; {reason}"))
+        return tuple(found[:_ALTERNATIVES])
+
+    def _spread(self, root: Root) -> OriginSpread:
+        flow, own = root.flow, {root.call}
+        reached = [call for call in root.reached if call not in own]
+        operators = [one for one in reached if not is_parameter(one.op_type)]
+        edges = crossings(root.reached, flow)
+        by_collective: dict[CallKey, tuple[set[int], set[int], bool]] = {}
+        for edge in sorted(edges, key=lambda edge: (flow.level_of(edge.target), edge.target.row)):
+            sources, targets, assumed = by_collective.get(edge.target.key, (set(), set(), True))
+            by_collective[edge.target.key] = (
+                sources | {edge.source.rank},
+                targets | {edge.target.rank},
+                assumed and edge.is_assumed,
+            )
+        assumed_only = {
+            call for call in reached if flow.before.get(call) and all(e.is_assumed for e in flow.before[call])
+        }
+        collectives = [
+            OriginCollective(key.op_type, key.op_name, tuple(sorted(a)), tuple(sorted(b)), assumed)
+            for key, (a, b, assumed) in by_collective.items()
+        ]
+        ends = [f"rank {call.rank} {output.name}" for call, output in root.ends]
+        return OriginSpread(
+            next=tuple(
+                operator_of(one, is_assumed=one in assumed_only)
+                for one in operators
+                if one.rank == root.call.rank
+            )[:_NEXT],
+            operators=len(operators),
+            collectives=tuple(collectives[:_COLLECTIVES]),
+            ranks=tuple(sorted({call.rank for call in root.reached})),
+            ends=tuple(ends[:_ENDS]),
+            steps=self._later(root),
+        )
+
+    def _later(self, root: Root) -> tuple[OriginLater, ...]:
+        """Say which later steps have it; the next one is looked at."""
+        later = [step for step in self._snapshot.steps if step > root.call.step]
+        found = []
+        for number, step in enumerate(later):
+            if self._cause == "where" and number:
+                break  # the totals of commits do not tell of conditions
+            ranks = self._scan.suspects(step) if number == 0 else self._scan.certain(step)
+            if not ranks:
+                continue
+            if number:
+                found.append(OriginLater(step, tuple(ranks)))
+                continue
+            flow = trace(step, self._scan.looks(step, ranks))
+            holding = tuple(rank for rank, look in flow.looks.items() if look.calls)
+            if holding:
+                through, again = _carried(root, flow)
+                found.append(OriginLater(step, holding, through, again))
+        return tuple(found)
+
+
+def _carried(root: Root, later: Flow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what carried it over into the next step, and which operators gave it anew."""
+    names: dict[tuple[int, tuple[object, ...]], str] = {}
+    # Of all that was bad: the first one may have gone nowhere, and another one into the parameters.
+    for call in root.flow.calls:
+        for output in call.bad_outputs:
+            name = call.op_name if is_parameter(call.op_type) else output.name
+            if is_parameter(call.op_type) or (call.rank, output.content) not in names:
+                names[call.rank, output.content] = name
+        for operand in root.flow.own_writes.get(call, ()):
+            names.setdefault((call.rank, operand.content), operand.name)
+    through: dict[str, None] = {}
+    again: dict[str, None] = {}
+    for one in roots_of(later):
+        if one.operand is not None and (one.call.rank, one.operand.content) in names:
+            through[names[one.call.rank, one.operand.content]] = None
+        elif one.how == BORN and one.is_certain and one.weight is Weight.REAL:
+            again[f"{one.call.op_type}.{one.call.op_name}"] = None
+    return tuple(through)[:_THROUGH], tuple(again)[:_THROUGH]
