@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.context import Context, SourceLine, context_of
+    from ingest.reader.divergence import Divergence, divergence
     from ingest.reader.origin import OriginAnswer, origin
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.store import DumpStore, Step
@@ -28,6 +29,7 @@ except PackageNotFoundError:  # run from a checkout that was not installed
 __all__ = [
     "ConsolidatedView",
     "Context",
+    "Divergence",
     "DumpStore",
     "OriginAnswer",
     "Snapshot",
@@ -37,6 +39,7 @@ __all__ = [
     "__version__",
     "consolidate",
     "context_of",
+    "divergence",
     "ingest_dump",
     "open_store",
     "origin",
@@ -48,7 +51,9 @@ _LAZY = {
     "SourceLine": "ingest.reader.context",
     "consolidate": "ingest.wiring",
     "context_of": "ingest.reader.context",
+    "Divergence": "ingest.reader.divergence",
     "DumpStore": "ingest.reader.store",
+    "divergence": "ingest.reader.divergence",
     "OriginAnswer": "ingest.reader.origin",
     "origin": "ingest.reader.origin",
     "Snapshot": "ingest.reader.snapshot",

@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli import config, consolidate, doctor, export, find, ingest, ls, origin, show, verify, watch
+from ingest.cli import (
+    config,
+    consolidate,
+    divergence,
+    doctor,
+    export,
+    find,
+    ingest,
+    ls,
+    origin,
+    show,
+    verify,
+    watch,
+)
 from ingest.cli.common import EXIT_DAMAGE, EXIT_FAILED, EXIT_USAGE, say
 from workers.errors import DamagedStore, DumpIngestError, UsageError
 
@@ -25,7 +38,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 5 differences found, "
     "130 interrupted.",
 )
-for module in (ingest, watch, ls, find, origin, show, export, verify, consolidate, doctor):
+for module in (ingest, watch, ls, find, origin, divergence, show, export, verify, consolidate, doctor):
     app.command(module.NAME)(module.command)
 app.add_typer(config.app, name="config")
 
