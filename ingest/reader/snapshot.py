@@ -96,7 +96,7 @@ def take_snapshot(
         if summary.status == "complete" or include_partial:
             chosen[one.key] = one
         else:
-            left_out.append(LeftOut(one.key, _partial(summary)))
+            left_out.append(LeftOut(one.key, partial_reason(summary)))
     known = {*(one.key for one in steps), *(one.key for one in left_out)}
     left_out += [LeftOut(key, NOT_COMMITTED) for key in _listed(fresh, rank, step) if key not in known]
     left_out.sort(key=lambda one: one.key.order)
@@ -108,7 +108,8 @@ def take_snapshot(
     return Snapshot(fresh, chosen, tuple(left_out))
 
 
-def _partial(summary: CommitSummary) -> str:
+def partial_reason(summary: CommitSummary) -> str:
+    """Say why a step is partial."""
     parts = [
         f"{count} files {what}"
         for count, what in (

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.export import Exported
     from ingest.reader.snapshot import Snapshot
+    from ingest.reader.view.store import TensorView
 
 Choice: TypeAlias = int | Iterable[int] | None
 
@@ -277,6 +278,19 @@ class DumpStore:
                 f"{self.url}: no consolidated view", hint=f"Make it: dump-ingest consolidate {self.url}"
             )
         return view
+
+    def as_zarr(self, *, include_partial: bool = False) -> TensorView:
+        """Return a read-only zarr-python store in which every tensor is an array of its own.
+
+        `zarr.open_group(store.as_zarr(), mode="r")["rank_1/step_2/Log.Default_net-Log-op0/output.0"]` reads
+        the ranges that it needs, and no list of anything. See `reader.view.store.TensorView`.
+
+        Args:
+            include_partial: show steps with quarantined or missing files, too.
+        """
+        from ingest.reader.view.store import TensorView
+
+        return TensorView(self, include_partial=include_partial)
 
     def reopened(self) -> DumpStore:
         """Return the same store with nothing read of it yet, so that it shows what is committed now."""

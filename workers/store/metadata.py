@@ -88,7 +88,7 @@ def _array(
         "data_type": data_type,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": _fill_value(data_type),
+        "fill_value": fill_value(data_type),
         "codecs": codecs,
         "dimension_names": list(dimension_names),
         "attributes": {},
@@ -96,7 +96,8 @@ def _array(
     }
 
 
-def _fill_value(data_type: str) -> Any:
+def fill_value(data_type: str) -> Any:
+    """Return the number whose bits are zero as it stands in the metadata of an array."""
     if data_type == "string":
         return ""
     if data_type == "bool":
