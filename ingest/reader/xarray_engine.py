@@ -1,0 +1,165 @@
+"""The xarray engine `dump-ingest`: a store, or one step of it, as a dataset.
+
+xarray finds it through its entry point `xarray.backends`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+import xarray as xr
+from xarray.backends import BackendArray, BackendEntrypoint
+from xarray.core import indexing
+
+from ingest.reader.snapshot import partial_reason
+from ingest.reader.store import DumpStore, open_store
+from ingest.reader.view import attributes
+from ingest.reader.view.elements import Elements, chunk_shape
+from ingest.reader.view.names import variable_names
+from workers.errors import UsageError
+from workers.model import MIB
+from workers.store import zarr_dtypes
+
+#: Bytes of a dask chunk with `chunks={}`, about.
+_CHUNK_NBYTES = 32 * MIB
+_CONSOLIDATED = "consolidated"
+
+# For whoever writes a dataset with bfloat16 into Zarr: zarr 3.1 does not load them by itself.
+zarr_dtypes.register()
+
+
+class _LazyTensor(BackendArray):
+    """A tensor of which xarray asks for parts. Pickles to its own row of the index."""
+
+    def __init__(self, elements: Elements) -> None:
+        self.elements = elements
+        self.shape = elements.shape
+        self.dtype = elements.dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
+        found: npt.NDArray[Any] = indexing.explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.BASIC, self.elements.take
+        )
+        return found
+
+
+class DumpIngestBackend(BackendEntrypoint):
+    """Opens a dump-ingest store: the consolidated view, or with `rank` and `step` the tensors of one step."""
+
+    description: ClassVar[str] = "Tensor dumps of training jobs in a dump-ingest store"
+    url: ClassVar[str] = "docs/python.md"
+    open_dataset_parameters: ClassVar[tuple[str, ...] | None] = (
+        "filename_or_obj",
+        "drop_variables",
+        "rank",
+        "step",
+        "include_partial",
+        "storage_options",
+        "mask_and_scale",
+        "decode_times",
+        "concat_characters",
+        "decode_coords",
+        "use_cftime",
+        "decode_timedelta",
+    )
+
+    def open_dataset(  # type: ignore[override]  # the options are those of this engine
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        rank: int | None = None,
+        step: int | None = None,
+        include_partial: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+        **decoders: Any,
+    ) -> xr.Dataset:
+        """Open a store; xarray calls this.
+
+        Args:
+            filename_or_obj: a directory or any fsspec URL.
+            drop_variables: names of variables to leave out.
+            rank: together with `step`: the tensors of that step of that rank.
+            step: see `rank`.
+            include_partial: take that step also where files of it are quarantined or missing.
+            storage_options: passed to fsspec; no credentials, which come from the environment.
+            decoders: what xarray says of decoding. Tensors are what they are: they are never decoded.
+
+        Returns:
+            Without `rank` and `step` the consolidated view: one cube for each statistic over step, rank and
+            tensor. With them a variable for each tensor that was dumped, read when it is asked for and no
+            more of it than that; its attributes are those of the index.
+
+        Raises:
+            UsageError: there is no store, rank, step or consolidated view, the step is partial, or only one
+                of `rank` and `step` is given.
+            StoreError: the store cannot be reached, or is damaged.
+        """
+        if not isinstance(filename_or_obj, str | os.PathLike):
+            raise UsageError(f"the engine dump-ingest opens a path or a URL, not {filename_or_obj!r:.80}")
+        if (rank is None) != (step is None):
+            given, missing = ("rank", "step") if step is None else ("step", "rank")
+            raise UsageError(
+                f"{filename_or_obj}: `{given}` is given and `{missing}` is not",
+                hint="With both, it is the tensors of one step; with neither, the statistics of all of them.",
+            )
+        options = dict(storage_options or {})
+        store = open_store(filename_or_obj, **options)
+        dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+        if rank is None or step is None:
+            return _open_consolidated(store, options, dropped, decoders)
+        return _open_step(store, int(rank), int(step), dropped, include_partial=include_partial)
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Return False: a URL does not tell what is there, so the engine is always named."""
+        del filename_or_obj
+        return False
+
+
+def _open_consolidated(
+    store: DumpStore, options: dict[str, Any], dropped: set[str], decoders: dict[str, Any]
+) -> xr.Dataset:
+    if store.objects.get(f"{_CONSOLIDATED}/zarr.json") is None:
+        raise UsageError(
+            f"{store.url}: there is no consolidated view",
+            hint="`dump-ingest consolidate STORE` makes it; `rank=` and `step=` open a step without it.",
+        )
+    return xr.open_dataset(
+        f"{store.url}/{_CONSOLIDATED}",
+        engine="zarr",
+        chunks=None,  # xarray cuts what it gets from here
+        drop_variables=sorted(dropped),
+        # zarr takes none for a directory, not even none at all.
+        storage_options=options if options and "://" in store.url else None,
+        **{name: value for name, value in decoders.items() if value is not None},
+    )
+
+
+def _open_step(
+    store: DumpStore, rank: int, step: int, dropped: set[str], *, include_partial: bool
+) -> xr.Dataset:
+    found = store.step(rank, step)
+    summary = found.commit.summary
+    if summary.status != "complete" and not include_partial:
+        raise UsageError(
+            f"{store.url}: {found.key} is {partial_reason(summary)}",
+            hint="`include_partial=True` takes partial steps.",
+        )
+    variables = {}
+    for name, row in variable_names(found.tables).items():
+        if name in dropped:
+            continue
+        elements = Elements(found, row)
+        lengths = chunk_shape(elements, _CHUNK_NBYTES)
+        by_axis = dict(zip(elements.axes, lengths, strict=True))
+        chunks = {name: by_axis[axis] for axis, name in enumerate(elements.dimensions)}
+        variables[name] = xr.Variable(
+            elements.dimensions,
+            indexing.LazilyIndexedArray(_LazyTensor(elements)),
+            attributes.of_tensor(found, row),
+            encoding={"preferred_chunks": chunks},
+        )
+    return xr.Dataset(variables, attrs=attributes.of_step(found))
