@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from ingest.reader.divergence.groups import Expectations, History, Partition, ch
 from ingest.reader.divergence.kinds import WORDS, Kind, kind_of
 from ingest.reader.divergence.patterns import ABSENT, Patterns, StepPatterns, patterns_of
 from ingest.reader.divergence.result import Difference, Divergence, Group, Odd
-from ingest.reader.snapshot import Snapshot
 from ingest.reader.spans import spans
 from ingest.reader.store import Choice, DumpStore
 from ingest.reader.suggest import matching
@@ -68,7 +67,7 @@ def divergence(
             f"{store.url}: only rank {snapshot.ranks[0]} has complete steps: nothing to agree with",
             hint="--include-partial takes partial steps." if snapshot.left_out else "",
         )
-    return _Search(snapshot, given).run(name, missed_ranks=rank is None)
+    return _Search(Survey(snapshot), given).run(name, missed_ranks=rank is None)
 
 
 class _Row(NamedTuple):
@@ -95,12 +94,11 @@ class _Found:
 class _Search:
     """One search through a snapshot."""
 
-    def __init__(self, snapshot: Snapshot, given: list[list[int]] | None) -> None:
-        self.snapshot = snapshot
-        self.ranks = tuple(snapshot.ranks)
-        self.steps = tuple(snapshot.steps)
+    def __init__(self, survey: Survey, given: list[list[int]] | None) -> None:
+        self.survey, self.snapshot = survey, survey.snapshot
+        self.ranks = tuple(self.snapshot.ranks)
+        self.steps = tuple(self.snapshot.steps)
         self.given = given
-        self.survey = Survey(snapshot)
         self.patterns = Patterns(len(self.ranks))
         self.notes: list[str] = []
         self.groups: dict[tuple[int, ...], list[int]] = {}
@@ -110,7 +108,8 @@ class _Search:
         """Do it all."""
         partition = None if self.given is None else self._partition(self.given)
         kinds, content, statistics, tells = self._compare()
-        keys = self.survey.axis.keys
+        # Beyond them may be tensors of other steps.
+        keys = self.survey.axis.keys[: len(kinds)]
         chosen = np.ones(len(keys), bool)
         if name is not None:
             chosen[:] = False
@@ -168,6 +167,7 @@ class _Search:
         """Return the kind of each tensor, and patterns, and whether they tell, for each step and tensor."""
         found: list[StepPatterns] = []
         kinds = np.zeros(0, np.int8)
+        known: dict[int, npt.NDArray[np.uint64]] = {}
         for block in self.survey.blocks():
             width = block.row.shape[1]
             # The axis may be ahead of the block: the next step is read meanwhile.
@@ -175,7 +175,7 @@ class _Search:
             kinds = np.concatenate([kinds, np.array(new, np.int8)])
             one = patterns_of(block, self.ranks, self.patterns)
             found.append(one)
-            kinds[_aliases(block, kinds, one.tells, self.survey.axis.keys)] = Kind.PARAMETER
+            known = self._aliases(block, kinds, one.tells, known)
         absent = int(self.patterns.numbers(np.full((len(self.ranks), 1), ABSENT, np.int32))[0])
         found = [one.widened(len(kinds), absent) for one in found]
         return (
@@ -184,6 +184,34 @@ class _Search:
             np.stack([one.by_statistics for one in found]),
             np.stack([one.tells for one in found]),
         )
+
+    def _aliases(
+        self,
+        block: Block,
+        kinds: npt.NDArray[np.int8],
+        tells: npt.NDArray[np.bool_],
+        before: Mapping[int, npt.NDArray[np.uint64]],
+    ) -> dict[int, npt.NDArray[np.uint64]]:
+        """Count the inputs that hold the bytes of a parameter among the parameters.
+
+        Some dumps have a parameter as it was before its update, some as it was after that: so the parameters
+        of the step `before` count, too. Two ranks are looked at, for one may be off.
+
+        Returns:
+            By rank: the first 8 bytes of the digest of each parameter of this step.
+        """
+        is_parameter = ((kinds == Kind.PARAMETER) | (kinds == Kind.OPTIMIZER)) & tells
+        found = {}
+        inputs = []
+        for place in {0, len(block.ranks) - 1}:
+            codes = np.ascontiguousarray(block.digest[place]).view("<u8")[:, 0]
+            there = (block.row[place] >= 0) & block.digest[place].any(axis=1)
+            own = found[block.ranks[place]] = codes[there & is_parameter]
+            known = np.concatenate([own, before.get(block.ranks[place], own[:0])])
+            others = np.flatnonzero(there & (kinds == Kind.OTHER) & tells)
+            inputs += others[np.isin(codes[others], known)].tolist()
+        kinds[[one for one in inputs if self.survey.axis[one].io == "input"]] = Kind.PARAMETER
+        return found
 
     def _decided(
         self,
@@ -436,21 +464,6 @@ def _alike(
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order])) + 1
     return [part.tolist() for part in np.split(order, ends)]
-
-
-def _aliases(
-    block: Block, kinds: npt.NDArray[np.int8], tells: npt.NDArray[np.bool_], keys: Sequence[TensorKey]
-) -> list[int]:
-    """Return the inputs of a step that hold the bytes of a parameter, by the first and the last rank."""
-    found: set[int] = set()
-    is_parameter = ((kinds == Kind.PARAMETER) | (kinds == Kind.OPTIMIZER)) & tells
-    for rank in {0, len(block.ranks) - 1}:
-        codes = np.ascontiguousarray(block.digest[rank]).view("<u8")[:, 0]
-        there = (block.row[rank] >= 0) & block.digest[rank].any(axis=1)
-        others = np.flatnonzero(there & (kinds == Kind.OTHER) & tells)
-        known = np.isin(codes[others], codes[there & is_parameter])
-        found |= {int(one) for one in others[known] if keys[one].io == "input"}
-    return sorted(found)
 
 
 def _values(block: Block, first: Difference, tensor: int) -> dict[str, tuple[float, float]]:
