@@ -122,19 +122,16 @@ class Consolidator:
             raise no_store(self.objects.address.url)
         self._keep_lease()
         self._writer = ViewWriter.load(self.objects, self._writer, rebuild=rebuild)
-        have = self._writer.have() if self._writer else {}
         announced = _announced(self.objects)
-        listed = {key for key in commit.list_keys(self.objects) if key.step is not None}
-        asked = [key for key in listed if check or key not in have or key in announced]
+        listed, fresh_keys, gone = self._compare()
+        asked = {*fresh_keys, *(key for key in announced if key.step in listed.get(key.rank, ()))}
+        if check:
+            asked |= {StepKey(rank, step) for rank, steps in listed.items() for step in steps}
         commits, damaged = self._read_commits(sorted(asked, key=lambda key: key.order))
-        fresh = {key: one for key, one in commits.items() if have.get(key) != one.fingerprint}
-        gone = {
-            key
-            for key in have
-            if key not in listed or (key in asked and key not in commits and key not in damaged)
-        }
-        changed, new = self._sorted(fresh, gone, have)
-        ready = {step: ranks for step, ranks in new.items() if self._is_ready(step, ranks, listed)}
+        fresh = {key: one for key, one in commits.items() if self._has(key) != one.fingerprint}
+        gone |= {key for key in asked if self._has(key) and key not in commits and key not in damaged}
+        changed, new = self._sorted(fresh, gone)
+        ready = {step: ranks for step, ranks in new.items() if self._is_ready(step, ranks, set(listed))}
         if changed or ready:
             writer = self._writer = self._writer or ViewWriter.create(self.objects, fresh)
             writer.add_ranks(sorted({key.rank for key in fresh}))
@@ -167,19 +164,39 @@ class Consolidator:
                 observe(taken)
             stop.wait(poll_s)
 
+    def _compare(self) -> tuple[dict[int, set[int]], set[StepKey], set[StepKey]]:
+        """Return the steps of each rank, those that the view has not, and those that it alone has."""
+        listed: dict[int, set[int]] = {}
+        new: set[StepKey] = set()
+        gone: set[StepKey] = set()
+        ranks = commit.list_ranks(self.objects)
+        for rank in {*ranks, *(self._writer.ranks if self._writer else ())}:
+            # Sets of plain numbers: with a run of a thousand steps, this is all that grows with it.
+            there = commit.list_steps(self.objects, rank) if rank in ranks else set()
+            known = set(self._writer.steps_of(rank).tolist()) if self._writer else set()
+            if there:
+                listed[rank] = there
+            new |= {StepKey(rank, step) for step in there - known}
+            gone |= {StepKey(rank, step) for step in known - there}
+        return listed, new, gone
+
+    def _has(self, key: StepKey) -> str:
+        return self._writer.fingerprint(key) if self._writer else ""
+
     def _sorted(
-        self, fresh: Mapping[StepKey, Commit], gone: set[StepKey], have: Mapping[StepKey, str]
+        self, fresh: Mapping[StepKey, Commit], gone: set[StepKey]
     ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
         """Return the ranks of each step that is to be written again, and of each that is new."""
         changed: dict[int, set[int]] = {}
         new: dict[int, set[int]] = {}
         for key in sorted({*fresh, *gone}, key=lambda key: key.order):
-            if key.step is not None:
-                known = self._writer is not None and self._writer.has(key.step)
-                ranks = (changed if known else new).setdefault(key.step, set())
-                if key not in gone:
-                    ranks.add(key.rank)
-        for key in have:
+            if key.step is None:
+                continue
+            if self._writer is None or not self._writer.has(key.step):
+                new.setdefault(key.step, set()).add(key.rank)
+            elif key.step not in changed:
+                there = (StepKey(rank, key.step) for rank in self._writer.ranks)
+                changed[key.step] = {one.rank for one in there if self._has(one) and one not in gone}
             if key.step in changed and key not in gone:
                 changed[key.step].add(key.rank)
         return changed, new
@@ -216,10 +233,10 @@ class Consolidator:
             jobs = [replace(one.job, width=len(writer.axis)) for one in unknown]
         self._keep_lease()
 
-    def _is_ready(self, step: int, ranks: set[int], listed: set[StepKey]) -> bool:
+    def _is_ready(self, step: int, ranks: set[int], listed: set[int]) -> bool:
         """Whether all ranks have committed a step, or it has waited long enough for the others."""
         since = self._seen_at.setdefault(step, self.clock())
-        if ranks == {key.rank for key in listed} or self.clock() - since >= self.patience_s:
+        if ranks == listed or self.clock() - since >= self.patience_s:
             del self._seen_at[step]
             return True
         return False

@@ -19,10 +19,8 @@ from workers.model import StepKey
 from workers.store import metadata
 from workers.store.commit import CHANGED, Commit
 from workers.store.cubes import (
-    ANOMALY_FIELDS,
     GROUP,
     KEY_FIELDS,
-    TOTALS,
     CubeGrid,
     Cubes,
     ViewState,
@@ -33,6 +31,8 @@ from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
 
 _METADATA = f"{GROUP}/zarr.json"
+#: Stands for the generation of a step that was being written again when its writer ended.
+_HALF = "?"
 #: Objects that are removed at once when the view is made anew.
 _DELETIONS_AT_ONCE = 16
 
@@ -41,8 +41,8 @@ _DELETIONS_AT_ONCE = 16
 class ViewWriter:
     """The view as its only writer knows it.
 
-    Memory: about 200 bytes for each step and rank of the run, the names of all tensors, and one block of
-    steps of the counts of what is not finite (192 MiB at most for 256 ranks and 8192 tensors).
+    Memory: about 100 bytes for each step and rank of the run, the names of all tensors, and of what steps
+    share, the blocks that are being written (192 MiB at most for 256 ranks and 8192 tensors).
     """
 
     objects: ObjectStore
@@ -52,11 +52,11 @@ class ViewWriter:
     axis: TensorAxis = field(default_factory=TensorAxis)
     names: list[str] = field(default_factory=list)
     """A name for each tensor that occurs once."""
-    tables: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """(step, rank)."""
+    fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
+    """(step, rank): the generation that is in the view, "" for none."""
     _taken_names: set[str] = field(default_factory=set)
-    _blocks: dict[tuple[str, int], npt.NDArray[np.int64]] = field(default_factory=dict)
-    """By count and block: (step, rank, tensor)."""
+    _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
+    """By array and block of steps, (step, rank) or (step, rank, tensor): what is to be written."""
     _unwritten: set[str] = field(default_factory=set)
     """Which of the axes of steps and ranks are longer than what is stored of them."""
 
@@ -76,7 +76,9 @@ class ViewWriter:
             return known
         view = ConsolidatedView(objects, found)
         names = view.tensors
-        tables = {name: np.array(view.table(name)) for name in Cubes(found.grid).tables}
+        fingerprints = np.array(view.table("fingerprint"))
+        # What was half written is not there.
+        fingerprints[list(found.rewriting)] = np.where(fingerprints[list(found.rewriting)] == "", "", _HALF)
         return cls(
             objects,
             found,
@@ -84,7 +86,7 @@ class ViewWriter:
             view.ranks.tolist(),
             view.axis,
             names,
-            tables,
+            fingerprints,
             set(names),
         )
 
@@ -93,9 +95,7 @@ class ViewWriter:
         """Begin a view of a run of which these are the first commits."""
         totals = [one.summary.tensors + one.summary.statistics_only for one in commits.values()]
         grid = CubeGrid.for_size(len({key.rank for key in commits}), max(totals, default=0))
-        writer = cls(objects, ViewState(uuid.uuid4().hex, 0, 0, (), grid))
-        writer.tables = {name: layout.full()[:0, :0] for name, layout in writer.cubes.tables.items()}
-        return writer
+        return cls(objects, ViewState(uuid.uuid4().hex, 0, 0, (), grid))
 
     @property
     def cubes(self) -> Cubes:
@@ -115,14 +115,19 @@ class ViewWriter:
         """Return where a step stands."""
         return self.steps.index(step)
 
-    def have(self) -> dict[StepKey, str]:
-        """Return the generation of each step of each rank that is in the view; "" for one half written."""
-        table = self.tables["fingerprint"]
-        again = set(self.state.rewriting)
-        return {
-            StepKey(self.ranks[rank], self.steps[step]): "" if step in again else str(table[step, rank])
-            for step, rank in zip(*(places.tolist() for places in np.nonzero(table != "")), strict=True)
-        }
+    def steps_of(self, rank: int) -> npt.NDArray[np.int64]:
+        """Return the steps that the view has of a rank, (n,)."""
+        if rank not in self.ranks:
+            return np.zeros(0, np.int64)
+        there = self.fingerprints[:, self.ranks.index(rank)] != ""
+        steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[there]
+        return steps
+
+    def fingerprint(self, key: StepKey) -> str:
+        """Return the generation of a step that is in the view; "" for none."""
+        if key.step not in self.steps or key.rank not in self.ranks:
+            return ""
+        return str(self.fingerprints[self.steps.index(key.step), self.ranks.index(key.rank)])
 
     def add_ranks(self, ranks: Iterable[int]) -> None:
         """Put those of the ranks that are new at the end of their axis."""
@@ -130,14 +135,14 @@ class ViewWriter:
         if new:
             self.ranks += new
             self._unwritten.add("rank")
-            self._grow_tables()
+            self._grow()
 
     def add_steps(self, steps: Sequence[int]) -> list[int]:
         """Put new steps at the end of their axis, and return their places."""
         start = len(self.steps)
         self.steps += steps
         self._unwritten.add("step")
-        self._grow_tables()
+        self._grow()
         return list(range(start, len(self.steps)))
 
     def add_tensors(self, keys: Iterable[TensorKey]) -> None:
@@ -179,9 +184,11 @@ class ViewWriter:
             )
 
     def clear(self, place: int) -> None:
-        """Forget what the tables say of a step."""
-        for name, layout in self.cubes.tables.items():
-            self.tables[name][place] = layout.fill
+        """Forget what is known of a step: what its tasks find takes its place."""
+        self.fingerprints[place] = ""
+        for layout in self.cubes.shared:
+            block, within = divmod(place, layout.chunk[0])
+            self._block(layout, block)[within] = layout.fill
 
     def note(self, result: Consolidated) -> None:
         """Enter what a task has found into what steps share."""
@@ -190,17 +197,15 @@ class ViewWriter:
         for rank, within in job.members:
             if rank not in result.fingerprints:
                 continue
-            place = (job.place, first + within)
-            self.tables["fingerprint"][place] = result.fingerprints[rank]
-            self.tables["status"][place] = result.statuses[rank]
-            for name, value in zip(TOTALS, result.totals[rank], strict=True):
-                self.tables[name][place] = value
-        block, within = divmod(job.place, job.grid.steps)
+            self.fingerprints[job.place, first + within] = result.fingerprints[rank]
+            values = (result.fingerprints[rank], result.statuses[rank], *result.totals[rank])
+            for layout, value in zip(self.cubes.tables.values(), values, strict=True):
+                block, number = divmod(job.place, layout.chunk[0])
+                self._block(layout, block)[number, first + within] = value
         ranks = slice(first, min(first + job.grid.ranks, len(self.ranks)))
-        for number, name in enumerate(ANOMALY_FIELDS):
-            counts = self._block(name, block)
-            counts[within, ranks] = -1
-            counts[within, ranks, : job.width] = result.anomalies[number, : ranks.stop - first]
+        for layout, counts in zip(self.cubes.anomalies.values(), result.anomalies, strict=True):
+            block, number = divmod(job.place, layout.chunk[0])
+            self._block(layout, block)[number, ranks, : job.width] = counts[: ranks.stop - first]
 
     def begin_rewriting(self, steps: Iterable[int]) -> None:
         """Tell readers not to trust what the view holds of these steps, until they are published."""
@@ -210,25 +215,20 @@ class ViewWriter:
 
     def publish(self, places: Sequence[int]) -> None:
         """Write what these steps share with others, and then the metadata that makes them visible."""
-        grid = self.state.grid
         written: dict[str, bytes] = {}
-        for block in sorted({place // grid.steps for place in places}):
-            for name, layout in self.cubes.anomalies.items():
-                counts = self._block(name, block)
-                for index in layout.keys((grid.steps, *counts.shape[1:])):
-                    part = counts[_part(index, layout.chunk)]
-                    written[f"{GROUP}/{layout.key((block, *index[1:]))}"] = layout.encode(part)
-        for name, layout in self.cubes.tables.items():
-            written |= _chunks(layout, self.tables[name], places)
+        for layout in self.cubes.shared:
+            for block in sorted({place // layout.chunk[0] for place in places}):
+                values = self._block(layout, block)
+                for index in layout.keys(values.shape):
+                    key = f"{GROUP}/{layout.key((block, *index[1:]))}"
+                    written[key] = layout.encode(values[_part(index, layout.chunk)])
         if "step" in self._unwritten:
             written |= _chunks(self.cubes.steps, np.array(self.steps, np.int64), places)
         if "rank" in self._unwritten:
             ranks = np.array(self.ranks, np.int64)
             written |= _chunks(self.cubes.ranks, ranks, range(len(ranks)))
         self.objects.put_many(written)
-        last = max((place // grid.steps for place in places), default=0)
-        for name, block in [key for key in self._blocks if key[1] != last]:
-            del self._blocks[name, block]
+        self._forget_blocks(max(places))
         self._unwritten.clear()
         left = tuple(place for place in self.state.rewriting if place not in places)
         self.state = replace(
@@ -245,27 +245,34 @@ class ViewWriter:
         self.state = replace(self.state, revision=self.state.revision + 1, consolidated_at=now)
         self.objects.put(_METADATA, metadata.encode(self.state.document()))
 
-    def _block(self, name: str, block: int) -> npt.NDArray[np.int64]:
-        """Return a block of a count, to be changed in place; it has room for all ranks and tensors."""
-        shape = (self.state.grid.steps, len(self.ranks), len(self.axis))
-        counts = self._blocks.get((name, block))
-        if counts is None and block * shape[0] < self.state.steps:
-            counts = ConsolidatedView(self.objects, self.state).anomaly_block(name, block)
-        if counts is None or counts.shape != shape or not counts.flags.writeable:
-            room = np.full(shape, -1, np.int64)
-            if counts is not None:
-                room[tuple(slice(length) for length in counts.shape)] = counts
-            counts = room
-        self._blocks[name, block] = counts
-        return counts
+    def _block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
+        """Return a block of steps, to be changed in place; it has room for all ranks and tensors."""
+        shape = (layout.chunk[0], len(self.ranks), len(self.axis))[: len(layout.dimensions)]
+        values = self._blocks.get((layout.path, block))
+        if values is None and block * shape[0] < self.state.steps:
+            values = ConsolidatedView(self.objects, self.state).steps_block(layout, block)
+        if values is None or values.shape != shape or not values.flags.writeable:
+            room = np.full(shape, layout.fill, layout.dtype)
+            if values is not None:
+                room[tuple(slice(length) for length in values.shape)] = values
+            values = room
+        self._blocks[layout.path, block] = values
+        return values
 
-    def _grow_tables(self) -> None:
-        shape = (len(self.steps), len(self.ranks))
-        for name, layout in self.cubes.tables.items():
-            grown = np.full(shape, layout.fill, layout.dtype)
-            before = self.tables[name]
-            grown[: before.shape[0], : before.shape[1]] = before
-            self.tables[name] = grown
+    def _forget_blocks(self, last_place: int) -> None:
+        """Keep the blocks that the next step will be in."""
+        steps = {layout.path: layout.chunk[0] for layout in self.cubes.shared}
+        self._blocks = {
+            (path, block): values
+            for (path, block), values in self._blocks.items()
+            if block == last_place // steps[path]
+        }
+
+    def _grow(self) -> None:
+        grown = np.full((len(self.steps), len(self.ranks)), "", object)
+        before = self.fingerprints
+        grown[: before.shape[0], : before.shape[1]] = before
+        self.fingerprints = grown
 
 
 def _part(index: Sequence[int], chunk: Sequence[int]) -> tuple[slice, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import xarray as xr
 
-from bench.measure import Measure, Ratio, Table, median, shown
+from bench.measure import Measure, Ratio, Table, in_turns, median, shown
 from bench.setting import WORKERS, Setting
 from bench.steps import commit_tables, make_tables
 from ingest.consolidator import Consolidator
@@ -33,8 +33,8 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
     growing = (2, 60, 200) if setting.quick else _GROWING
     with setting.target() as store:
         yield from _question(setting, store, *asked)
-    with setting.target() as store:
-        yield from _appending(store, *growing)
+    with setting.target() as short, setting.target() as long:
+        yield _appending(short, long, *growing)
 
 
 def _question(
@@ -75,35 +75,31 @@ def _question(
     )
 
 
-def _appending(store: Path, ranks: int, steps: int, tensors: int) -> Iterator[Measure]:
+def _appending(short: Path, long: Path, ranks: int, steps: int, tensors: int) -> Measure:
     names = [f"Default_net-Model_layer{i}-Block_MatMul-op{i}" for i in range(tensors)]
-    objects = open_objects(resolve(str(store)))
-    _commit(store, range(ranks), range(10), names)
-    _consolidate(objects)
-    early = _append(store, objects, ranks, range(10, 10 + _APPENDED), names)
-    _commit(store, range(ranks), range(10 + _APPENDED, steps), names)
-    _consolidate(objects)
-    late = _append(store, objects, ranks, range(steps, steps + _APPENDED), names)
-    yield Measure(
+    for store, length in ((short, 10), (long, steps)):
+        _commit(store, range(ranks), range(length), names)
+        _consolidate(open_objects(resolve(str(store))))
+
+    def append(store: Path, length: int) -> float:
+        objects = open_objects(resolve(str(store)))
+        step = length + len(taken[store])
+        _commit(store, range(ranks), [step], names)
+        taken[store].append(_timed(lambda: _consolidate(objects)))
+        return taken[store][-1]
+
+    taken: dict[Path, list[float]] = {short: [], long: []}
+    times = in_turns(_APPENDED, {"late": lambda: append(long, steps), "early": lambda: append(short, 10)})
+    return Measure(
         f"append a step at step {steps} ({ranks} ranks, {tensors} tensors)",
         "at step 10",
         "s",
-        late,
-        early,
+        times["late"],
+        times["early"],
         Ratio.SHARE,
         floor=1.3,
         note="each by a consolidator that begins anew and reads where the view stands",
     )
-
-
-def _append(
-    store: Path, objects: ObjectStore, ranks: int, steps: Sequence[int], names: Sequence[str]
-) -> tuple[float, ...]:
-    took = []
-    for step in steps:
-        _commit(store, range(ranks), [step], names)
-        took.append(_timed(lambda: _consolidate(objects)))
-    return tuple(took)
 
 
 def _consolidate(objects: ObjectStore) -> None:

@@ -133,9 +133,14 @@ class ConsolidatedView:
 
     def anomaly_block(self, name: str, block: int) -> npt.NDArray[np.int64]:
         """Return one block of a count of what is not finite, (step of the block, rank, tensor)."""
-        shape = (self.state.grid.steps, self.state.ranks, self.state.tensors)
-        counts: npt.NDArray[np.int64] = self._read(self._cubes.anomalies[name], shape, first=block)
+        counts: npt.NDArray[np.int64] = self.steps_block(self._cubes.anomalies[name], block)
         return counts
+
+    def steps_block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
+        """Return one block of steps of an array, (step of the block, rank) or (..., rank, tensor)."""
+        shape = (layout.chunk[0], self.state.ranks, self.state.tensors)[: len(layout.dimensions)]
+        values: npt.NDArray[Any] = self._read(layout, shape, first=block)
+        return values
 
     def to_xarray(self) -> xr.Dataset:
         """Return the view as it is now as a dataset of dask arrays, as `xarray.open_zarr` gives it."""

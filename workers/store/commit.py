@@ -176,13 +176,22 @@ def read_many(objects: ObjectStore, keys: Sequence[StepKey], *, skip_damaged: bo
     return commits
 
 
+def list_ranks(objects: ObjectStore) -> list[int]:
+    """Return the ranks for which there is anything at all, in order."""
+    names = objects.children()
+    return sorted(int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal())
+
+
+def list_steps(objects: ObjectStore, rank: int) -> set[int]:
+    """Return the steps of a rank for which there is anything at all, committed or not."""
+    names = objects.children(f"rank_{rank}")
+    return {int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdecimal()}
+
+
 def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[StepKey]:
-    """Return the steps for which there is anything at all, committed or not, in order."""
-    if ranks is None:
-        names = objects.children()
-        ranks = [int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal()]
+    """Return the steps for which there is anything at all, committed or not, in order; run files, too."""
     keys = []
-    for rank in ranks:
+    for rank in list_ranks(objects) if ranks is None else ranks:
         for name in objects.children(f"rank_{rank}"):
             if name == "run":
                 keys.append(StepKey(rank, None))

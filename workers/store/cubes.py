@@ -211,6 +211,11 @@ class Cubes:
         ):
             object.__setattr__(self, name, value)
 
+    @property
+    def shared(self) -> tuple[ArrayLayout, ...]:
+        """What is cut into blocks of several steps, (step, rank) and (step, rank, tensor)."""
+        return (*self.tables.values(), *self.anomalies.values())
+
     def documents(self, steps: int, ranks: int, tensors: int) -> dict[str, metadata.Document]:
         """Return the Zarr metadata of every array, by its path in the view."""
         of_tensors = {"digest": (steps, ranks, tensors, DIGEST_BYTES)}

@@ -136,6 +136,9 @@ class ObjectStore:
         """Return the names one level below `prefix`, sorted; empty when there is nothing."""
         with self._wrapped("list", prefix):
             try:
+                if self._local:
+                    # fsspec asks for the kind and the times of each, which takes ten times as long.
+                    return sorted(os.listdir(self._path(prefix)))  # noqa: PTH208
                 found = self._fs.ls(self._path(prefix), detail=False, **self._refresh())
             except (FileNotFoundError, NotADirectoryError):
                 return []
