@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,9 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
     documents, chunks = tables.encode(made)
     nan_tensors = int((made.statistic("nan_count") > 0).sum())
     fingerprint = digest(made.digest.tobytes() + made.statistics.tobytes()).hex()
-    totals: dict[str, Any] = {field.name: 0 for field in fields(CommitSummary)}
+    totals: dict[str, Any] = {
+        one.name: 0 for one in fields(CommitSummary) if one.default is one.default_factory is MISSING
+    }
     totals |= {
         "key": key,
         "fingerprint": fingerprint,

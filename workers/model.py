@@ -318,6 +318,23 @@ class CommitSummary:
     neg_inf_tensors: int
     anomalous_tensors: int
     """Tensors with at least one NaN or infinity."""
+    rules: str = ""
+    """Which set of rules was evaluated: its digest; "" where none was, as in steps of earlier versions."""
+    findings: Mapping[str, int] = field(default_factory=dict)
+    """By rule that found something: how much, what was not stored for its limit included."""
+    severities: Mapping[str, str] = field(default_factory=dict)
+    """By the same rules: info, warning or critical."""
+    failed_rules: Mapping[str, str] = field(default_factory=dict)
+    """By rule that could not be evaluated: why. The step stands without it."""
+
+    @property
+    def findings_by_severity(self) -> dict[str, int]:
+        """How much was found, by severity."""
+        totals: dict[str, int] = {}
+        for rule, count in self.findings.items():
+            severity = self.severities.get(rule, "")
+            totals[severity] = totals.get(severity, 0) + count
+        return totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,10 @@ from workers.model import CommitSummary, Kind
 def summary_row(summary: CommitSummary) -> dict[str, Any]:
     """Return the totals of one committed step."""
     fields = asdict(summary)
-    del fields["key"]
+    for name in ("key", "severities", "failed_rules"):
+        del fields[name]
+    # Flat: what each rule found is the answer of `dump-ingest anomalies`.
+    fields["findings"] = sum(summary.findings.values())
     return {"rank": summary.key.rank, "step": summary.key.step, **fields}
 
 

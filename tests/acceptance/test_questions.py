@@ -37,6 +37,8 @@ STEP_KEYS = {
     "pos_inf_tensors": int,
     "neg_inf_tensors": int,
     "anomalous_tensors": int,
+    "rules": str,
+    "findings": int,
 }
 WHERE_FROM_KEYS = {
     "committed_at": str,
