@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ingest.reader.compare import Comparison, compare, load_mapping, load_thresholds
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.context import Context, SourceLine, context_of
     from ingest.reader.divergence import Divergence, divergence
@@ -27,6 +28,7 @@ except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0"
 
 __all__ = [
+    "Comparison",
     "ConsolidatedView",
     "Context",
     "Divergence",
@@ -37,15 +39,22 @@ __all__ = [
     "Step",
     "Tensor",
     "__version__",
+    "compare",
     "consolidate",
     "context_of",
     "divergence",
     "ingest_dump",
+    "load_mapping",
+    "load_thresholds",
     "open_store",
     "origin",
 ]
 
 _LAZY = {
+    "Comparison": "ingest.reader.compare",
+    "compare": "ingest.reader.compare",
+    "load_mapping": "ingest.reader.compare",
+    "load_thresholds": "ingest.reader.compare",
     "ConsolidatedView": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
     "SourceLine": "ingest.reader.context",

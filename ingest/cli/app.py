@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ingest.cli import (
+    compare,
     config,
     consolidate,
     divergence,
@@ -38,7 +39,20 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 5 differences found, "
     "130 interrupted.",
 )
-for module in (ingest, watch, ls, find, origin, divergence, show, export, verify, consolidate, doctor):
+for module in (
+    ingest,
+    watch,
+    ls,
+    find,
+    origin,
+    divergence,
+    compare,
+    show,
+    export,
+    verify,
+    consolidate,
+    doctor,
+):
     app.command(module.NAME)(module.command)
 app.add_typer(config.app, name="config")
 
