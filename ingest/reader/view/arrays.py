@@ -66,7 +66,7 @@ class ViewArray:
         """Bytes of a chunk; those at the far ends of the axes are filled up with zeros."""
         return math.prod(self.chunk) * self.elements.dtype.itemsize
 
-    def keys(self) -> Iterator[str]:
+    def chunk_keys(self) -> Iterator[str]:
         """Yield the keys of all chunks, relative to the array."""
         axes = self.elements.axes
         for place in product(*(range(count) for count in self._counts)):

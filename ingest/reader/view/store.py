@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -165,7 +165,7 @@ class TensorView(Store):
     def with_read_only(self, read_only: bool = False) -> TensorView:  # noqa: FBT001, FBT002  (as zarr has it)
         """Return the view itself; it is never anything but read-only."""
         if not read_only:
-            raise NotImplementedError("a view of a dump store is read-only")
+            super().with_read_only(read_only)  # raises what zarr expects
         return self
 
     async def get(
@@ -236,7 +236,7 @@ class TensorView(Store):
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield every key that begins with `prefix`, chunks too. Reads the index of each step on the way."""
         await self._ensure_open()
-        keys = self._walk(prefix.rpartition("/")[0], prefix)
+        keys = self._keys(prefix)
         while batch := await asyncio.to_thread(_next, keys):
             for key in batch:
                 yield key
@@ -276,6 +276,7 @@ class TensorView(Store):
 
     def _children(self, node: str) -> Iterator[str]:
         if self._document(node) is None:
+            yield from self._chunk_names(node)
             return
         yield _NODE
         if not node:
@@ -290,13 +291,31 @@ class TensorView(Store):
             elif opened is not None:
                 yield from opened.names.children(path) or ()
 
+    def _chunk_names(self, node: str) -> Iterator[str]:
+        """Yield the names below a place within the chunks of an array."""
+        opened, path = self._locate(node)
+        name, _, chunks = f"{path}/".rpartition("/c/")
+        if opened is None or (array := opened.array(name)) is None:
+            return
+        start = f"c/{chunks}"
+        yield from dict.fromkeys(
+            key[len(start) :].split("/", 1)[0] for key in array.chunk_keys() if key.startswith(start)
+        )
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        """Yield the keys that begin with `prefix`."""
+        node = prefix.rpartition("/")[0]
+        while node and self._document(node) is None:  # a place within the chunks of an array
+            node = node.rpartition("/")[0]
+        yield from self._walk(node, prefix)
+
     def _walk(self, node: str, prefix: str) -> Iterator[str]:
         """Yield the keys at and below a node that begin with `prefix`."""
         opened, path = self._locate(node) if node else (None, "")
         array = opened.array(path) if opened is not None else None
         start = f"{node}/" if node else ""
         if array is not None:
-            names: Iterable[str] = (_NODE, *array.keys()) if prefix.startswith(start) else ()
+            names = chain([_NODE], array.chunk_keys())
             yield from (start + name for name in names if (start + name).startswith(prefix))
             return
         for name in self._children(node):
@@ -439,4 +458,6 @@ def _bounds(byte_range: ByteRequest | None, nbytes: int) -> tuple[int, int]:
             return min(offset, nbytes), nbytes
         case SuffixByteRequest(suffix=suffix):
             return max(nbytes - suffix, 0), nbytes
-    return 0, nbytes
+        case None:
+            return 0, nbytes
+    raise ValueError(f"Unexpected byte_range, got {byte_range!r}")

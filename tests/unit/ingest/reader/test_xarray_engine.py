@@ -1,0 +1,173 @@
+"""A store as a dataset of xarray."""
+
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import xarray as xr
+from xarray.backends.plugins import guess_engine
+
+import ingest
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+from workers.model import Grid
+from workers.store.objects import ObjectStore
+
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+
+
+def opened(store: Path, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="dump-ingest", **options)
+
+
+@pytest.fixture(scope="module")
+def nan_log(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("engine") / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
+    return store
+
+
+def test_every_tensor_of_a_step_is_a_variable(nan_log: Path) -> None:
+    dataset = opened(nan_log, rank=1, step=2)
+    tensors = ingest.open_store(nan_log).tensors(rank=1, step=2)
+    assert list(dataset) == [tensor.name for tensor in tensors]  # in order of execution
+    for tensor in tensors:
+        variable = dataset[tensor.name]
+        assert variable.dims == tuple(f"d{axis}_{n}" for axis, n in enumerate(tensor.shape))
+        assert variable.attrs["digest"] == tensor.digest
+        assert variable.values.tobytes() == tensor.read().tobytes()
+    assert (dataset.attrs["rank"], dataset.attrs["step"], dataset.attrs["status"]) == (1, 2, "complete")
+
+
+def test_types_are_those_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
+    """Nothing is masked, scaled or decoded."""
+    ingest_directly(dumps["dtypes-1rank"] / "dump", store)
+    for tensor in ingest.open_store(store).tensors():
+        if tensor.step is None:
+            continue
+        variable = opened(store, rank=tensor.rank, step=tensor.step, mask_and_scale=True)[tensor.name]
+        assert variable.dtype == tensor.read().dtype
+        assert variable.values.tobytes() == tensor.read().tobytes()
+
+
+@pytest.mark.parametrize("key", [(slice(2, 5), 3), (-1, slice(None, None, -2)), ([4, 1], [0, 3]), (..., 0)])
+def test_parts_are_those_of_numpy(made: MadeDump, store: Path, key: Any) -> None:
+    values = np.arange(60, dtype=np.float32).reshape(6, 10)
+    made.add(np.asfortranarray(values))
+    ingest_directly(made.root, store)
+    (variable,) = opened(store, rank=0, step=0).values()
+    index = {
+        f"d{axis}_{n}": k for axis, (n, k) in enumerate(zip(values.shape, key, strict=True)) if k is not ...
+    }
+    expected = values[np.ix_(*key)] if isinstance(key[0], list) else values[key]
+    assert np.array_equal(variable.isel(index).values, expected)
+
+
+def test_a_part_reads_no_more_than_it_needs(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.add(np.random.default_rng(0).normal(size=(1024, 1024)).astype(np.float32))
+    ingest_directly(made.root, store, Grid(chunk_nbytes=64 * 1024))
+    (lazy,) = opened(store, rank=0, step=0).values()
+    dask = lazy.chunk({"d0_1024": 128})
+    fetched: list[int] = []
+    inner = ObjectStore.get_range
+
+    def note(this: ObjectStore, key: str, start: int, stop: int | None = None) -> bytes | None:
+        data = inner(this, key, start, stop)
+        fetched.append(len(data or b""))
+        return data
+
+    monkeypatch.setattr(ObjectStore, "get_range", note)
+    assert lazy[500, 7].values.dtype == np.float32
+    assert sum(fetched) < 150_000  # the index of the shard, and one chunk
+    fetched.clear()
+    assert dask[:128].mean().compute().dtype == np.float32
+    assert sum(fetched) < 700_000
+
+
+def test_chunks_of_dask_are_contiguous_in_the_store(made: MadeDump, store: Path) -> None:
+    made.add(np.zeros((20, 1024, 1024), np.float32))
+    ingest_directly(made.root, store)
+    (variable,) = opened(store, rank=0, step=0, chunks={}).values()
+    assert variable.chunks == ((7, 7, 6), (1024,), (1024,))
+
+
+def _sum(pickled: bytes) -> float:
+    return float(pickle.loads(pickled).sum())  # noqa: S301
+
+
+def test_a_variable_can_be_sent_to_another_process(nan_log: Path) -> None:
+    variable = opened(nan_log, rank=0, step=2, chunks={})[LOG]
+    sent = pickle.dumps(variable)
+    assert len(sent) < 50_000  # not the index of the whole step
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_sum, (sent,)) == float(variable.sum())
+
+
+def test_names_are_told_apart_by_graph(made: MadeDump, store: Path) -> None:
+    for graph in ("0", "1"):
+        made.add(np.full(4, int(graph), np.float32), tensor_name("A.a"), graph=graph)
+    made.add(np.zeros(4, np.float32), tensor_name("B.b"), graph="1")
+    ingest_directly(made.root, store)
+    dataset = opened(store, rank=0, step=0)
+    assert set(dataset) == {"0:A.a.output.0", "1:A.a.output.0", "B.b.output.0"}
+    assert dataset["1:A.a.output.0"].values.tolist() == [1] * 4
+
+
+def test_bfloat16_is_written_on_as_it_is(made: MadeDump, store: Path, tmp_path: Path) -> None:
+    made.add(np.arange(8).astype(ml_dtypes.bfloat16))
+    ingest_directly(made.root, store)
+    dataset = opened(store, rank=0, step=0)
+    dataset.to_zarr(tmp_path / "copy.zarr", consolidated=False)
+    (copy,) = xr.open_zarr(tmp_path / "copy.zarr", consolidated=False).values()
+    assert copy.dtype == ml_dtypes.bfloat16
+    assert copy.values.tobytes() == next(iter(dataset.values())).values.tobytes()
+
+
+def test_variables_can_be_dropped(nan_log: Path) -> None:
+    assert LOG not in opened(nan_log, rank=1, step=2, drop_variables=LOG)
+    assert len(opened(nan_log, rank=1, step=2, drop_variables=[LOG, "not there"])) == 242
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 1}, "`rank` is given and `step` is not"),
+        ({"step": 1}, "`step` is given and `rank` is not"),
+        ({"rank": 9, "step": 1}, "rank 9 step 1 is not in the store"),
+        ({}, "there is no consolidated view"),
+        ({"storage_options": {"secret": "x"}}, "looks like a credential"),
+    ],
+)
+def test_a_wrong_request_says_what_to_give(nan_log: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        opened(nan_log, **options)
+    assert raised.value.hint
+
+
+def test_what_is_no_store_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no dump-ingest store"):
+        opened(tmp_path / "nothing", rank=0, step=0)
+    with pytest.raises(UsageError, match="a path or a URL"):
+        xr.open_dataset(b"\x00\x01", engine="dump-ingest", rank=0, step=0)
+
+
+def test_a_partial_step_is_refused_unless_it_is_asked_for(made: MadeDump, store: Path) -> None:
+    made.add(np.zeros(4, np.float32), tensor_name("A.a"))
+    made.add(b"\x93NUMPY, but no more", tensor_name("B.b"))
+    ingest_directly(made.root, store)
+    with pytest.raises(UsageError, match="rank 0 step 0 is partial: 1 files quarantined"):
+        opened(store, rank=0, step=0)
+    assert list(opened(store, rank=0, step=0, include_partial=True)) == ["A.a.output.0"]
+
+
+def test_the_engine_is_only_used_where_it_is_named(nan_log: Path) -> None:
+    assert xr.backends.list_engines()["dump-ingest"].guess_can_open(nan_log) is False
+    assert guess_engine(str(nan_log)) == "zarr"
