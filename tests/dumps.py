@@ -12,6 +12,7 @@ DATA = Path(__file__).parent / "data"
 NAMES = (
     "cann-bin-synthetic",
     "dtypes-1rank",
+    "inf-explode-1rank",
     "lenet-1rank",
     "lenet-4rank",
     "longnames-1rank",
@@ -20,6 +21,8 @@ NAMES = (
     "msprobe-26.2.0-mindspore-cpu",
     "msprobe-26.2.0-pytorch-cpu",
     "nan-log-2rank",
+    "nan-mask-1rank",
+    "nan-sqrt-2rank",
     "synthetic-text",
     "tinybert-2rank",
 )

@@ -209,8 +209,12 @@ def _say_next(answer: OriginAnswer, url: str) -> None:
     """Say what to type to see the values."""
     import shlex
 
-    wrong = [one for one in (*answer.inputs, *answer.outputs) if one.is_bad]
-    for one in (*answer.inputs[:1], *wrong[:1]) if answer.came_in is None else wrong[:1]:
+    wrong = [one for one in answer.outputs if one.is_bad]
+    if answer.came_in is not None:
+        shown = [one for one in (*answer.inputs, *wrong) if one.is_bad][:1]
+    else:
+        shown = [*answer.inputs[:1], *wrong[:1]]
+    for one in shown:
         # A name may hold what a glob means something by; exact names win.
         say(
             f"values: dump-ingest show {shlex.quote(url)} {shlex.quote(one.name)} "

@@ -22,7 +22,7 @@ _COLLECTIVE = re.compile(
 )
 _RECEIVES = re.compile(r"recv|receive|broadcast|allgather|alltoall|scatter|exchange")
 _OPTIMIZER = re.compile(
-    r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb|lars|rmsprop|ftrl|^sgd|optim"
+    r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb(?!da)|^lars|rmsprop|ftrl|^sgd|optim"
 )
 _ASSIGN = re.compile(r"^assign|scatterupdate|inplace")
 _SOFTMAX = re.compile(r"softmax|attention|logsumexp|masked")

@@ -171,6 +171,7 @@ class _Search:
         spread = self._spread(root)
         notes = [sentence(one) for one in root.doubts()]
         notes += self._notes_of_collective(root)
+        notes += _notes_of_mask(root)
         if call.key.occurrence:
             notes.append(
                 f"{call.op_name} ran several times in this step: this is its run {call.key.occurrence + 1}."
@@ -348,12 +349,23 @@ class _Search:
             flow = trace(step, self._scan.looks(step, ranks))
             holding = tuple(rank for rank, look in flow.looks.items() if look.calls)
             if holding:
-                through, again = _carried(root, flow)
+                through, again = _carried(root, flow, self._harmless)
                 found.append(OriginLater(step, holding, through, again))
         return tuple(found)
 
 
-def _carried(root: Root, later: Flow) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _notes_of_mask(root: Root) -> list[str]:
+    """Say where the -Inf came from that an operator made NaN of."""
+    if root.how != BORN or not root.call.bad_inputs:
+        return []
+    return [
+        f"What it read holds -Inf, which is taken for a mask: {beginning(one)}."
+        for one in roots_of(root.flow)
+        if one.call is not root.call and root.call in one.reached
+    ]
+
+
+def _carried(root: Root, later: Flow, harmless: set[CallKey]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what carried it over into the next step, and which operators gave it anew."""
     names: dict[tuple[int, tuple[object, ...]], str] = {}
     # Of all that was bad: the first one may have gone nowhere, and another one into the parameters.
@@ -366,9 +378,9 @@ def _carried(root: Root, later: Flow) -> tuple[tuple[str, ...], tuple[str, ...]]
             names.setdefault((call.rank, operand.content), operand.name)
     through: dict[str, None] = {}
     again: dict[str, None] = {}
-    for one in roots_of(later):
+    for one in real_roots(roots_of(later), harmless):
         if one.operand is not None and (one.call.rank, one.operand.content) in names:
             through[names[one.call.rank, one.operand.content]] = None
-        elif one.how == BORN and one.is_certain and one.weight is Weight.REAL:
+        elif one.how == BORN and one.is_certain:
             again[f"{one.call.op_type}.{one.call.op_name}"] = None
     return tuple(through)[:_THROUGH], tuple(again)[:_THROUGH]
