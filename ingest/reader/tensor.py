@@ -258,8 +258,9 @@ class Tensor:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything in the index of this tensor as a flat dictionary of plain values."""
-        counts = {name: _count(getattr(self.statistics, name)) for name in COUNT_FIELDS}
-        moments = {name: getattr(self.statistics, name) for name in FIELDS if name not in counts}
+        known = self.statistics
+        counts = {name: _count(getattr(known, name)) for name in COUNT_FIELDS}
+        moments = {name: getattr(known, name) for name in FIELDS if name not in counts}
         fields = {name: getattr(self, name) for name in TENSOR_FIELDS}
         device_shape = list(self.device_shape) if self.device_shape is not None else None
         return {**fields, "shape": list(self.shape), "device_shape": device_shape, **counts, **moments}
