@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ingest.settings import Settings
+from ingest.submit import NO_WORKER_HINT
 from workers.errors import ClusterError
 from workers.model import MIB
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _MAX_OWN_WORKERS = 8
+#: How often the workers are looked at, for one that offers what is needed.
+_RESOURCES_PAUSE_S = 0.5
 #: Defaults that suit tasks which hold no results and may lose their worker.
 _DASK_DEFAULTS = {
     # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
@@ -74,6 +78,7 @@ class Cluster:
             raise ClusterError(self._complaint(exc), hint=_HINT) from exc
         if self._local is None:
             self._check_versions(self._client)
+        self._wait_for_resources(self._client)
         self._client.register_plugin(IngestPlugin())
         return self._client
 
@@ -107,8 +112,27 @@ class Cluster:
                     dashboard_address=None,
                     worker_dashboard_address="127.0.0.1:0",
                     silence_logs=logging.CRITICAL,
+                    resources=self._settings.worker_resources or None,
                 )
         return self._local
+
+    def _wait_for_resources(self, client: Client) -> None:
+        """Wait for a worker that may take the tasks of this host: without one, Dask would let them wait."""
+        wanted = self._settings.worker_resources
+        deadline = time.monotonic() + self._settings.scheduler_timeout_s
+        while wanted:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            offers = [worker["resources"] for worker in workers]
+            if any(all(offer.get(name, 0) > 0 for name in wanted) for offer in offers):
+                return
+            if time.monotonic() > deadline:
+                there = sorted({name for offer in offers for name in offer})
+                raise ClusterError(
+                    f"none of {len(offers)} Dask workers at {self._settings.scheduler} offers "
+                    f"{', '.join(wanted)}; there is {', '.join(there[:20]) or 'nothing of the kind'}",
+                    hint=NO_WORKER_HINT,
+                )
+            time.sleep(_RESOURCES_PAUSE_S)
 
     def _check_versions(self, client: Client) -> None:
         try:

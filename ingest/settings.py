@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     """Address of a Dask scheduler (tcp://host:8786), or its scheduler file. None: workers of its own."""
     scheduler_timeout_s: float = Field(default=30.0, gt=0)
     """How long to wait for the scheduler, and for its first worker."""
+    # Not JSON in the environment either: each host has its own, and writes it as the flag has it.
+    worker_resources: Annotated[dict[str, float], NoDecode] = Field(default_factory=dict)
+    """Dask resources that workers must offer (host-n17=1): pins tasks to the host that has the files."""
     workers: int | None = Field(default=None, ge=1)
     """Worker processes where there is no scheduler. None: one for each processor, at most eight."""
     poll_s: float = Field(default=1.0, gt=0)
@@ -99,6 +102,26 @@ class Settings(BaseSettings):
             if len(value) < len(pairs):
                 message = "gives two ranks to one device"
                 raise ValueError(message)
+        return value
+
+    @field_validator("worker_resources", mode="before")
+    @classmethod
+    def _name_and_amount(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
+        try:
+            return {name.strip(): float(amount) for name, _, amount in pairs if name.strip() or amount}
+        except ValueError:
+            message = "must be name=amount pairs, such as host-n17=1"
+            raise ValueError(message) from None
+
+    @field_validator("worker_resources")
+    @classmethod
+    def _positive_amounts(cls, value: dict[str, float]) -> dict[str, float]:
+        if any(not name or not 0 < amount < float("inf") for name, amount in value.items()):
+            message = "must be names with amounts above 0, such as host-n17=1"
+            raise ValueError(message)
         return value
 
     @field_validator("rank_map")

@@ -15,7 +15,7 @@ import itertools
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -43,6 +43,8 @@ _SHARED_STEPS = 16
 _SHARED_ROWS = 4096
 _SHARED_NBYTES = 16 * MIB
 #: How long to wait for the small result of a task that has finished, in seconds.
+#: Of what a worker offers of a resource, a task takes one of these.
+_SHARES = 1000
 _GATHER_TIMEOUT_S = 30
 #: Errors for which another attempt cannot help before somebody has done something.
 _FINAL = (AccessDenied, DamagedStore, StoreDenied, StoreFormatError, UsageError)
@@ -62,6 +64,13 @@ class Limits:
     def pause_s(self, attempt: int) -> float:
         """How long to wait before attempt number `attempt` + 1."""
         return float(min(self.first_pause_s * 2 ** (attempt - 1), self.longest_pause_s))
+
+
+#: What to do where no worker may take the tasks of a host.
+NO_WORKER_HINT = (
+    "Start a worker on this host with the resources of the setting `worker_resources`, "
+    "such as `dask worker ADDRESS --resources host-n17=1`; or unset it where all hosts see the dump."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +168,8 @@ class Submitter:
     """Returns a connected client; called for the first task, and again when a client is lost."""
     limits: Limits
     clock: Callable[[], float] = time.monotonic
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What a worker must offer to be given a task, as Dask counts resources."""
     _steps: dict[StepKey, _Step] = field(default_factory=dict)
     _ready: deque[_Part] = field(default_factory=deque)
     """What to submit, in this order."""
@@ -300,16 +311,24 @@ class Submitter:
         place = f"{plan.key.rank}-{plan.key.step}-{number}-{step.attempts[number]}-{time.time_ns()}"
         suffix = f"0{plan.fingerprint[:15]}-{place}"
         future: Future[Any]
+        # A label and no quota: how many tasks a worker runs at once is up to its threads.
+        needed = {name: amount / _SHARES for name, amount in self.resources.items()} or None
         if number == _WHOLE:
             packed = tasks.pack_steps([part.step.plan for part in parts])
-            future = client.submit(tasks.run_steps, packed, key=f"ingest-{suffix}", pure=False)
+            future = client.submit(
+                tasks.run_steps, packed, key=f"ingest-{suffix}", pure=False, resources=needed
+            )
         elif number == _PUBLISH:
             receipts = [step.receipts[job.number] for job in plan.jobs]
             packed = tasks.pack_publish(step.packed or tasks.pack_plan(plan), receipts)
-            future = client.submit(tasks.run_publish, packed, key=f"publish-{suffix}", pure=False)
+            future = client.submit(
+                tasks.run_publish, packed, key=f"publish-{suffix}", pure=False, resources=needed
+            )
         else:
             packed = tasks.pack_convert(plan.jobs[number])
-            future = client.submit(tasks.run_convert, packed, key=f"convert-{suffix}", pure=False)
+            future = client.submit(
+                tasks.run_convert, packed, key=f"convert-{suffix}", pure=False, resources=needed
+            )
         task = _Task(parts, nbytes, future)
         self._inflight.add(task)
         self._inflight_nbytes += nbytes
@@ -380,6 +399,7 @@ def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[
     """Return what a task that has come to its end brought, or why it brought nothing."""
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
+    from distributed.scheduler import NoValidWorkerError
 
     from workers.tasks import as_error
 
@@ -391,6 +411,8 @@ def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[
         result: Receipt | CommitSummary | list[Any] = task.future.result(timeout=_GATHER_TIMEOUT_S)
     except (FutureCancelledError, TimeoutError) as exc:
         return ClusterError(f"{what}: the result of the task was lost ({type(exc).__name__})")
+    except NoValidWorkerError:
+        return ClusterError(f"{what}: no worker offers what the task needs", hint=NO_WORKER_HINT)
     except KilledWorker as exc:
         return ClusterError(f"{what}: every worker that took the task died ({exc.last_worker!r:.100})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)

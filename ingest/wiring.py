@@ -70,7 +70,11 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             watcher=Watcher(
                 dump, Policy(settings.quiet_s, settings.settle_s), grid_of(settings), settings.order
             ),
-            submitter=Submitter(cluster.connect, Limits(int(settings.inflight_size))),
+            submitter=Submitter(
+                cluster.connect,
+                Limits(int(settings.inflight_size)),
+                resources=settings.worker_resources,
+            ),
             committed=Committed(objects),
             store=store,
             poll_s=settings.poll_s,
