@@ -5,15 +5,21 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import xarray as xr
+import zarr
 from aiobotocore.httpsession import AIOHTTPSession
+from distributed import Client
 
 from ingest.reader.store import DumpStore, open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
+from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, run_tool
 from workers.model import MIB
 from workers.store.objects import ObjectStore, resolve
@@ -203,3 +209,45 @@ def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3,
         restart.join()
     assert sent["PUT"] > len(contents)
     assert all(objects.get(key) == data for key, data in contents.items())
+
+
+def test_one_array_of_the_plain_zarr_view_is_few_requests(filled: DumpStore, requests: Requests) -> None:
+    """Its commit and index where its step was not looked at before; then its shard. Nothing is listed."""
+    arrays: list[zarr.Array[Any]] = []
+    path = "rank_2/step_3/MatMul.net_MatMul-op0/output.7"
+    view = filled.as_zarr()
+
+    def find() -> None:
+        found = zarr.open_group(view, mode="r")[path]
+        assert isinstance(found, zarr.Array)
+        arrays.append(found)
+
+    assert requests.of(find) == {"GET": 1 + 5}
+    values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
+    read: list[npt.NDArray[np.float32]] = []
+    assert requests.of(lambda: read.append(np.asarray(arrays[0][:]))).total() <= 2
+    np.testing.assert_array_equal(read[0], values)
+    assert requests.of(find) == {}
+
+
+def test_one_variable_of_a_dataset_is_few_requests(filled: DumpStore, requests: Requests) -> None:
+    datasets: list[xr.Dataset] = []
+    options = {"engine": "dump-ingest", "rank": 2, "step": 3, "chunks": {}}
+    asked = requests.of(lambda: datasets.append(xr.open_dataset(filled.url, **options)))  # type: ignore[arg-type]
+    assert asked == {"GET": 1 + 1 + 5}  # the root, too
+    variable = datasets[0]["MatMul.net_MatMul-op0.output.7"]
+    values = np.random.default_rng([2, 3, 7]).normal(size=1024).astype(np.float32)
+    read: list[npt.NDArray[np.float32]] = []
+    assert requests.of(lambda: read.append(variable.values)).total() <= 3
+    np.testing.assert_array_equal(read[0], values)
+
+
+@pytest.mark.dask
+def test_workers_read_the_parts_of_views(filled: DumpStore, s3_cluster: DaskCluster) -> None:
+    """What arrives at a worker finds the store with the credentials that are there."""
+    expected = np.random.default_rng([0, 1, 7]).normal(size=1024).astype(np.float32)
+    with Client(s3_cluster.address):
+        dataset = xr.open_dataset(filled.url, engine="dump-ingest", rank=0, step=1, chunks={})
+        np.testing.assert_array_equal(dataset["MatMul.net_MatMul-op0.output.7"].values, expected)
+        operator = xr.open_zarr(filled.as_zarr(), group="rank_0/step_1/MatMul.net_MatMul-op0")
+        np.testing.assert_array_equal(operator["output.7"].values, expected)
