@@ -84,8 +84,16 @@ class FakeClient:
     eager: bool = False
     """Whether tasks run as soon as they are submitted."""
 
-    def submit(self, function: Callable[..., Any], *arguments: Any, key: str, pure: bool) -> FakeFuture:
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        key: str,
+        pure: bool,
+        resources: dict[str, float] | None,
+    ) -> FakeFuture:
         assert not pure
+        assert resources is None
         assert self.status == "running"
         assert key not in {future.key for future in self.futures}, "Dask would return the old result"
         self.futures.append(FakeFuture(key, function, arguments))
