@@ -26,8 +26,8 @@ Complex elements: errors and norms are of the modulus, the product in the cosine
 times the conjugate of b; an element with NaN in either part is NaN, else with infinity in either part
 infinite, and such two are equal when both parts are.
 
-An empty tensor is equal to an empty tensor: no error, shares, cosine and ratio of 1. Where no element is left to
-be compared, all but the shares and counts are NaN.
+An empty tensor is equal to an empty tensor: no error, shares, cosine and ratio of 1. Where no element is left
+to be compared, all but the shares and counts are NaN.
 """
 
 from __future__ import annotations
