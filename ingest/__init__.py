@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
+    from ingest.reader.trend import heatmap, trend
     from ingest.wiring import consolidate, ingest_dump
 
 try:
@@ -43,11 +44,13 @@ __all__ = [
     "consolidate",
     "context_of",
     "divergence",
+    "heatmap",
     "ingest_dump",
     "load_mapping",
     "load_thresholds",
     "open_store",
     "origin",
+    "trend",
 ]
 
 _LAZY = {
@@ -68,8 +71,10 @@ _LAZY = {
     "Snapshot": "ingest.reader.snapshot",
     "Step": "ingest.reader.store",
     "Tensor": "ingest.reader.tensor",
+    "heatmap": "ingest.reader.trend",
     "ingest_dump": "ingest.wiring",
     "open_store": "ingest.reader.store",
+    "trend": "ingest.reader.trend",
 }
 
 

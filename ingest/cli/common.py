@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from ingest.settings import Loaded
@@ -79,16 +80,23 @@ def _plain(value: Any) -> Any:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), title: str = ""
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Sequence[str] = (),
+    title: str = "",
 ) -> None:
-    """Print a table to stdout, as wide as its content: a cell cut short would say something else."""
+    """Print a table to stdout, as wide as its content: a cell cut short would say something else.
+
+    A cell may be a `Text` that has colours and is safe to print.
+    """
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
             column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
         )
     for row in rows:
-        table.add_row(*(escape(printable(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else escape(printable(cell)) for cell in row))
     console = Console(highlight=False, width=10_000)
     with console.capture() as capture:
         console.print(table)
