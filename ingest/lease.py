@@ -22,6 +22,8 @@ from workers.store.objects import ObjectStore
 #: How long a lease holds that is not renewed. Clocks of hosts may differ by some of it.
 LEASE_S = 60.0
 _READ_BACK_S = 1.0
+#: All owners that this process ever was.
+_OF_THIS_PROCESS: set[str] = set()
 
 
 class LeaseHeld(StoreError):
@@ -42,12 +44,13 @@ class Lease:
     _renewed_at: float = -1e18
 
     def acquire(self) -> None:
-        """Take the lease.
+        """Take the lease, of nobody or of a process that has ended.
 
         Raises:
             LeaseHeld: somebody else has it.
             StoreError: the store refused.
         """
+        _OF_THIS_PROCESS.add(self.owner)
         self._refuse_other()
         self._write()
         if not self.objects.is_local:
@@ -76,7 +79,7 @@ class Lease:
             return
         owner, renewed_at = found
         age_s = self.clock() - renewed_at
-        if owner == self.owner or abs(age_s) > LEASE_S:
+        if owner == self.owner or abs(age_s) > LEASE_S or _has_ended(owner):
             return
         host, pid, _ = owner.split(":", 2)
         raise LeaseHeld(
@@ -88,7 +91,10 @@ class Lease:
         data = self.objects.get(self.key)
         try:
             record = json.loads(data) if data is not None else None
-            return (str(record["owner"]), float(record["renewed_at"])) if record else None
+            if record is None:
+                return None
+            host, pid, name = str(record["owner"]).split(":", 2)
+            return f"{host}:{int(pid)}:{name}", float(record["renewed_at"])
         except (ValueError, KeyError, TypeError):
             return None  # half written, or by somebody else: it protects nobody
 
@@ -96,3 +102,20 @@ class Lease:
         now = self.clock()
         self.objects.put(self.key, json.dumps({"owner": self.owner, "renewed_at": now}).encode())
         self._renewed_at = now
+
+
+def _has_ended(owner: str) -> bool:
+    """Whether a process is known to have ended: it was of this host, and is there no more."""
+    host, pid, _ = owner.split(":", 2)
+    if host != socket.gethostname():
+        return False
+    if int(pid) == os.getpid():
+        # In a container, whoever is started again has the number that the one before had.
+        return owner not in _OF_THIS_PROCESS
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

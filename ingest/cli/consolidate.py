@@ -20,9 +20,14 @@ from ingest.cli.common import (
 from ingest.cli.ingest import SchedulerOption, WorkersOption
 
 if TYPE_CHECKING:
+    import threading
+
     from ingest.consolidator import Consolidator, Taken
+    from ingest.settings import Settings
 
 NAME = "consolidate"
+#: How often one that stands by tries again.
+_STANDBY_S = 5.0
 
 
 def command(
@@ -58,14 +63,46 @@ def command(
 
     settings = load_settings(config, store=store, scheduler=scheduler, workers=workers).settings
     stop = stop_on_signals()
-    with open_consolidator(settings, patience_s=patience if follow else 0.0) as consolidator:
+    if follow:
+        _follow(settings, stop, poll_s=poll, patience_s=patience, rebuild=rebuild, json=json)
+        return
+    with open_consolidator(settings) as consolidator:
         taken = consolidator.once(check=check, rebuild=rebuild)
         _say(taken, consolidator, json=json)
-        if follow:
-            consolidator.follow(stop, poll_s=poll, observe=lambda one: _say(one, consolidator, json=json))
-            return
     if taken.damaged:
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def _follow(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    poll_s: float,
+    patience_s: float,
+    rebuild: bool,
+    json: bool,
+) -> None:
+    """Go on until told to stop; while another one holds the view, or the store is away, stand by."""
+    from ingest.lease import LeaseHeld
+    from ingest.wiring import open_consolidator
+    from workers.errors import ClusterError, StoreUnavailable
+
+    said = ""
+    while not stop.is_set():
+        try:
+            with open_consolidator(settings, patience_s=patience_s) as consolidator:
+                if rebuild:
+                    consolidator.once(rebuild=True)
+                    rebuild = False
+                said = ""
+                consolidator.follow(
+                    stop, poll_s=poll_s, observe=lambda one: _say(one, consolidator, json=json)
+                )
+        except (LeaseHeld, StoreUnavailable, ClusterError) as exc:
+            if exc.message.partition(" (")[0] != said:
+                say(exc.message, before="[yellow]waiting:[/] ")
+            said = exc.message.partition(" (")[0]
+            stop.wait(_STANDBY_S)
 
 
 def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:

@@ -1,5 +1,7 @@
 """The consolidated view is what the steps hold, however and how often it was made."""
 
+import socket
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -310,6 +312,21 @@ def test_a_lease_of_a_dead_process_ends(objects: ObjectStore) -> None:
     dead = Lease(objects, "consolidated/lease", "the view", clock=lambda: 0.0)
     dead.acquire()
     assert once(objects).appended == (1,)
+
+
+def test_a_lease_of_a_process_of_this_host_ends_with_it(objects: ObjectStore) -> None:
+    """Whoever is started again after a crash need not wait a minute."""
+    put(objects, 0, 1)
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    before = Lease(objects, "consolidated/lease", "the view")
+    before.owner = f"{socket.gethostname()}:{ended.pid}:before"
+    before._write()
+    assert once(objects).appended == (1,)
+    before.owner = f"another-host:{ended.pid}:before"
+    before._write()
+    with pytest.raises(LeaseHeld, match="on another-host"):
+        once(objects)
 
 
 def test_who_lost_the_lease_writes_nothing_more(objects: ObjectStore) -> None:
