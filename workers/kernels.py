@@ -3,26 +3,21 @@
 Several simple loops over a block that stays in the L1 cache: each does one thing, so the compiler can turn it
 into vector instructions, and together they are faster than one loop that does everything.
 
-Compiled by numba on first use, or by `warm_up`, in six seconds, and cached: in `NUMBA_CACHE_DIR`, next to
-this file, in the user's cache directory, or below the directory for temporary files, whichever can be
-written first. The last bits of sums depend on the processor, for its vector length decides their order;
+Compiled by numba on first use, or by `warm_up`, in six seconds, and cached; see `workers.kernel_cache`. The
+last bits of sums depend on the processor that they are compiled for, whose vector length decides their order;
 extremes and counts do not.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import stat
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core import config
+
+from workers import kernel_cache
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -43,37 +38,11 @@ COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, 
 #: Sums may be reordered, which is what vector instructions do; NaN and infinities keep their meaning.
 _REORDER: Final = {"reassoc", "contract", "nsz"}
 
+kernel_cache.use_target()
+
 
 def _compiled(fastmath: set[str]) -> Callable[[Function], Function]:
-    def compile_(function: Function) -> Function:
-        options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
-        try:
-            compiled: Function = numba.njit(cache=True, **options)(function)
-        except RuntimeError:  # no directory that numba may write to: a container that is read-only
-            directory = _own_directory()
-            if directory is not None:
-                config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]
-            # Without one, every process compiles for itself.
-            compiled = numba.njit(cache=directory is not None, **options)(function)
-        return compiled
-
-    return compile_
-
-
-def _own_directory() -> Path | None:
-    """Return a directory for temporary files into which nobody else can write; None if there is none.
-
-    What stands in a cache is executed.
-    """
-    try:
-        directory = Path(tempfile.gettempdir(), f"dump-ingest-{os.getuid()}")
-        directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError:
-        return None
-    return directory if is_ours else None
+    return lambda function: kernel_cache.compiled(function, fastmath)
 
 
 def new_state() -> npt.NDArray[np.float64]:
