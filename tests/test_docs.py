@@ -18,6 +18,10 @@ from tests.pipeline import ingest_directly
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Its examples go on from one another, as in a notebook; what each prints stands below it.
+GUIDE = ROOT / "docs" / "python.md"
+_CELL = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_END_OF_CELL = "-- end of cell --"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)\)")
 #: Sizes depend a little on the versions of the compressors.
@@ -69,7 +73,11 @@ def test_a_console_example_prints_what_the_page_shows(
         assert _SIZE.sub(" SIZE", done.stdout) == _SIZE.sub(" SIZE", shown)
 
 
-@pytest.mark.parametrize("example", examples("python"), ids=lambda example: example.page.name)
+@pytest.mark.parametrize(
+    "example",
+    [example for example in examples("python") if example.page != GUIDE],
+    ids=lambda example: example.page.name,
+)
 def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", example.text],
@@ -79,6 +87,22 @@ def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_guide_prints_what_it_shows_from_top_to_bottom(sandbox: Path) -> None:
+    cells = _CELL.findall(GUIDE.read_text())
+    script = "".join(f"{code}print({_END_OF_CELL!r})\n" for code, _ in cells)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=sandbox,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.split(f"{_END_OF_CELL}\n")
+    for (code, shown), said in zip(cells, printed, strict=False):
+        assert said.strip() == shown.strip(), code
 
 
 @pytest.mark.parametrize("example", examples("yaml"), ids=lambda example: example.page.name)
