@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,11 +42,16 @@ import numpy.typing as npt
 from workers.formats.dtypes import ElementType, from_name
 from workers.statistics import has_statistics
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 Array: TypeAlias = npt.NDArray[Any]
 
 #: Elements that are widened and compared at a time: the block, its twin and what is computed of them stay in
 #: the L2 cache.
 BLOCK = 16 * 1024
+#: From so many elements on, compiled loops are worth loading: below, numpy takes half a millisecond.
+_COMPILED_SIZE = 32 * 1024
 #: What msProbe puts in the place of a reference that is 0.
 _EPSILON = float(np.finfo(np.float64).eps)
 #: Beyond these, float64 elements have squares that are infinite or vanish: sums are then kept in a unit that
@@ -54,6 +59,8 @@ _EPSILON = float(np.finfo(np.float64).eps)
 _MANY, _FEW = 2.0**480, 2.0**-480
 _HUGE_UNIT, _TINY_UNIT = 2.0**600, 2.0**-600
 _COMPLEX32 = from_name("complex32").to_numpy()
+_NATIVE = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+_BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,10 @@ class RunningComparison:
         self._aa = self._bb = self._ab = self._dd = 0.0
         self._unit = 0.0
         """0 before anything was summed."""
+        self._kernels: ModuleType | None = None
+        self._state: npt.NDArray[np.float64] = np.zeros(0)
+        """Of the compiled loops; what it holds is taken over with every piece."""
+        self._scratch: npt.NDArray[np.float64] = np.zeros(0)
 
     def update(self, a: Array, b: Array) -> None:
         """Take in a piece of both: 1-D arrays of one length, of any types that are numbers."""
@@ -119,9 +130,58 @@ class RunningComparison:
             raise ValueError(message)
         self._note_bits(a, b)
         integers = a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8
+        is_complex = any(side.dtype.kind == "c" or side.dtype == _COMPLEX32 for side in (a, b))
+        if not integers and not is_complex and (self._kernels is not None or a.size >= _COMPILED_SIZE):
+            self._update_compiled(a, b)
+            return
         for start in range(0, a.size, BLOCK):
             left, right = a[start : start + BLOCK], b[start : start + BLOCK]
             self._take(_widened(left), _widened(right), _distance(left, right) if integers else None)
+
+    def _update_compiled(self, a: Array, b: Array) -> None:
+        if self._kernels is None:
+            from workers import comparison_kernels
+
+            self._kernels = comparison_kernels
+            self._scratch = np.empty((4, comparison_kernels.BLOCK))
+        kernels = self._kernels
+        self._state = kernels.new_state()
+        as_they_are = a.dtype in _NATIVE and b.dtype in _NATIVE
+        # Contiguous pieces: what is widened stays in the cache until it is compared.
+        length = a.size if as_they_are else BLOCK
+        for start in range(0, a.size, max(length, 1)):
+            left, right = a[start : start + length], b[start : start + length]
+            if not as_they_are:
+                left, right = _narrowly_widened(left), _narrowly_widened(right)
+            taken = 0
+            while taken < left.size:
+                taken += kernels.accumulate(left[taken:], right[taken:], self._state, self._scratch)
+                if taken < left.size:
+                    rest = slice(taken, taken + kernels.BLOCK)
+                    self._take(_widened(left[rest]), _widened(right[rest]), None)
+                    self._count -= left[rest].size
+                    taken += left[rest].size
+            self._count += left.size
+        self._take_over(self._state)
+
+    def _take_over(self, state: npt.NDArray[np.float64]) -> None:
+        """Add what the compiled loops have counted and summed."""
+        at = self._kernels
+        assert at is not None  # noqa: S101  (for mypy)
+        self._nan += int(state[at.NAN])
+        self._inf += int(state[at.INF])
+        self._unequal += int(state[at.UNEQUAL])
+        self._within_1 += int(state[at.WITHIN_1])
+        self._within_5 += int(state[at.WITHIN_5])
+        self._max_abs = max(self._max_abs, float(state[at.MAX_ABS]))
+        self._max_relative = max(self._max_relative, float(state[at.MAX_RELATIVE]))
+        self._relative += float(state[at.RELATIVE])
+        if not state[at.AA] and not state[at.BB]:
+            return  # zeros, or what numpy has taken: no reason to give up a small unit
+        self._grow(1.0)
+        ratio = 1.0 / self._unit
+        for name, place in (("_aa", at.AA), ("_bb", at.BB), ("_ab", at.AB), ("_dd", at.DD)):
+            setattr(self, name, getattr(self, name) + float(state[place]) * ratio * ratio)
 
     def update_opaque(self, a: Array, b: Array) -> None:
         """Take in a piece of both whose elements are no numbers: arrays of bytes, (element, byte)."""
@@ -183,9 +243,14 @@ class RunningComparison:
         )
 
     def _note_bits(self, a: Array, b: Array) -> None:
-        if self._bit_equal and a.size:
-            same = a.dtype == b.dtype
-            self._bit_equal = same and bool(np.array_equal(_bits(a), _bits(b)))
+        if a.dtype != b.dtype:
+            self._bit_equal &= not a.size
+        # Most tensors that differ do so from the beginning: the rest of them is not looked at for this.
+        for start in range(0, a.size, BLOCK):
+            if not self._bit_equal:
+                break
+            left, right = a[start : start + BLOCK], b[start : start + BLOCK]
+            self._bit_equal = bool(np.array_equal(_bits(left), _bits(right)))
 
     def _take(self, a: Array, b: Array, distance: Array | None) -> None:
         """Take in widened elements; `distance` is |a - b| where their difference would be rounded."""
@@ -288,6 +353,16 @@ def _widened(values: Array) -> Array:
     wide = np.complex128 if values.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
         return values.astype(wide)
+
+
+def _narrowly_widened(values: Array) -> Array:
+    """Return elements as float32 where that is exact, else as float64; neither is complex."""
+    dtype = values.dtype
+    if dtype in _NATIVE:
+        return values
+    is_narrow = dtype.itemsize <= 2 or dtype == _BIG_ENDIAN_FLOAT32
+    with np.errstate(all="ignore"):
+        return values.astype(np.float32 if is_narrow else np.float64)
 
 
 def _distance(a: Array, b: Array) -> Array:

@@ -1,6 +1,7 @@
 """By how much two tensors differ: against numpy in one go, however they are cut, and at the edges."""
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from workers import comparison
 from workers.comparison import (
     BLOCK,
     METRICS,
@@ -22,6 +24,17 @@ from workers.comparison import (
 )
 
 Array = npt.NDArray[Any]
+
+
+@pytest.fixture(scope="module", autouse=True, params=["numpy", "compiled"])
+def _loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything holds for small tensors, which numpy compares, and for the compiled loops."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "compiled":
+            patch.setattr(comparison, "_COMPILED_SIZE", 0)
+        yield
+
+
 NAN, INF = math.nan, math.inf
 
 
