@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from workers.store.cubes import GROUP, ViewState
 from workers.store.objects import ObjectStore
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 Runner: TypeAlias = Callable[[Sequence[ConsolidateJob]], Iterable[ConsolidateResult]]
 
@@ -55,6 +56,21 @@ class Taken:
         return bool(self.appended or self.rewritten)
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a round of the consolidator began with."""
+
+    committed: Mapping[int, int]
+    """The highest committed step of each rank."""
+    behind: tuple[int, ...]
+    """Steps that a rank has committed and the view does not have of it."""
+    newest: int
+    """Highest step of the view; -1 for none."""
+
+
+Observer: TypeAlias = Callable[[Listed | Taken], None]
+
+
 def in_threads(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
     """Run the tasks in this process."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-consolidate") as threads:
@@ -65,16 +81,17 @@ def on_cluster(client: Client) -> Runner:
     """Return what runs the tasks on a Dask cluster, a bounded number at once."""
 
     def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
-        from distributed import as_completed
-
-        left = iter(jobs)
-        first = [job for _, job in zip(range(_TASKS_AT_ONCE), left, strict=False)]
-        running = as_completed(client.map(consolidate, first, pure=False, retries=2), with_results=True)
-        for _, result in running:
-            yield result
-            for job in left:
-                running.add(client.submit(consolidate, job, pure=False, retries=2))
-                break
+        ahead: deque[Future[ConsolidateResult]] = deque()
+        try:
+            for job in jobs:
+                ahead.append(client.submit(consolidate, job, pure=False, retries=2))
+                if len(ahead) == _TASKS_AT_ONCE:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            for future in ahead:
+                future.cancel()
 
     return run
 
@@ -91,6 +108,8 @@ class Consolidator:
     patience_s: float = 0.0
     """How long a step waits for the ranks that have steps but not yet this one."""
     clock: Callable[[], float] = time.monotonic
+    observers: list[Observer] = field(default_factory=list)
+    """Called at the begin and the end of every round."""
     _lease: Lease | None = None
     _writer: ViewWriter | None = None
     _seen_at: dict[int, float] = field(default_factory=dict)
@@ -124,6 +143,13 @@ class Consolidator:
         self._writer = ViewWriter.load(self.objects, self._writer, rebuild=rebuild)
         announced = _announced(self.objects)
         listed, fresh_keys, gone = self._compare()
+        self._tell(
+            Listed(
+                {rank: max(steps) for rank, steps in listed.items()},
+                tuple(sorted({key.step for key in fresh_keys if key.step is not None})),
+                max(self._writer.steps, default=-1) if self._writer else -1,
+            )
+        )
         asked = {*fresh_keys, *(key for key in announced if key.step in listed.get(key.rank, ()))}
         if check:
             asked |= {StepKey(rank, step) for rank, steps in listed.items() for step in steps}
@@ -141,12 +167,14 @@ class Consolidator:
                 writer.publish([writer.place(step) for step in changed])
             self._append(writer, ready)
         self._forget(announced, commits)
-        return Taken(
+        taken = Taken(
             tuple(ready),
             tuple(changed),
             tuple(step for step in new if step not in ready),
             tuple(f"{key}: {reason}" for key, reason in damaged.items()),
         )
+        self._tell(taken)
+        return taken
 
     def view(self) -> ViewState | None:
         """Return what the view has come to; None where there was nothing to take in yet."""
@@ -163,6 +191,10 @@ class Consolidator:
             if taken:
                 observe(taken)
             stop.wait(poll_s)
+
+    def _tell(self, happening: Listed | Taken) -> None:
+        for observer in self.observers:
+            observer(happening)
 
     def _compare(self) -> tuple[dict[int, set[int]], set[StepKey], set[StepKey]]:
         """Return the steps of each rank, those that the view has not, and those that it alone has."""
