@@ -93,11 +93,11 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    from matplotlib.colors import LogNorm
-
     values = field.values
     ranks, steps = field["rank"].values, field["step"].values
     figure = _new_figure(min(4 + 0.3 * len(steps), 14), min(2 + 0.25 * len(ranks), 12))
+    from matplotlib.colors import LogNorm
+
     axes = figure.add_subplot()
     axes.set_facecolor("#d0d0d0")
     image = axes.imshow(
@@ -175,6 +175,8 @@ def _new_figure(width: float, height: float) -> Figure:
         raise UsageError(
             "plots need matplotlib, which is not installed", hint="pip install 'dump-ingest[plot]'"
         ) from exc
+    except ValueError as exc:  # of its own settings, such as MPLBACKEND
+        raise UsageError(f"matplotlib cannot be used: {exc}") from exc
     return NewFigure(figsize=(width, height), layout="constrained")
 
 
