@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Says whether the process of this container, whichever role it has, is well: exit code 0, or 1 and why.
+
+- `dask scheduler` and `dask worker` answer at `/health` of their dashboard port.
+- `dump-ingest watch` serves its metrics, and has looked at the dump within `STALE_S`.
+- Of anything else it is enough that it runs: it ends when it cannot go on, and with it the container.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+#: A look at a very large dump on a slow file system takes minutes.
+STALE_S = 600
+_TIMEOUT_S = 5
+_HEARTBEAT = "dump_ingest_watcher_last_look_timestamp_seconds"
+_DASHBOARDS = {"scheduler": "8787", "worker": "8790"}
+
+
+def main() -> int:
+    """Look at process 1, or at the one whose id is given."""
+    pid = sys.argv[1] if len(sys.argv) > 1 else "1"
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    try:
+        reason = _illness(words)
+    except (OSError, ValueError, urllib.error.URLError) as exc:
+        reason = f"{type(exc).__name__}: {exc}"
+    if reason:
+        sys.stderr.write(f"{reason}\n")
+    return 1 if reason else 0
+
+
+def _illness(words: Sequence[str]) -> str:
+    """Return what is wrong with a command that runs; "" for nothing."""
+    match [Path(words[0]).name, *words[1:]]:
+        case ["dask", ("scheduler" | "worker") as role, *options]:
+            address = _option(options, "--dashboard-address") or _DASHBOARDS[role]
+            _get(f"http://{_local(address)}/health")
+        case ["dump-ingest", "watch", *options]:
+            metrics = _option(options, "--metrics") or _metrics(options)
+            if metrics:
+                return _stale(_get(f"http://{_local(metrics)}/metrics"))
+        case [interpreter, *command] if interpreter.startswith("python") and command:
+            return _illness(command)
+    return ""
+
+
+def _metrics(options: Sequence[str]) -> str | None:
+    from ingest.settings import load
+
+    config = _option(options, "--config") or _option(options, "-c")
+    return load(Path(config) if config else None).settings.metrics
+
+
+def _stale(metrics: str) -> str:
+    for line in metrics.splitlines():
+        name, _, value = line.rpartition(" ")
+        # 0 before the first look: it still waits for the dump.
+        if name == _HEARTBEAT and 0 < float(value) < time.time() - STALE_S:
+            return f"has not looked at the dump for {time.time() - float(value):.0f} s"
+    return ""
+
+
+def _option(options: Sequence[str], name: str) -> str:
+    for word, value in zip(options, [*options[1:], ""], strict=False):
+        if word == name:
+            return value
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _local(address: str) -> str:
+    """Return host and port to ask, of an address to listen at."""
+    host, _, port = address.rpartition(":")
+    return f"{'127.0.0.1' if host in {'', '0.0.0.0', '[::]'} else host}:{port}"  # noqa: S104
+
+
+def _get(url: str) -> str:
+    # No proxy of the environment: this is the machine itself.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_TIMEOUT_S) as answer:
+        body: bytes = answer.read()
+        return body.decode()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
