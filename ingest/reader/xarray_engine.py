@@ -5,6 +5,7 @@ xarray finds it through its entry point `xarray.backends`.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
@@ -111,12 +112,21 @@ class DumpIngestBackend(BackendEntrypoint):
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
         if rank is None or step is None:
             return _open_consolidated(store, options, dropped, decoders)
-        return _open_step(store, int(rank), int(step), dropped, include_partial=include_partial)
+        return _open_step(
+            store, _whole("rank", rank), _whole("step", step), dropped, include_partial=include_partial
+        )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return False: a URL does not tell what is there, so the engine is always named."""
         del filename_or_obj
         return False
+
+
+def _whole(name: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # which is what is found out
+    except TypeError as exc:
+        raise UsageError(f"`{name}` is a whole number, not {value!r:.80}") from exc
 
 
 def _open_consolidated(

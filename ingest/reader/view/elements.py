@@ -73,6 +73,8 @@ class Elements:
         self.shape = shape
         if parts:
             self.shape, self.axes = (*shape, parts), (*self.axes, len(shape))
+        if self.is_plain and self._nbytes < self.element.nbytes(math.prod(shape)):
+            raise DamagedStore(f"{self.step.key}: row {self.row} has fewer bytes than its shape takes")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Its own row of the index goes with it, and nothing else of the step.
@@ -82,6 +84,10 @@ class Elements:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def _nbytes(self) -> int:
+        return int(self.step.tables.number("nbytes")[self.row])
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -106,10 +112,9 @@ class Elements:
             return Tensor(self.step, self.row).read().reshape(-1).view(self.dtype)[start:stop]
         bits = self.element.bits if self.element.is_packed else 8 * self.dtype.itemsize
         first, last = start * bits // 8, -(-stop * bits // 8)
-        if last > int(self.step.tables.number("nbytes")[self.row]):
-            raise DamagedStore(f"{self.step.key}: row {self.row} has fewer bytes than its shape takes")
         payload = self.step.read(self.row, first, last)
-        if (start, stop) == (0, self.size) and digest(payload) != self.step.tables.digest[self.row].tobytes():
+        is_whole = first == 0 and last == self._nbytes
+        if is_whole and digest(payload) != self.step.tables.digest[self.row].tobytes():
             raise DamagedStore(f"{self.step.key}: row {self.row}: the digest does not match")
         if not self.element.is_packed:
             return np.frombuffer(payload, self.dtype)

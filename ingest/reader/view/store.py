@@ -341,8 +341,8 @@ class TensorView(Store):
             return parts[-1].startswith(".")  # what zarr asks for to see whether this is Zarr 2
         if len(parts) < 3:
             return key == _NODE
-        step = _number(_STEP, parts[1])
-        return any(known.rank == _number(_RANK, parts[0]) and known.step == step for known in self._opened)
+        rank, step = _number(_RANK, parts[0]), _number(_STEP, parts[1])
+        return rank is not None and StepKey(rank, step) in self._opened
 
     def _open_step(self, key: StepKey) -> _OpenStep | None:
         with self._lock:

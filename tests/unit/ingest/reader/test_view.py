@@ -200,10 +200,13 @@ def npy_files(draw: st.DrawFn) -> tuple[str, tuple[int, ...], bool, bytes]:
     shape = draw(_SHAPES)
     itemsize = 2 if descr == "<E2" else np.dtype(descr).itemsize
     size = int(np.prod(shape, dtype=int)) * itemsize
-    return descr, shape, draw(st.booleans()), draw(st.binary(min_size=size, max_size=size))
+    payload = draw(st.binary(min_size=size, max_size=size))
+    if descr == "|b1":  # numpy makes 1 of any other byte when it likes
+        payload = bytes(byte & 1 for byte in payload)
+    return descr, shape, draw(st.booleans()), payload
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=npy_files(), piece_nbytes=st.integers(1, 64))
 def test_any_tensor_comes_back_bit_for_bit(
     file: tuple[str, tuple[int, ...], bool, bytes],
@@ -298,7 +301,7 @@ def test_a_tensor_in_device_layout_is_shown_in_the_order_of_its_axes(
     wasted=st.sampled_from([1, 16, 1 << 20]),
     run=st.sampled_from([1, 24, 1 << 20]),
 )
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_a_part_is_what_numpy_would_return(
     shape: tuple[int, ...], data: st.DataObject, fortran: bool, wasted: int, run: int
 ) -> None:
