@@ -24,6 +24,7 @@ PARTS = {
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
     "reading": "reading back",
+    "comparing": "two ranks against each other, against numpy file by file",
     "consolidating": "a question to all ranks and steps; what a further step costs",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",

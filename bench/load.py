@@ -12,7 +12,7 @@ import io
 import lzma
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -84,18 +84,27 @@ def read_profile(path: Path) -> list[ProfileRow]:
     ]
 
 
-def build(profile_path: Path, directory: Path, *, steps: int = 1, ranks: int = 1) -> Load:
+def build(
+    profile_path: Path,
+    directory: Path,
+    *,
+    steps: int = 1,
+    ranks: int = 1,
+    replicated: Callable[[ProfileRow], bool] = lambda _: False,
+) -> Load:
     """Write a dump below `directory`, as MindSpore leaves it. The same arguments give the same bytes.
 
-    Needs memory for one tensor only. What is unchanged from step to step in the profile is so here too.
+    Needs memory for one tensor only. What is unchanged from step to step in the profile is so here too. What
+    is `replicated`, and whatever has the same content, is the same on every rank.
     """
     rows = read_profile(profile_path)
+    shared = frozenset(row.content for row in rows if replicated(row))
     files = nbytes = distinct_nbytes = 0
     for rank in range(ranks):
         for step in range(steps):
             target = directory / f"rank_{rank}" / NET / "0" / str(step)
             target.mkdir(mode=0o700, parents=True)
-            for paths, header, payload in _contents(rows, target, rank, step):
+            for paths, header, payload in _contents(rows, target, rank, step, shared):
                 for path in paths:
                     with path.open("xb", buffering=0) as file:
                         file.write(header)
@@ -108,7 +117,7 @@ def build(profile_path: Path, directory: Path, *, steps: int = 1, ranks: int = 1
 
 
 def _contents(
-    rows: Sequence[ProfileRow], target: Path, rank: int, step: int
+    rows: Sequence[ProfileRow], target: Path, rank: int, step: int, shared: frozenset[int]
 ) -> Iterator[tuple[list[Path], bytes, memoryview]]:
     """Yield each distinct content of one step, as header and payload, with the files that hold it."""
     gaps = np.random.default_rng([rank, step]).integers(*_FILE_US, len(rows))
@@ -123,7 +132,8 @@ def _contents(
     for _, group in groupby(sorted(rows, key=kind), key=kind):
         same = list(group)
         first = same[0]
-        seed = [first.content, rank, step if first.content in changed else 0]
+        of_rank = 0 if first.content in shared else rank
+        seed = [first.content, of_rank, step if first.content in changed else 0]
         payload = np.ascontiguousarray(_values(first, np.random.Generator(np.random.SFC64(seed))))
         yield [paths[row.name] for row in same], npy_header(first.descr, first.shape), payload.data.cast("B")
 

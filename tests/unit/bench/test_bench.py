@@ -10,12 +10,14 @@ import pytest
 from bench import encode, machine, report
 from bench.__main__ import PARTS
 from bench.encode import ENCODERS, Packed, read_packed, write_packed
-from bench.load import build_large_tensor, build_small
+from bench.load import build, build_large_tensor, build_small
 from bench.measure import Measure, Ratio, Table, in_turns
 from bench.numpy_statistics import numpy_statistics
+from bench.parts.comparing import file_pairs, is_replicated, numpy_metrics
 from bench.parts.encoders import check
 from bench.trained import trained_tensors
 from tests.pipeline import ingest_directly
+from workers.comparison import compare_arrays
 from workers.model import ArraySpec
 from workers.statistics import summarise
 
@@ -92,6 +94,32 @@ def test_numpy_says_the_same_as_the_kernels(dtype: str) -> None:
     if dtype == "f4":
         values[:4] = np.nan, np.inf, -np.inf, 0
     np.testing.assert_allclose(numpy_statistics(values), summarise(values).as_row(), rtol=1e-9, atol=1e-12)
+
+
+def test_numpy_finds_the_differences_that_a_comparison_finds() -> None:
+    b = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    a = b * np.float32(1.001)
+    found = compare_arrays(a, b)
+    ours = (found.max_abs, found.max_relative, found.mean_relative, found.rmse, found.cosine)
+    shares = (found.within_1_per_mille, found.within_5_per_mille)
+    wanted = (*ours, found.relative_euclidean, *shares, found.norm_ratio)
+    np.testing.assert_allclose(numpy_metrics(a, b), wanted, rtol=1e-9)
+    assert numpy_metrics(a, a) == ()
+
+
+def test_ranks_share_what_is_replicated(tmp_path: Path) -> None:
+    rows = [
+        "name,descr,shape,content,zero_fraction,std_of_nonzero,same_as_previous_step",
+        "Adam.op0.0.0.*.input.0.DefaultFormat.Float32,<f4,2x3,0,0,1,0",
+        "ReLU.op1.0.0.*.output.0.DefaultFormat.Float32,<f4,2x3,1,0,1,0",
+    ]
+    (tmp_path / "profile.csv").write_text("\n".join(rows))
+    build(tmp_path / "profile.csv", tmp_path / "dump", ranks=2, replicated=is_replicated)
+    pairs = {a.name.partition(".")[0]: (a, b) for a, b in file_pairs(tmp_path / "dump")}
+    assert {name: a.read_bytes() == b.read_bytes() for name, (a, b) in pairs.items()} == {
+        "Adam": True,
+        "ReLU": False,
+    }
 
 
 def test_small_loads_are_dumps(tmp_path: Path) -> None:
