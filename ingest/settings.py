@@ -78,6 +78,8 @@ class Settings(BaseSettings):
     """After SIGTERM: how long to finish what is under way."""
     metrics: str | None = "127.0.0.1:9108"
     """Where `watch` serves /metrics: host:port. None or "": nowhere."""
+    consolidator_metrics: str | None = "127.0.0.1:9109"
+    """Where `consolidate --follow` serves /metrics: host:port. None or "": nowhere."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe messages that are logged."""
     log_format: Literal["auto", "console", "json"] = "auto"
@@ -135,7 +137,7 @@ class Settings(BaseSettings):
             raise ValueError(message)
         return value
 
-    @field_validator("metrics")
+    @field_validator("metrics", "consolidator_metrics")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
         if not value:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from workers.errors import StoreError
 from workers.model import CommitSummary, Receipt, ShardJob
 
 
@@ -40,7 +41,22 @@ class Published:
     seconds: float
 
 
-Event: TypeAlias = ConvertStarted | Converted | ConvertFailed | Published
+#: Kinds of requests to a store. A batch is one: its requests are on their way at the same time.
+STORE_OPS = ("get", "get_many", "put", "put_many", "delete", "list")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRequested:
+    """A request to a store has come to its end, with what the client sent again meanwhile."""
+
+    op: str
+    """One of `STORE_OPS`."""
+    seconds: float
+    error: StoreError | None = None
+    """Why the store refused. That there is no such object is an answer, no error."""
+
+
+Event: TypeAlias = ConvertStarted | Converted | ConvertFailed | Published | StoreRequested
 _subscribers: list[Callable[[Event], None]] = []
 
 

@@ -1,7 +1,8 @@
 """The Dask worker plugin: warms a worker up and counts what it does.
 
 The metrics are registered on the default registry of the worker's process, once, so they appear on the
-`/metrics` that every Dask worker serves.
+`/metrics` that every Dask worker serves: from its start with `dask worker --preload workers.plugin`, and else
+as soon as a watcher has come.
 """
 
 from __future__ import annotations
@@ -10,77 +11,10 @@ import threading
 from typing import Any
 
 from distributed import Worker, WorkerPlugin
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY
 
 from workers import events
-from workers.errors import REASONS, DumpIngestError
-
-_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-
-
-class WorkerMetrics:
-    """What the data plane of one process does. No label depends on the dump."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        """Register everything; every series exists from the first scrape."""
-        self._attempts = Counter(
-            "dump_ingest_convert_attempts", "Conversion tasks started on this worker.", registry=registry
-        )
-        self._failures = Counter(
-            "dump_ingest_convert_failures", "Conversion tasks that failed.", ["reason"], registry=registry
-        )
-        for reason in REASONS:
-            self._failures.labels(reason=reason)
-        self._in_progress = Gauge(
-            "dump_ingest_convert_in_progress", "Conversion tasks running on this worker.", registry=registry
-        )
-        self._read = Counter("dump_ingest_convert_read_bytes", "Bytes of dump files read.", registry=registry)
-        self._tensors = Counter(
-            "dump_ingest_convert_files", "Dump files converted, tensors and others.", registry=registry
-        )
-        self._duplicates = Counter(
-            "dump_ingest_convert_duplicate_bytes",
-            "Payload bytes that were stored already.",
-            registry=registry,
-        )
-        self._shards = Counter("dump_ingest_shards_written", "Shards written.", registry=registry)
-        self._shard_bytes = Counter(
-            "dump_ingest_shards_written_bytes", "Bytes of shards written.", registry=registry
-        )
-        self._convert_seconds = Histogram(
-            "dump_ingest_convert_duration_seconds",
-            "Duration of conversion tasks.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._publish_seconds = Histogram(
-            "dump_ingest_publish_duration_seconds",
-            "Duration of commits.",
-            buckets=_SECONDS,
-            registry=registry,
-        )
-
-    def observe(self, event: events.Event) -> None:
-        """Count one event."""
-        match event:
-            case events.ConvertStarted():
-                self._attempts.inc()
-                self._in_progress.inc()
-            case events.Converted(receipt=receipt):
-                self._in_progress.dec()
-                self._read.inc(receipt.bytes_read)
-                self._tensors.inc(len(receipt.rows))
-                self._duplicates.inc(receipt.duplicate_bytes)
-                self._shards.inc(len(receipt.stored))
-                self._shard_bytes.inc(sum(receipt.stored.values()))
-                self._convert_seconds.observe(receipt.seconds)
-            case events.ConvertFailed(error=error):
-                self._in_progress.dec()
-                reason = error.reason if isinstance(error, DumpIngestError) else "other"
-                self._failures.labels(reason=reason).inc()
-            case events.Published(seconds=seconds):
-                self._publish_seconds.observe(seconds)
-
+from workers.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
 
@@ -88,7 +22,14 @@ _installed = threading.Lock()
 def install_metrics() -> None:
     """Count the events of this process on its default registry; the second call does nothing."""
     if _installed.acquire(blocking=False):
+        register_build_info(REGISTRY)
         events.subscribe(WorkerMetrics(REGISTRY).observe)
+        events.subscribe(StoreMetrics(REGISTRY).observe)
+
+
+def dask_setup(worker: Worker) -> None:  # noqa: ARG001
+    """Count from the start of a worker; what Dask calls of a module that it preloads."""
+    install_metrics()
 
 
 def _load_kernels() -> None:

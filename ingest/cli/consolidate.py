@@ -48,6 +48,10 @@ def command(
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the view anew.")] = False,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="With --follow: where to serve /metrics."),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -57,11 +61,13 @@ def command(
     steps themselves, and may be stopped, killed, or begun anew at any time.
 
     [bold]dump-ingest consolidate run.zarr[/]
-    [bold]dump-ingest consolidate s3://bucket/run.zarr --follow[/]
+    [bold]dump-ingest consolidate s3://bucket/run.zarr --follow --metrics 0.0.0.0:9109[/]
     """
     from ingest.wiring import open_consolidator
 
-    settings = load_settings(config, store=store, scheduler=scheduler, workers=workers).settings
+    settings = load_settings(
+        config, store=store, scheduler=scheduler, workers=workers, consolidator_metrics=metrics
+    ).settings
     stop = stop_on_signals()
     if follow:
         _follow(settings, stop, poll_s=poll, patience_s=patience, rebuild=rebuild, json=json)
@@ -83,14 +89,25 @@ def _follow(
     json: bool,
 ) -> None:
     """Go on until told to stop; while another one holds the view, or the store is away, stand by."""
+    from prometheus_client import CollectorRegistry
+
     from ingest.lease import LeaseHeld
+    from ingest.metrics import ConsolidatorMetrics, serve
     from ingest.wiring import open_consolidator
+    from workers import events
     from workers.errors import ClusterError, StoreUnavailable
 
+    registry = CollectorRegistry()
+    seen = ConsolidatorMetrics(registry)
+    if settings.consolidator_metrics:
+        events.subscribe(seen.observe_event)
+        serve(registry, settings.consolidator_metrics)
     said = ""
     while not stop.is_set():
         try:
             with open_consolidator(settings, patience_s=patience_s) as consolidator:
+                consolidator.observers.append(seen.observe)
+                seen.lease(held=True)
                 if rebuild:
                     consolidator.once(rebuild=True)
                     rebuild = False
@@ -102,6 +119,7 @@ def _follow(
             if exc.message.partition(" (")[0] != said:
                 say(exc.message, before="[yellow]waiting:[/] ")
             said = exc.message.partition(" (")[0]
+            seen.lease(held=False)
             stop.wait(_STANDBY_S)
 
 

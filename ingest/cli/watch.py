@@ -54,7 +54,7 @@ def command(
     from ingest.metrics import WatcherMetrics, serve
     from ingest.wake import waker
     from ingest.wiring import open_service
-    from workers.errors import UsageError
+    from workers import events
 
     settings = load_settings(
         config,
@@ -73,16 +73,12 @@ def command(
     registry = CollectorRegistry()
     seen = WatcherMetrics(registry)
     if settings.metrics:
-        try:
-            serve(registry, settings.metrics)
-        except OSError as exc:
-            raise UsageError(
-                f"cannot serve /metrics at {settings.metrics}: {exc.strerror}",
-                hint="Choose another --metrics HOST:PORT.",
-            ) from exc
+        events.subscribe(seen.observe_event)
+        serve(registry, settings.metrics)
     found = _wait_for_dump(dump, stop, settings, log)
     if found is None:
         return
+    seen.watch_disk(found.root)
     with open_service(found, settings, patient=True) as service:
         service.observers += [seen.observe, ServiceLog().observe]
         log.info("watching", dump=str(found.root), store=settings.store)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 
 import fsspec
 
+from workers import events
 from workers.errors import StoreDenied, StoreError, StoreUnavailable, UsageError
 from workers.model import MIB, StoreAddress
 
@@ -73,7 +75,7 @@ class ObjectStore:
 
         Sent again after faults that pass, with growing pauses: s3fs and botocore see to that.
         """
-        with self._wrapped("write", key):
+        with self._wrapped("put", key):
             if self._local:
                 self._put_local(key, data)
             else:
@@ -86,12 +88,12 @@ class ObjectStore:
             for key, data in objects.items():
                 self.put(key, data)
             return
-        with self._wrapped("write", f"{len(objects)} objects"):
+        with self._wrapped("put_many", f"{len(objects)} objects"):
             self._fs.pipe({self._path(key): data for key, data in objects.items()}, **self._at_once)
 
     def get(self, key: str) -> bytes | None:
         """Return an object, or None when there is none of that name."""
-        with self._wrapped("read", key):
+        with self._wrapped("get", key):
             try:
                 return bytes(self._fs.cat_file(self._path(key), **self._one_request))
             except FileNotFoundError:
@@ -101,7 +103,7 @@ class ObjectStore:
         """Return those of the named objects that exist; `REQUESTS_AT_ONCE` where possible."""
         if not keys:
             return {}
-        with self._wrapped("read", keys[0]):
+        with self._wrapped("get_many", keys[0]):
             # Not `cat`, which takes `*`, `?` and `[` in a path for a pattern.
             paths = [self._path(key) for key in keys]
             found = self._fs.cat_ranges(
@@ -118,7 +120,7 @@ class ObjectStore:
 
     def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
         """Return bytes `start` to `stop`; a negative `start` counts from the end. None when absent."""
-        with self._wrapped("read", key):
+        with self._wrapped("get", key):
             try:
                 return bytes(self._fs.cat_file(self._path(key), start=start, end=stop))
             except FileNotFoundError:
@@ -180,21 +182,30 @@ class ObjectStore:
             raise
 
     @contextmanager
-    def _wrapped(self, verb: str, key: str) -> Iterator[None]:
+    def _wrapped(self, op: str, key: str) -> Iterator[None]:
+        started = time.perf_counter()
         try:
             yield
-        except (StoreError, UsageError):
+        except UsageError:
             raise
-        except PermissionError as exc:
-            raise StoreDenied(f"cannot {verb} {self._name(key)}: {_reason(exc)}") from exc
-        except (FileNotFoundError, NotADirectoryError) as exc:
-            raise StoreUnavailable(
-                f"cannot {verb} {self._name(key)}: no such bucket or directory", hint=_MISSING_HINT
-            ) from exc
         except Exception as exc:
-            # Backends raise what they like (botocore, aiohttp, gcsfs...): here it all becomes one error.
-            kind = StoreDenied if type(exc).__name__ in _DENIED else StoreUnavailable
-            raise kind(f"cannot {verb} {self._name(key)}: {_reason(exc)}") from exc
+            error = self._as_error(exc, f"{_VERBS[op]} {self._name(key)}")
+            events.emit(events.StoreRequested(op, time.perf_counter() - started, error))
+            if error is exc:
+                raise
+            raise error from exc
+        events.emit(events.StoreRequested(op, time.perf_counter() - started))
+
+    def _as_error(self, exc: Exception, what: str) -> StoreError:
+        """Return what a backend raised as one of our errors."""
+        if isinstance(exc, StoreError):
+            return exc
+        if isinstance(exc, FileNotFoundError | NotADirectoryError):
+            return StoreUnavailable(f"cannot {what}: no such bucket or directory", hint=_MISSING_HINT)
+        # Backends raise what they like (botocore, aiohttp, gcsfs...): here it all becomes one error.
+        is_denied = isinstance(exc, PermissionError) or type(exc).__name__ in _DENIED
+        kind = StoreDenied if is_denied else StoreUnavailable
+        return kind(f"cannot {what}: {_reason(exc)}")
 
     def _name(self, key: str) -> str:
         return f"{self.address.url.rstrip('/')}/{key}"
@@ -212,6 +223,14 @@ def _s3_options(options: dict[str, Any]) -> dict[str, Any]:
     return {"use_listings_cache": False, **options, "config_kwargs": client}
 
 
+_VERBS = {
+    "get": "read",
+    "get_many": "read",
+    "put": "write",
+    "put_many": "write",
+    "delete": "delete",
+    "list": "list",
+}
 _MISSING_HINT = "Make the bucket, or correct the URL."
 _PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
 _TORN_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
