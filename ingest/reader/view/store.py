@@ -39,7 +39,7 @@ _NODE = "zarr.json"
 _RANK = re.compile(r"rank_(0|[1-9][0-9]{0,17})")
 _STEP = re.compile(r"step_(0|[1-9][0-9]{0,17})")
 #: Steps whose index is kept.
-_STEPS_KEPT = 64
+_STEPS_KEPT = 16
 
 # zarr 3.1 does not load them by itself.
 zarr_dtypes.register()
@@ -61,7 +61,7 @@ class _OpenStep:
             return metadata.group(attributes.of_operator(self.step, operator))
         if path in self.names.graphs:
             return metadata.group({"graph": path})
-        return None if path else metadata.group(attributes.of_step(self.step))
+        return None
 
     def array(self, path: str) -> ViewArray | None:
         row = self.names.row_of(path)
@@ -104,7 +104,8 @@ class TensorView(Store):
     later is seen where nothing was looked at yet. Steps that are partial are refused, unless
     `include_partial`, and not listed; `left_out` names them.
 
-    Memory: the index of 64 steps, the commit of every step that was looked at, and the chunks on their way.
+    Memory: the index of 16 steps (some 10 MiB for 5000 tensors), the commit of every step that was looked at,
+    and the chunks on their way.
 
     Reading raises `DamagedStore` where bytes are missing or damaged, and never fills in anything.
     """
@@ -271,7 +272,13 @@ class TensorView(Store):
         rank = _number(_RANK, node)
         if rank is not None:
             return metadata.group({"rank": rank}) if rank in self._ranks else None
-        opened, path = self._locate(node)
+        key, path = _split(node)
+        if key is None:
+            return None
+        if not path:  # the commit tells all of it: a list of steps reads no index
+            step = self._step(key)
+            return None if step is None else metadata.group(attributes.of_step(step))
+        opened = self._open_step(key)
         return None if opened is None else opened.document(path)
 
     def _children(self, node: str) -> Iterator[str]:
@@ -328,21 +335,17 @@ class TensorView(Store):
 
     def _locate(self, key: str) -> tuple[_OpenStep | None, str]:
         """Return the step that a key is in, and the rest of the key; None where it is in none."""
-        rank_name, _, rest = key.partition("/")
-        step_name, _, path = rest.partition("/")
-        rank, step = _number(_RANK, rank_name), _number(_STEP, step_name)
-        if rank is None or (step is None and step_name != "run"):
-            return None, ""
-        return self._open_step(StepKey(rank, step)), path
+        step, path = _split(key)
+        return None if step is None else self._open_step(step), path
 
     def _is_at_hand(self, key: str) -> bool:
-        parts = key.split("/", 2)
-        if not key.endswith(_NODE):
-            return parts[-1].startswith(".")  # what zarr asks for to see whether this is Zarr 2
-        if len(parts) < 3:
-            return key == _NODE
-        rank, step = _number(_RANK, parts[0]), _number(_STEP, parts[1])
-        return rank is not None and StepKey(rank, step) in self._opened
+        node, _, name = key.rpartition("/")
+        if name != _NODE:
+            return name.startswith(".")  # what zarr asks for to see whether this is Zarr 2
+        step, path = _split(node)
+        if step is None:
+            return not node
+        return step in (self._opened if path else self._steps)
 
     def _open_step(self, key: StepKey) -> _OpenStep | None:
         with self._lock:
@@ -442,6 +445,16 @@ def _reopen(address: StoreAddress, include_partial: bool, commits: tuple[Commit,
             view._steps.update({one.key: Step(view._store.objects, one) for one in commits})  # noqa: SLF001
             _VIEWS[key] = view
         return view
+
+
+def _split(path: str) -> tuple[StepKey | None, str]:
+    """Return the step that a path leads to, and the rest of it; None where it leads to none."""
+    rank_name, _, rest = path.partition("/")
+    step_name, _, below = rest.partition("/")
+    rank, step = _number(_RANK, rank_name), _number(_STEP, step_name)
+    if rank is None or (step is None and step_name != "run"):
+        return None, ""
+    return StepKey(rank, step), below
 
 
 def _number(pattern: re.Pattern[str], text: str) -> int | None:

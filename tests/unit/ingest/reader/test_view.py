@@ -163,6 +163,16 @@ def test_a_path_costs_its_commit_its_index_and_its_chunks(
     assert len(asked.keys) == 1  # so small a shard comes with its index
 
 
+def test_a_list_of_steps_reads_their_commits_alone(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = zarr.open_group(view_of(nan_log), mode="r", path="rank_1")
+    asked = Asked(monkeypatch)
+    assert [(name, step.attrs["tensors"]) for name, step in sorted(group.groups())] == [
+        (f"step_{number}", 243) for number in (1, 2, 3)
+    ]
+    below = {"run/zarr.json", *(f"step_{number}/zarr.json" for number in (1, 2, 3))}
+    assert sorted(asked.keys) == sorted(["rank_1", *(f"rank_1/{name}" for name in below)])
+
+
 def test_a_slice_reads_no_more_chunks_than_it_touches(
     made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
