@@ -28,6 +28,7 @@ from workers.model import (
     StepPlan,
     StoreAddress,
 )
+from workers.rules.values import RuleSet
 
 
 def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid, unreadable: Iterable[str] = ()) -> str:
@@ -44,8 +45,13 @@ def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid, unreadable
     return running.hexdigest()
 
 
-def plan_step(inspected: Inspected, origin: Origin, store: StoreAddress, grid: Grid) -> StepPlan:
-    """Plan the conversion of one step. The same listing gives the same plan, everywhere."""
+def plan_step(
+    inspected: Inspected, origin: Origin, store: StoreAddress, grid: Grid, rules: RuleSet | None = None
+) -> StepPlan:
+    """Plan the conversion of one step. The same listing gives the same plan, everywhere.
+
+    `rules` are looked at when the step is committed; what is stored of the dump does not depend on them.
+    """
     listing = inspected.listing
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
@@ -73,6 +79,7 @@ def plan_step(inspected: Inspected, origin: Origin, store: StoreAddress, grid: G
         arrays=tuple(arrays.values()),
         jobs=jobs,
         problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
+        rules=rules,
         reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
     )
 

@@ -21,6 +21,7 @@ from ingest.watch import View, Watcher
 from workers.errors import ClusterError, DumpIngestError, StoreError, UnreadableFile, UsageError
 from workers.model import CommitSummary, Origin, StepKey, StepPlan, StoreAddress
 from workers.paths import to_text
+from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.commit import Commit
 
@@ -126,6 +127,8 @@ class Service:
     """Whether to wait for a cluster that is not there, rather than raise."""
     replace: bool = False
     """Whether steps that came from another dump may be replaced."""
+    rules: RuleSet | None = None
+    """What to look for in each step when it is committed."""
     clock: Callable[[], float] = time.monotonic
     view: View | None = None
     _prepared: bool = False
@@ -278,7 +281,7 @@ class Service:
         listing = inspected.listing
         root = str(self.watcher.dump.root)
         origin = Origin(listing.layout, socket.gethostname(), root, listing.rank_from)
-        return plan_step(inspected, origin, self.store, self.watcher.grid)
+        return plan_step(inspected, origin, self.store, self.watcher.grid, self.rules)
 
     def _offer(self, batch: Sequence[tuple[Inspected, StepPlan]]) -> None:
         try:

@@ -9,6 +9,7 @@ from ingest.plan import plan_step
 from workers.convert import convert
 from workers.model import CommitSummary, Grid, Origin, StepKey, StepPlan
 from workers.publish import publish
+from workers.rules.values import RuleSet
 from workers.store.objects import resolve
 
 #: So small that a few hundred bytes already make several chunks, shards and jobs.
@@ -20,7 +21,9 @@ def listings(dump: Path) -> dict[StepKey, Listing]:
     return {listing.key: listing for listing in find_dump(dump).scan({}).listings}
 
 
-def plan_all(dump: Path, store: Path | str, grid: Grid | None = None) -> list[StepPlan]:
+def plan_all(
+    dump: Path, store: Path | str, grid: Grid | None = None, rules: RuleSet | None = None
+) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
     found = find_dump(dump)
     address = resolve(str(store))
@@ -30,6 +33,7 @@ def plan_all(dump: Path, store: Path | str, grid: Grid | None = None) -> list[St
             Origin(listing.layout, "test-host", str(found.root), listing.rank_from),
             address,
             grid or Grid(),
+            rules,
         )
         for listing in found.scan({}).listings
         if listing.files
@@ -41,6 +45,8 @@ def run(plan: StepPlan) -> CommitSummary:
     return publish(plan, [convert(job) for job in plan.jobs])
 
 
-def ingest_directly(dump: Path, store: Path | str, grid: Grid | None = None) -> list[CommitSummary]:
+def ingest_directly(
+    dump: Path, store: Path | str, grid: Grid | None = None, rules: RuleSet | None = None
+) -> list[CommitSummary]:
     """Take every step of a dump into a store, complete or not."""
-    return [run(plan) for plan in plan_all(dump, store, grid)]
+    return [run(plan) for plan in plan_all(dump, store, grid, rules)]

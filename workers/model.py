@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from workers.formats.header import TensorHeader
 from workers.positional import Positional
+from workers.rules.values import Finding, RuleSet
 from workers.statistics import UNKNOWN, Statistics
 
 #: Raised whenever the same source would be stored differently; part of every fingerprint.
@@ -249,6 +250,8 @@ class StepPlan:
     """What is wrong with the step as a whole, beside the problems of its entries."""
     reported: Mapping[int, Reported] = field(repr=False, default_factory=dict)
     """By row: the statistics that the dump itself gives."""
+    rules: RuleSet | None = field(repr=False, default=None)
+    """What to look for when it is committed; None for nothing. No part of the fingerprint."""
 
     @cached_property
     def nbytes(self) -> int:
@@ -326,6 +329,8 @@ class CommitSummary:
     """By the same rules: info, warning or critical."""
     failed_rules: Mapping[str, str] = field(default_factory=dict)
     """By rule that could not be evaluated: why. The step stands without it."""
+    first_findings: tuple[Finding, ...] = field(default=(), compare=False)
+    """The worst of them, a few: for logs and messages. Not in the commit record, the tables have them all."""
 
     @property
     def findings_by_severity(self) -> dict[str, int]:

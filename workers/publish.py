@@ -18,13 +18,17 @@ from workers.disagreements import disagreements
 from workers.errors import DumpIngestError
 from workers.formats.dtype_names import canonical
 from workers.model import CommitSummary, Entry, Kind, Receipt, Reported, StepPlan
+from workers.rules.step import DISAGREES, evaluate
+from workers.rules.values import Evaluated
 from workers.statistics import Statistics
-from workers.store import commit, metadata, tables
+from workers.store import commit, findings, metadata, tables
 from workers.store.objects import open_objects
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: How many problems a commit record names; all of them are in the index.
 MAX_PROBLEMS_IN_RECORD = 100
+#: How many findings go with the totals of a step; all that are stored are in its tables.
+_FIRST_FINDINGS = 20
 
 
 def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
@@ -39,6 +43,11 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
     built = _tables(plan, receipts)
     documents, chunks = tables.encode(built)
+    found = _evaluated(plan, built)
+    if plan.rules is not None and found is not None:
+        more_documents, more_chunks = findings.encode(plan.rules, found)
+        documents |= more_documents
+        chunks |= more_chunks
     ends = _ends(receipts)
     nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
     if any(path.startswith("tensors/") for path in ends):
@@ -55,6 +64,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         built,
         stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
         objects=len(shards) + len(chunks) + len(nodes) + 1,
+        found=found,
     )
     commit.write(
         open_objects(plan.store),
@@ -71,6 +81,13 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     )
     events.emit(events.Published(summary, time.perf_counter() - started))
     return summary
+
+
+def _evaluated(plan: StepPlan, built: Tables) -> Evaluated | None:
+    """Return what the rules find; None where there are none, or for what belongs to no step."""
+    if plan.rules is None or plan.key.step is None:
+        return None
+    return evaluate(plan.rules, built, plan.key)
 
 
 def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
@@ -130,7 +147,7 @@ def _take_reported(reported: Mapping[int, Reported], built: Tables) -> None:
         computed = Statistics(*built.statistics[row].tolist())
         differ = disagreements(report.statistics, computed, report.digits, dtypes[row])
         if differ:
-            said = f"{paths.to_text(report.source)} disagrees: {', '.join(differ)}"
+            said = f"{paths.to_text(report.source)}{DISAGREES}{', '.join(differ)}"
             problems[row] = "; ".join(filter(None, [problems[row], said]))
 
 
@@ -208,7 +225,13 @@ def _numbers(
 
 
 def _summarise(
-    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, *, stored_bytes: int, objects: int
+    plan: StepPlan,
+    receipts: Sequence[Receipt],
+    built: Tables,
+    *,
+    stored_bytes: int,
+    objects: int,
+    found: Evaluated | None,
 ) -> CommitSummary:
     kinds = built.label("kind")
     is_tensor = kinds == Kind.TENSOR
@@ -244,6 +267,11 @@ def _summarise(
         pos_inf_tensors=int(np.count_nonzero(pos_inf)),
         neg_inf_tensors=int(np.count_nonzero(neg_inf)),
         anomalous_tensors=int(np.count_nonzero(nan + pos_inf + neg_inf)),
+        rules=found.rules if found else "",
+        findings=dict(found.totals) if found else {},
+        severities=found.severities if found else {},
+        failed_rules=dict(found.failed) if found else {},
+        first_findings=found.findings[:_FIRST_FINDINGS] if found else (),
     )
 
 

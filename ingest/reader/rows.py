@@ -17,7 +17,7 @@ from workers.model import CommitSummary, Kind
 def summary_row(summary: CommitSummary) -> dict[str, Any]:
     """Return the totals of one committed step."""
     fields = asdict(summary)
-    for name in ("key", "severities", "failed_rules"):
+    for name in ("key", "severities", "failed_rules", "first_findings"):
         del fields[name]
     # Flat: what each rule found is the answer of `dump-ingest anomalies`.
     fields["findings"] = sum(summary.findings.values())

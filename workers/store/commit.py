@@ -24,6 +24,8 @@ ROOT = "zarr.json"
 LEAF = "zarr.json"
 #: Below it: an object for each commit that took the place of another one, until the consolidated view has it.
 CHANGED = "consolidated/changed"
+#: Totals that stand elsewhere in the record, or in tables.
+_NOT_IN_RECORD = ("key", "fingerprint", "first_findings")
 _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
 
@@ -123,7 +125,7 @@ def write(
         "fingerprint": fingerprint,
         "committed_at": (now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
         "source": {name: to_text(value) for name, value in asdict(origin).items()},
-        "summary": {k: v for k, v in asdict(summary).items() if k not in ("key", "fingerprint")},
+        "summary": {k: v for k, v in asdict(summary).items() if k not in _NOT_IN_RECORD},
         "software": _software(),
         "previous": [name for name in dict.fromkeys(history) if name != fingerprint],
         **facts,
@@ -217,7 +219,7 @@ def parse(data: bytes, key: StepKey) -> Commit:
             )
         fingerprint = record["fingerprint"]
         # A later version may have added totals that this one does not know.
-        known = {field.name for field in fields(CommitSummary)}
+        known = {field.name for field in fields(CommitSummary)} - {*_NOT_IN_RECORD}
         totals = {name: value for name, value in record["summary"].items() if name in known}
         summary = CommitSummary(key=key, fingerprint=fingerprint, **totals)
         inline = document["consolidated_metadata"]["metadata"]

@@ -131,7 +131,7 @@ def encode(tables: Tables) -> tuple[dict[str, metadata.Document], dict[str, byte
         documents[table.path] = metadata.table_array(
             array.shape, table.data_type, ("row", table.dimension), table.fields
         )
-        chunks[f"{table.path}/c/0/0"] = _encode_chunk(array, table)
+        chunks[f"{table.path}/c/0/0"] = encode_table(array, table.data_type)
     return documents, chunks
 
 
@@ -152,7 +152,7 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
         if chunk is None or table.path not in documents:
             raise DamagedStore(f"{where}: {table.path} is missing")
         rows, columns = documents[table.path]["shape"]
-        array = _decode_chunk(chunk, table, (rows, columns), where)
+        array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
         arrays[name] = _by_field(array, table, documents[table.path], where)
     return Tables(**arrays)
 
@@ -193,22 +193,28 @@ def shape_table(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
     return table
 
 
-def _encode_chunk(array: npt.NDArray[Any], table: _Table) -> bytes:
-    if table.data_type == "string":
+def encode_table(array: npt.NDArray[Any], data_type: str) -> bytes:
+    """Return a table as the bytes of its one chunk."""
+    if data_type == "string":
         raw = _VLEN.encode(np.ascontiguousarray(array, dtype=object).reshape(-1))
     else:
-        little = np.dtype(table.data_type).newbyteorder("<")
+        little = np.dtype(data_type).newbyteorder("<")
         raw = np.ascontiguousarray(array, dtype=little).tobytes()
     encoded = bytes(_ZSTD.encode(raw))
     return encoded + crc32c(encoded)
 
 
-def _decode_chunk(chunk: bytes, table: _Table, shape: tuple[int, int], where: str) -> npt.NDArray[Any]:
+def decode_table(chunk: bytes, data_type: str, shape: tuple[int, int], where: str) -> npt.NDArray[Any]:
+    """Return a table from the bytes of its one chunk; `where` names it.
+
+    Raises:
+        DamagedStore: it is damaged, or not of this shape.
+    """
     try:
-        raw = _ZSTD.decode(without_crc32c(chunk, f"{where}: {table.path}"))
-        if table.data_type == "string":
+        raw = _ZSTD.decode(without_crc32c(chunk, where))
+        if data_type == "string":
             return np.asarray(_VLEN.decode(raw), dtype=object).reshape(shape)
-        little = np.dtype(table.data_type).newbyteorder("<")
+        little = np.dtype(data_type).newbyteorder("<")
         return np.frombuffer(raw, dtype=little).reshape(shape)
     except (ValueError, RuntimeError) as exc:
-        raise DamagedStore(f"{where}: {table.path} cannot be decoded: {exc}") from exc
+        raise DamagedStore(f"{where} cannot be decoded: {exc}") from exc

@@ -1,0 +1,1 @@
+"""Anomaly rules as a worker has them: frozen values, and their evaluation over the tables of one step."""
