@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench servers generated requirements clean
+.PHONY: help setup demo test lint format bench servers generated chart requirements clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ servers: ## Install the servers that tests run: Ceph with its S3 gateway, Promet
 generated: setup ## Compile the .proto files again
 	$(BIN)/uv run --quiet --no-project --with grpcio-tools==1.74.0 python -m grpc_tools.protoc \
 		--proto_path . --python_out . --pyi_out . workers/formats/dump_data.proto
+
+chart: setup ## Bring up to date what the Helm chart takes from elsewhere: schema, README, alerts, dashboards
+	@$(BIN)/python helm/generate.py
 
 requirements: setup ## Pin the newest dependencies that pyproject.toml allows
 	$(COMPILE) --upgrade pyproject.toml --output-file requirements/runtime.txt

@@ -1,0 +1,243 @@
+{{/*
+Who a pod runs as. What reads the dump, or writes a store that is a directory, does so as the user of the dump.
+Takes (dict "root" $ "role" .Values.watcher "readsDump" true).
+*/}}
+{{- define "dump-ingest.identity" -}}
+{{- $dump := dict -}}
+{{- if or .readsDump .root.Values.storage.existingClaim -}}
+{{- $values := .root.Values.dump -}}
+{{- if not (kindIs "invalid" $values.runAsUser) -}}
+{{- $_ := set $dump "runAsUser" (int64 $values.runAsUser) -}}
+{{- if eq (int64 $values.runAsUser) 0 -}}{{- $_ := set $dump "runAsNonRoot" false -}}{{- end -}}
+{{- end -}}
+{{- if not (kindIs "invalid" $values.runAsGroup) -}}
+{{- $_ := set $dump "runAsGroup" (int64 $values.runAsGroup) -}}
+{{- end -}}
+{{- with $values.supplementalGroups -}}{{- $_ := set $dump "supplementalGroups" . -}}{{- end -}}
+{{- end -}}
+{{- include "dump-ingest.merged" (list .root.Values.podSecurityContext $dump .role.podSecurityContext) -}}
+{{- end -}}
+
+{{/* What all pods have. Takes the same. */}}
+{{- define "dump-ingest.pod" -}}
+serviceAccountName: {{ include "dump-ingest.serviceAccountName" .root }}
+automountServiceAccountToken: false
+# Variables of services would begin with DUMP_INGEST_ and look like settings.
+enableServiceLinks: false
+securityContext:
+  {{- include "dump-ingest.identity" . | nindent 2 }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" }}
+{{- with get $.role $key }}
+{{ $key }}:
+  {{- if kindIs "string" . }} {{ . | quote }}{{ else }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Metadata of a pod template. Takes (dict "root" $ "role" ... "component" ... "config" bool "dask" bool).
+No label of the chart's version: an upgrade that changes nothing else would restart all pods.
+*/}}
+{{- define "dump-ingest.podMetadata" -}}
+labels:
+  {{- include "dump-ingest.selectorLabels" . | nindent 2 }}
+  {{- if .dask }}
+  {{ include "dump-ingest.fullname" .root }}-client: "true"
+  {{- end }}
+  {{- with .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with .role.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with include "dump-ingest.annotations" . | fromYaml }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* A pod restarts when what it reads at its start has changed. */}}
+{{- define "dump-ingest.annotations" -}}
+{{- $all := dict -}}
+{{- if and .config (not .root.Values.existingConfigMap) -}}
+{{- $_ := set $all "checksum/config" (toYaml .root.Values.config | sha256sum) -}}
+{{- end -}}
+{{- if .dask -}}
+{{- $_ := set $all "checksum/dask" (printf "%s %s" (include "dump-ingest.daskConfig" .root) (toYaml .root.Values.dask.config) | sha256sum) -}}
+{{- if include "dump-ingest.generatesTls" .root -}}
+{{- $_ := set $all "checksum/tls" (include "dump-ingest.generatedTls" .root | sha256sum) -}}
+{{- end -}}
+{{- end -}}
+{{- include "dump-ingest.merged" (list $all .role.podAnnotations) -}}
+{{- end -}}
+
+{{/* What all containers have. Takes (dict "root" $ "role" ... "own" map), `own` being more of the security context. */}}
+{{- define "dump-ingest.container" -}}
+image: {{ include "dump-ingest.image" .root | quote }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+securityContext:
+  {{- include "dump-ingest.merged" (list .root.Values.securityContext .own .role.securityContext) | nindent 2 }}
+{{- with .role.resources }}
+resources:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- range $key := list "startupProbe" "livenessProbe" "readinessProbe" "lifecycle" }}
+{{- with get $.role $key }}
+{{ $key }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Variables of all containers; those of the store where `store` is true. */}}
+{{- define "dump-ingest.env" -}}
+- name: HOME
+  value: /tmp
+{{- with .root.Values.storage }}
+{{- if and $.store .existingSecret }}
+{{- range $variable, $key := dict "AWS_ACCESS_KEY_ID" .accessKeyIdKey "AWS_SECRET_ACCESS_KEY" .secretAccessKeyKey "AWS_SESSION_TOKEN" .sessionTokenKey }}
+{{- if $key }}
+- name: {{ $variable }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $.root.Values.storage.existingSecret }}
+      key: {{ $key }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if $.store }}
+{{- with .endpointUrl }}
+- name: AWS_ENDPOINT_URL
+  value: {{ . | quote }}
+{{- end }}
+{{- with .region }}
+- name: AWS_DEFAULT_REGION
+  value: {{ . | quote }}
+{{- end }}
+{{- if .checksumsWhenRequired }}
+- name: AWS_REQUEST_CHECKSUM_CALCULATION
+  value: when_required
+- name: AWS_RESPONSE_CHECKSUM_VALIDATION
+  value: when_required
+{{- end }}
+{{- if or .caBundle.existingConfigMap .caBundle.existingSecret }}
+- name: AWS_CA_BUNDLE
+  value: /etc/store-ca/{{ .caBundle.key }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "dask" bool). */}}
+{{- define "dump-ingest.mounts" -}}
+- name: tmp
+  mountPath: /tmp
+{{- if .config }}
+- name: config
+  mountPath: /etc/dump-ingest
+  readOnly: true
+{{- end }}
+{{- if .dask }}
+- name: dask
+  mountPath: /etc/dask
+  readOnly: true
+{{- if include "dump-ingest.usesTls" .root }}
+- name: dask-tls
+  mountPath: /etc/dask-tls
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- if .store }}
+{{- with .root.Values.storage.caBundle }}
+{{- if or .existingConfigMap .existingSecret }}
+- name: store-ca
+  mountPath: /etc/store-ca
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- if .root.Values.storage.existingClaim }}
+- name: store
+  mountPath: {{ .root.Values.storage.mountPath }}
+{{- end }}
+{{- end }}
+{{- if .dump }}
+- name: dump
+  mountPath: {{ .root.Values.dump.mountPath }}
+  readOnly: true
+  {{- if .root.Values.dump.hostPath }}
+  # A file system that is mounted on the node later shows here, too.
+  mountPropagation: HostToContainer
+  {{- end }}
+{{- end }}
+{{- with .role.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The volumes for the mounts of the same arguments. */}}
+{{- define "dump-ingest.volumes" -}}
+{{- $fullname := include "dump-ingest.fullname" .root -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .root.Values.tmpSizeLimit }}
+{{- if .config }}
+- name: config
+  configMap:
+    name: {{ default (printf "%s-config" $fullname) .root.Values.existingConfigMap }}
+{{- end }}
+{{- if .dask }}
+- name: dask
+  configMap:
+    name: {{ $fullname }}-dask
+{{- if include "dump-ingest.usesTls" .root }}
+- name: dask-tls
+  secret:
+    secretName: {{ include "dump-ingest.tlsSecretName" .root }}
+{{- end }}
+{{- end }}
+{{- if .store }}
+{{- with .root.Values.storage.caBundle }}
+{{- if .existingConfigMap }}
+- name: store-ca
+  configMap:
+    name: {{ .existingConfigMap }}
+{{- else if .existingSecret }}
+- name: store-ca
+  secret:
+    secretName: {{ .existingSecret }}
+{{- end }}
+{{- end }}
+{{- with .root.Values.storage.existingClaim }}
+- name: store
+  persistentVolumeClaim:
+    claimName: {{ . }}
+{{- end }}
+{{- end }}
+{{- if .dump }}
+- name: dump
+  {{- with .root.Values.dump }}
+  {{- if .hostPath }}
+  hostPath:
+    path: {{ .hostPath }}
+  {{- else if .existingClaim }}
+  persistentVolumeClaim:
+    claimName: {{ .existingClaim }}
+    readOnly: true
+  {{- else }}
+  {{- default (dict "emptyDir" dict) .volume | toYaml | nindent 2 }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- with .role.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
