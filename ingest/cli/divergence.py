@@ -99,8 +99,9 @@ def _print(found: Divergence, limit: int) -> None:
 
     if found.agree and found.groups:
         _line(f"replicas agree: ranks {spans(found.ranks)}, steps {spans(found.steps)}")
+    suspects = {odd.ranks[0] for odd in found.odd if odd.has_majority}
     for odd in found.odd:
-        _print_odd(odd)
+        _print_odd(odd, suspects)
     if found.differences:
         _line("")
         _print_differences(found.differences, limit)
@@ -116,7 +117,7 @@ def _line(text: str) -> None:
     sys.stdout.write(printable(text) + "\n")
 
 
-def _print_odd(odd: Odd) -> None:
+def _print_odd(odd: Odd, suspects: set[int]) -> None:
     from ingest.reader.spans import spans
 
     first = odd.first
@@ -126,7 +127,12 @@ def _print_odd(odd: Odd) -> None:
         )
         _line(f"rank {odd.ranks[0]} is off since step {odd.first_step} ({agreeing})")
     else:
-        _line(f"one of ranks {spans(odd.ranks)} is off since step {odd.first_step} (no majority says which)")
+        elsewhere = suspects & set(odd.ranks)
+        more = f"; off elsewhere: rank {spans(elsewhere)}" if elsewhere else ""
+        _line(
+            f"one of ranks {spans(odd.ranks)} is off since step {odd.first_step} "
+            f"(no majority says which{more})"
+        )
     _line(f"  first   {first.name}  ({first.why}{_by(first)})")
     if odd.source:
         _line(f"  file    {odd.source}")

@@ -70,6 +70,21 @@ def divergence(
     return _Search(Survey(snapshot), given).run(name, missed_ranks=rank is None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Compared:
+    """Who agrees with whom in each step, by tensors."""
+
+    keys: list[TensorKey]
+    kinds: npt.NDArray[np.int8]
+    """(tensor,)."""
+    content: npt.NDArray[np.int32]
+    """(step, tensor): number of a pattern."""
+    statistics: npt.NDArray[np.int32]
+    """(step, tensor): number of a pattern, or -1."""
+    tells: npt.NDArray[np.bool_]
+    """(step, tensor)."""
+
+
 class _Row(NamedTuple):
     """A difference, where its tensor is, and the numbers of the steps in which it differs."""
 
@@ -107,9 +122,8 @@ class _Search:
     def run(self, name: str | None, *, missed_ranks: bool) -> Divergence:
         """Do it all."""
         partition = None if self.given is None else self._partition(self.given)
-        kinds, content, statistics, tells = self._compare()
-        # Beyond them may be tensors of other steps.
-        keys = self.survey.axis.keys[: len(kinds)]
+        seen = self._compare()
+        keys = seen.keys
         chosen = np.ones(len(keys), bool)
         if name is not None:
             chosen[:] = False
@@ -117,20 +131,22 @@ class _Search:
         expectations = Expectations(self.patterns.all, partition)
         rows: list[_Row] = []
         unshared: list[int] = []
-        for members, history, expected in self._decided(expectations, kinds, content, tells, chosen):
+        for members, history, expected in self._decided(expectations, seen, chosen):
             if expected is None:
                 if self._differs(expectations, history):
                     unshared += [one for one in members if kind_of(keys[one]) in _NAMED]
                 continue
             found = self._judge(expectations, history, expected, len(members))
-            rows += self._differences(found, history, members, statistics, keys)
+            rows += self._differences(found, history, members, seen)
         self._note_unshared(unshared, keys)
-        self._note_outputs(expectations, kinds, content, chosen, keys)
+        self._note_outputs(expectations, seen, chosen)
         odd, differences = self._odd(rows)
         missing = absent_steps(self.snapshot)
         if missed_ranks and self.given:
             missing = [*absent_ranks(self.given, self.snapshot), *missing]
-        tensors, notes = absent_tensors(self._presence(content), self._blocks(partition), keys, chosen)
+        elif missed_ranks:
+            self._note_holes()
+        tensors, notes = absent_tensors(self._presence(seen.content), self._blocks(partition), keys, chosen)
         self.notes += notes
         return Divergence(
             self.snapshot.store.url,
@@ -158,13 +174,12 @@ class _Search:
             blocks.append(block)
         rest = set(self.ranks) - {rank for group in given for rank in group}
         if rest:
-            self.notes.append(f"ranks {spans(rest)} are in no group, and were not compared")
+            who = f"ranks {spans(rest)} are" if len(rest) > 1 else f"rank {spans(rest)} is"
+            self.notes.append(f"{who} in no group, and not compared")
         return tuple(blocks)
 
-    def _compare(
-        self,
-    ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Return the kind of each tensor, and patterns, and whether they tell, for each step and tensor."""
+    def _compare(self) -> _Compared:
+        """Compare the ranks step by step."""
         found: list[StepPatterns] = []
         kinds = np.zeros(0, np.int8)
         known: dict[int, npt.NDArray[np.uint64]] = {}
@@ -178,7 +193,9 @@ class _Search:
             known = self._aliases(block, kinds, one.tells, known)
         absent = int(self.patterns.numbers(np.full((len(self.ranks), 1), ABSENT, np.int32))[0])
         found = [one.widened(len(kinds), absent) for one in found]
-        return (
+        return _Compared(
+            # Beyond them may be tensors of other steps.
+            self.survey.axis.keys[: len(kinds)],
             kinds,
             np.stack([one.by_content for one in found]),
             np.stack([one.by_statistics for one in found]),
@@ -214,46 +231,36 @@ class _Search:
         return found
 
     def _decided(
-        self,
-        expectations: Expectations,
-        kinds: npt.NDArray[np.int8],
-        content: npt.NDArray[np.int32],
-        tells: npt.NDArray[np.bool_],
-        chosen: npt.NDArray[np.bool_],
+        self, expectations: Expectations, seen: _Compared, chosen: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[list[int], History, Partition | None]]:
         """Yield tensors that behave alike, what they showed, and how they must agree."""
         # The tensors that are not asked for, too, show who is a replica of whom.
-        alike = [
-            (members, self._history(members[0], kinds, content, tells))
-            for members in _alike(kinds, content, tells)
-        ]
+        alike = [(members, self._history(members[0], seen)) for members in _alike(seen)]
         for members, history in alike:
             expectations.note(history, len(members))
         decided = []
         for members, history in alike:
             expected = expectations.decide(history)
-            expectations.count(history, expected, len(members))
+            expectations.count(history, expected, (seen.keys[one].operator for one in members))
             decided.append((members, history, expected))
         for members, history, expected in decided:
-            asked = [member for member in members if chosen[member]]
-            if asked:
-                yield asked, history, expected or expectations.decide_by_others(history)
+            by_expected: dict[Partition | None, list[int]] = {}
+            for one in members:
+                if chosen[one]:
+                    last = expected or expectations.decide_by_others(history, seen.keys[one].operator)
+                    by_expected.setdefault(last, []).append(one)
+            for last, asked in by_expected.items():
+                yield asked, history, last
 
-    def _history(
-        self,
-        tensor: int,
-        kinds: npt.NDArray[np.int8],
-        content: npt.NDArray[np.int32],
-        tells: npt.NDArray[np.bool_],
-    ) -> History:
-        numbers = content[:, tensor].tolist()
+    def _history(self, tensor: int, seen: _Compared) -> History:
+        numbers = seen.content[:, tensor].tolist()
         has = np.zeros(len(self.ranks), bool)
         for number in set(numbers):
             has |= self.patterns[number] != ABSENT
         return History(
-            Kind(int(kinds[tensor])),
+            Kind(int(seen.kinds[tensor])),
             tuple(numbers),
-            tuple(tells[:, tensor].tolist()),
+            tuple(seen.tells[:, tensor].tolist()),
             tuple(np.flatnonzero(has).tolist()),
         )
 
@@ -295,16 +302,11 @@ class _Search:
         return list(found.values())
 
     def _differences(
-        self,
-        found: Sequence[_Found],
-        history: History,
-        members: Sequence[int],
-        statistics: npt.NDArray[np.int32],
-        keys: Sequence[TensorKey],
+        self, found: Sequence[_Found], history: History, members: Sequence[int], seen: _Compared
     ) -> Iterator[_Row]:
         for one in found:
             for tensor in members:
-                number = int(statistics[one.numbers[0], tensor])
+                number = int(seen.statistics[one.numbers[0], tensor])
                 same = False
                 if number >= 0 and not one.by_statistics:
                     labels = self.patterns[number]
@@ -312,7 +314,7 @@ class _Search:
                 yield _Row(
                     tensor,
                     Difference(
-                        keys[tensor],
+                        seen.keys[tensor],
                         self._named(one.places),
                         one.has_majority,
                         self._named(one.others),
@@ -416,23 +418,24 @@ class _Search:
                 f"step on ({names}{', ...' * (len(tensors) > _SHOWN)})"
             )
 
+    def _note_holes(self) -> None:
+        """Say which ranks may be missing: those of which there is nothing, among ranks of which there is."""
+        known = {*self.ranks, *(one.key.rank for one in self.snapshot.left_out)}
+        holes = set(range(max(known))) - known
+        # Else some ranks were chosen to be dumped.
+        if holes and len(holes) < len(known):
+            self.notes.append(f"there is nothing of rank{'s' * (len(holes) > 1)} {spans(holes)} in the store")
+
     def _note_outputs(
-        self,
-        expectations: Expectations,
-        kinds: npt.NDArray[np.int8],
-        content: npt.NDArray[np.int32],
-        chosen: npt.NDArray[np.bool_],
-        keys: Sequence[TensorKey],
+        self, expectations: Expectations, seen: _Compared, chosen: npt.NDArray[np.bool_]
     ) -> None:
         """Say which outputs of optimizers differ: many write over their inputs, and nothing else."""
         differing = []
-        for tensor in np.flatnonzero((kinds == Kind.OPTIMIZER_OUTPUT) & chosen).tolist():
-            history = self._history(tensor, kinds, content, np.zeros(content.shape, bool))
-            usual, _ = expectations.usual(history.universe)
+        for tensor in np.flatnonzero((seen.kinds == Kind.OPTIMIZER_OUTPUT) & chosen).tolist():
+            history = self._history(tensor, seen)
+            usual = expectations.usual(history.universe) or ()
             verdicts = (
-                verdict
-                for one in set(history.patterns)
-                for verdict in expectations.verdicts(one, usual or ())
+                verdict for one in set(history.patterns) for verdict in expectations.verdicts(one, usual)
             )
             if not all(verdict.agrees for verdict in verdicts):
                 differing.append(tensor)
@@ -440,24 +443,22 @@ class _Search:
             self.notes.append(
                 f"{len(differing)} outputs of optimizers differ, and are not counted: many optimizers update "
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
-                f"({keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
+                f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
 
     def _named(self, places: Iterable[int]) -> tuple[int, ...]:
         return tuple(self.ranks[place] for place in places)
 
 
-def _alike(
-    kinds: npt.NDArray[np.int8], content: npt.NDArray[np.int32], tells: npt.NDArray[np.bool_]
-) -> list[list[int]]:
+def _alike(seen: _Compared) -> list[list[int]]:
     """Return sets of tensors that are of one kind and have the same pattern in each step."""
-    if not len(kinds):
+    if not seen.keys:
         return []
-    columns = np.concatenate([content * 2 + tells, kinds[None].astype(np.int32)])
+    columns = np.concatenate([seen.content * 2 + seen.tells, seen.kinds[None].astype(np.int32)])
     factors = np.random.default_rng(5).integers(1, 2**63, len(columns), np.uint64) * np.uint64(2) + np.uint64(
         1
     )
-    codes = np.zeros(len(kinds), np.uint64)
+    codes = np.zeros(len(seen.keys), np.uint64)
     for column, factor in zip(columns, factors, strict=True):
         mixed = (column.astype(np.uint64) + np.uint64(1)) * factor
         codes += mixed ^ (mixed >> np.uint64(31))

@@ -20,11 +20,11 @@ from workers.errors import UsageError
 
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 """Blocks of ranks, each by their places, that must agree within each block."""
+Operator: TypeAlias = tuple[str, str, str, str, int]
+"""`TensorKey.operator`."""
 
 #: Steps in which a tensor must have agreed before it is missed, where nothing but that tells.
 AGREED_BEFORE = 3
-#: Share of the tensors that optimizers read from which on it is strange that one never agrees.
-_NEARLY_ALL = 0.9
 #: Partitions of the same ranks that are tried.
 _MAX_PARTITIONS = 32
 _SPAN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
@@ -162,7 +162,8 @@ class Expectations:
         self._given = given
         self._verdicts: dict[tuple[int, Partition], tuple[BlockVerdict, ...]] = {}
         self._candidates: dict[tuple[int, ...], Counter[Partition]] = {}
-        self._usual: dict[tuple[int, ...], Counter[Partition | None]] = {}
+        self._usual: dict[tuple[int, ...], Counter[Partition]] = {}
+        self._beside: dict[Operator, Counter[Partition]] = {}
 
     def verdicts(self, pattern: int, partition: Partition) -> tuple[BlockVerdict, ...]:
         """Return how the ranks of each block compare, from a memory."""
@@ -184,10 +185,14 @@ class Expectations:
             ):
                 counts[partition] += count * tensors
 
-    def count(self, history: History, partition: Partition | None, tensors: int) -> None:
-        """Take in what was decided of tensors that an optimizer reads: others should be like them."""
-        if history.kind is Kind.OPTIMIZER and any(history.tells):
-            self._usual.setdefault(history.universe, Counter())[partition] += tensors
+    def count(self, history: History, partition: Partition | None, operators: Iterable[Operator]) -> None:
+        """Take in what was decided of tensors, one for each of the operators: others should be like them."""
+        if history.kind is not Kind.OPTIMIZER or partition is None or not any(history.tells):
+            return
+        counts = self._usual.setdefault(history.universe, Counter())
+        for operator in operators:
+            counts[partition] += 1
+            self._beside.setdefault(operator, Counter())[partition] += 1
 
     def decide(self, history: History) -> Partition | None:
         """Return how a tensor must agree, by what it shows itself; None where it does not show it."""
@@ -200,30 +205,30 @@ class Expectations:
                 return partition
         return None
 
-    def decide_by_others(self, history: History) -> Partition | None:
-        """Return how a tensor must agree that does not show it itself, by what optimizers read."""
-        usual, share = self.usual(history.universe)
+    def decide_by_others(self, history: History, operator: Operator) -> Partition | None:
+        """Return how a tensor must agree that does not show it itself, by what optimizers read.
+
+        Where ranks step with the same gradient, they must have the same weight and the same learning rate:
+        what one operator reads is shared as a whole, or each rank has its part of all of it.
+        """
+        beside = self._beside.get(operator) if history.kind is Kind.OPTIMIZER else None
+        if beside:
+            return beside.most_common(1)[0][0]
+        usual = self.usual(history.universe)
         if usual is None or history.kind not in (Kind.OPTIMIZER, Kind.COLLECTIVE):
             return None
-        if history.kind is Kind.OPTIMIZER and share >= _NEARLY_ALL:
-            return usual
         if any(history.tells) or (history.kind is Kind.COLLECTIVE and len(usual) > 1):
             return None
         found = [verdicts for one in history.patterns if (verdicts := self.verdicts(one, usual))]
         fits = sum(all(one.agrees or one.is_near for one in verdicts) for verdicts in found)
         return usual if found and fits * 2 >= len(found) else None
 
-    def usual(self, universe: tuple[int, ...]) -> tuple[Partition | None, float]:
-        """Return the partition of most tensors that optimizers read, and their share, from 0 to 1."""
+    def usual(self, universe: tuple[int, ...]) -> Partition | None:
+        """Return the partition of most tensors that optimizers read; None where there are none."""
         if self._given is not None:
-            partition = _within(self._given, universe)
-            return (partition or None), 1.0
-        counts = self._usual.get(universe, Counter())
-        named = [(count, partition) for partition, count in counts.items() if partition is not None]
-        if not named:
-            return None, 0.0
-        count, partition = max(named)
-        return partition, count / counts.total()
+            return _within(self._given, universe) or None
+        counts = self._usual.get(universe)
+        return counts.most_common(1)[0][0] if counts else None
 
     def _partitions(self, universe: tuple[int, ...]) -> list[Partition]:
         """Return the partitions of these ranks that may be, coarsest first."""

@@ -223,15 +223,27 @@ class TestMajority:
         assert summary(found) == [((0, 1, 2, 3), 3, STATE)]
         assert not found.odd[0].has_majority
 
-    def test_of_two_ranks_one_weight_that_never_agreed_is_off_where_all_others_agree(self) -> None:
+    def test_a_weight_that_never_agreed_is_off_where_its_gradient_agrees(self) -> None:
+        """As where ranks began with other weights. Without a common gradient, each has its own part."""
         made = Replicas()
-        names = [f"Adam.op{number}.input.0" for number in range(12)]
         for step in range(3):
             for rank in range(2):
-                made.put(
-                    rank, step, {name: step + 1 + (50 * rank if name == names[5] else 0) for name in names}
-                )
-        assert summary(divergence(made.store)) == [((0, 1), 0, names[5])]
+                parts = {f"Adam.part.input.{slot}": 10 * step + 5 * rank + slot + 1 for slot in range(3)}
+                made.put(rank, step, {WEIGHT: 100 + step + 50 * rank, STATE: 200 + step, **parts})
+        found = divergence(made.store)
+        assert summary(found) == [((0, 1), 0, WEIGHT)]
+        assert len(found.differences) == 1
+        assert "Adam.part.input.0" in found.notes[0]
+
+    def test_a_learning_rate_that_is_another_is_off(self) -> None:
+        made = Replicas()
+        for step in range(2):
+            for rank in range(3):
+                made.put(rank, step, {"Adam.dense.input.2": 1 + (rank == 1)}, constant=True)
+        for step in range(2, 4):
+            for rank in range(3):
+                made.put(rank, step, {WEIGHT: step, STATE: 9 * step, "Adam.dense.input.2": 1 + (rank == 1)})
+        assert summary(divergence(made.store)) == [((1,), 0, "Adam.dense.input.2")]
 
     def test_two_odd_ranks_are_told_apart(self) -> None:
         found = divergence(replicas(range(5), off=[(1, 1, REDUCED), (4, 2, WEIGHT), (4, 3, WEIGHT)]).store)
@@ -335,10 +347,14 @@ class TestGroups:
         found = divergence(replicas().store, [range(6)])
         assert absent(found) == [("missing", "rank", (4,), ""), ("missing", "rank", (5,), "")]
 
+    def test_a_rank_that_may_be_missing_is_said(self) -> None:
+        assert divergence(replicas([0, 1, 3]).store).notes == ("there is nothing of rank 2 in the store",)
+        assert divergence(replicas([0, 8, 16]).store).notes == ()
+
     def test_ranks_of_no_group_are_said(self) -> None:
         found = divergence(replicas(off=[(3, 1, WEIGHT)]).store, [[0, 1, 2]])
         assert found.agree
-        assert "ranks 3 are in no group" in found.notes[0]
+        assert "rank 3 is in no group" in found.notes[0]
 
     @pytest.mark.parametrize("groups", [[[7, 8]], [[0]], [[0, 1], [1, 2]], [[3, 9]]])
     def test_a_group_that_is_not_there_is_refused(self, groups: list[list[int]]) -> None:
@@ -507,7 +523,7 @@ def test_a_planted_difference_is_found_and_nothing_else(
     off = [(rank, step, name) for step in range(first, min(first + length, 4))]
     found = divergence(TestGroups.mesh(off, parts, copies).store)
     ranks = {row.ranks for row in found.differences}
-    # A part that never agreed in any step shows no replicas, if it is the only one of its kind.
+    # Where a part agreed in no step, nothing shows who its replicas are.
     if len(off) < 4 or parts == 1 or name == NORM:
         assert summary(found) == [((rank,), first, name)]
         assert found.odd[0].steps == len(off)
