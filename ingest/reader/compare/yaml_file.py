@@ -13,6 +13,8 @@ from workers.errors import UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+#: What is said instead of words about Python.
+_WORDS = {"extra_forbidden": "is not known", "model_type": "must hold names and values"}
 _MAX_NBYTES = 16 * 1024 * 1024
 
 
@@ -46,7 +48,7 @@ def _explain(path: Path, tree: yaml.Node | None, error: object) -> str:
     place: Sequence[str | int] = error["loc"]
     line = _line(tree, place)
     name = ".".join(map(str, place))
-    what = "is not known" if error["type"] == "extra_forbidden" else str(error["msg"])
+    what = _WORDS.get(error["type"], str(error["msg"]))
     return f"{path}:{line}: {name + ': ' if name else ''}{what}"
 
 

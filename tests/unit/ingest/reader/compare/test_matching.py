@@ -1,0 +1,201 @@
+"""Which tensor is which: exactly, in another graph, under other numbers, by a mapping file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.reader.compare.mapping import NameMapping, load_mapping
+from ingest.reader.compare.matching import How, Matching, match, without_numbers
+from ingest.reader.compare.selection import Selection, parse
+from ingest.reader.compare.sources import Tensors
+from workers.blocks import TensorKey
+from workers.errors import UsageError
+from workers.model import StepKey
+from workers.statistics import FIELDS
+
+
+def key(text: str, *, graph: str = "0", net: str = "Net") -> TensorKey:
+    op_type, op_name, io, slot = text.split("|")
+    return TensorKey(net, graph, op_type, op_name, io, int(slot))
+
+
+def tensors(*keys: TensorKey, shapes: list[tuple[int, ...]] | None = None) -> Tensors:
+    n = len(keys)
+    return Tensors(
+        StepKey(0, 0),
+        list(keys),
+        ["float32"] * n,
+        shapes or [(2,)] * n,
+        [()] * n,
+        np.zeros((n, 16), np.uint8),
+        np.full((n, len(FIELDS)), np.nan),
+        np.ones(n, bool),
+        np.zeros(n, np.int64),
+        np.arange(n),
+        None,  # type: ignore[arg-type]
+    )
+
+
+def pairs(found: Matching) -> list[tuple[int, int, How]]:
+    return [(one.a, one.b, one.how) for one in found.pairs]
+
+
+CONV = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in range(4)]
+
+
+def test_the_same_key_is_the_same_tensor_whatever_the_order() -> None:
+    found = match(tensors(*CONV[:3]), tensors(CONV[2], CONV[0], CONV[1]))
+    assert pairs(found) == [(0, 1, How.EXACT), (1, 2, How.EXACT), (2, 0, How.EXACT)]
+    assert (found.only_a, found.only_b) == ([], [])
+
+
+def test_a_graph_may_have_another_number() -> None:
+    found = match(tensors(CONV[0]), tensors(key("Conv2D|Default/net-Conv2D-op0|output|0", graph="7")))
+    assert pairs(found) == [(0, 0, How.NAME)]
+
+
+def test_other_op_numbers_are_matched_in_order_of_execution() -> None:
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 12)]
+    found = match(tensors(*CONV[:2]), tensors(*renumbered))
+    assert pairs(found) == [(0, 0, How.ORDER), (1, 1, How.ORDER)]
+    assert not any(one.ambiguous for one in found.pairs)
+
+
+def test_shapes_tell_apart_what_has_one_name_without_numbers() -> None:
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
+    found = match(tensors(*CONV[:2], shapes=[(2,), (3,)]), tensors(*renumbered, shapes=[(3,), (2,)]))
+    assert pairs(found) == [(0, 1, How.ORDER), (1, 0, How.ORDER)]
+
+
+def test_what_might_be_another_one_is_said() -> None:
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
+    found = match(tensors(*CONV[:3]), tensors(*renumbered))
+    assert pairs(found) == [(0, 0, How.ORDER), (1, 1, How.ORDER)]
+    assert all(one.ambiguous for one in found.pairs)
+    assert found.only_a == [2]
+
+
+def test_another_scope_type_or_slot_is_another_tensor() -> None:
+    others = ["Conv2D|Default/other-Conv2D-op0|output|0", "Conv3D|Default/net-Conv2D-op0|output|0"]
+    others += ["Conv2D|Default/net-Conv2D-op0|output|1", "Conv2D|Default/net-Conv2D-op0|input|0"]
+    found = match(tensors(CONV[0]), tensors(*map(key, others)))
+    assert pairs(found) == []
+    assert (found.only_a, found.only_b) == ([0], [0, 1, 2, 3])
+
+
+def test_a_single_one_of_another_shape_is_matched_so_that_the_shape_can_be_named() -> None:
+    renumbered = key("Conv2D|Default/net-Conv2D-op31|output|0")
+    found = match(tensors(CONV[0], shapes=[(2,)]), tensors(renumbered, shapes=[(9,)]))
+    assert pairs(found) == [(0, 0, How.ORDER)]
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("Default_net-Mlp_MatMul-op12", "Default_net-Mlp_MatMul"),
+        ("Default_net-Mlp_MatMul_12", "Default_net-Mlp_MatMul"),
+        ("MatMul3", "MatMul"),
+        ("Functional.linear.2.forward", "Functional.linear.forward"),
+        ("Module.layers.0.Linear.forward.3", "Module.layers.0.Linear.forward"),
+        ("Cell.fc.Dense.parameters_grad.0", "Cell.fc.Dense.parameters_grad"),
+        ("", ""),
+        ("12", ""),
+    ],
+)
+def test_numbers_that_compilations_give_are_no_part_of_a_name(name: str, plain: str) -> None:
+    assert without_numbers(name) == plain
+
+
+def mapping(path: Path, text: str) -> NameMapping:
+    path.write_text(text)
+    return load_mapping(path)
+
+
+def test_a_mapping_file_says_which_is_which(tmp_path: Path) -> None:
+    text = """
+pairs:
+  - {a: "Cell.conv.*.output.?", b: "Module.conv.*.output.?"}
+  - {regex: 'Dense\\.(?P<layer>\\w+)\\.(.*)', b: 'Linear.\\g<layer>.\\2'}
+"""
+    names = mapping(tmp_path / "m.yaml", text)
+    assert names.of("Cell.conv.forward.0.output.0") == "Module.conv.forward.0.output.0"
+    assert names.of("Dense.fc.output.0") == "Linear.fc.output.0"
+    assert names.of("Other") is None
+    assert names.unused(["Dense.fc.output.0"]) == [0]
+
+
+def test_a_mapping_counts_before_equal_names(tmp_path: Path) -> None:
+    names = mapping(tmp_path / "m.yaml", "pairs: [{a: 'X.a.output.0', b: 'X.b.output.0'}]")
+    a, b = key("X|a|output|0"), key("X|b|output|0")
+    found = match(tensors(a), tensors(a, b), names)
+    assert pairs(found) == [(0, 1, How.MAPPING)]
+
+
+def test_a_mapping_that_leads_nowhere_changes_nothing(tmp_path: Path) -> None:
+    names = mapping(tmp_path / "m.yaml", "pairs: [{a: '*', b: 'gone'}]")
+    found = match(tensors(CONV[0]), tensors(CONV[0]), names)
+    assert pairs(found) == [(0, 0, How.EXACT)]
+
+
+def test_what_stands_for_itself_in_a_glob_is_no_pattern(tmp_path: Path) -> None:
+    names = mapping(tmp_path / "m.yaml", r"pairs: [{a: 'a.b(c)\*', b: 'x\1*'}]")
+    assert names.of("a.b(c)\\d") == "x\\1d"
+    assert names.of("aXb(c)\\d") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pairs: [{a: x}]", r":1: pairs\.0\.b: Field required"),
+        ("pairs:\n  - {b: x}", r":2: pairs\.0: .*either"),
+        ("pairs:\n  - {a: x, b: y}\n  - {a: x, b: y, c: z}", r":3: pairs\.1\.c: is not known"),
+        ("pairs: [{a: 'x*', b: '*y*'}]", "1 wildcards"),
+        ("pairs: [{regex: '(', b: y}]", "regex"),
+        ("pairs: [{regex: 'x', b: '\\1'}]", "regex"),
+        ("pears: []", ":1: .*"),
+        ("- x", ":1: must hold names and values"),
+        ("{", "is no YAML"),
+        ("pairs: !!python/object/apply:os.system ['true']", "is no YAML"),
+        ("pairs: &a [*a]", "pairs|refers to itself"),
+    ],
+)
+def test_a_wrong_mapping_file_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        mapping(tmp_path / "m.yaml", text)
+
+
+def test_a_mapping_file_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        load_mapping(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "selection"),
+    [
+        ("run.zarr", Selection("run.zarr")),
+        ("run.zarr@1", Selection("run.zarr", 1)),
+        ("run.zarr@1,3", Selection("run.zarr", 1, 3)),
+        ("run.zarr@rank=1,step=3", Selection("run.zarr", 1, 3)),
+        ("run.zarr@step=3", Selection("run.zarr", None, 3)),
+        ("run.zarr@step=3,rank=1", Selection("run.zarr", 1, 3)),
+        ("s3://user@host/run.zarr", Selection("s3://user@host/run.zarr")),
+        ("s3://b/run.zarr@2", Selection("s3://b/run.zarr", 2)),
+        ("@", Selection("@")),
+    ],
+)
+def test_a_part_of_a_store_is_named_behind_an_at(text: str, selection: Selection) -> None:
+    assert parse(text) == selection
+
+
+@pytest.mark.parametrize(
+    "text", ["r@x", "r@1,2,3", "r@-1", "r@rank=1,rank=2", "r@1,rank=2", "r@", "r@99999999999999999999"]
+)
+def test_what_is_no_rank_and_step_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="names no rank and step"):
+        parse(text)
+
+
+def test_a_path_that_exists_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "run@1").mkdir()
+    assert parse(str(tmp_path / "run@1")) == Selection(str(tmp_path / "run@1"))
