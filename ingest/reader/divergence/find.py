@@ -297,6 +297,7 @@ class _Search:
                         key, _Found(places, verdict.has_majority, others, verdict.by_statistics)
                     )
                     one.numbers.append(number)
+        _settle_ties(found)
         for (_, _, block), one in found.items():
             one.healed = agreed_last.get(block, -1) > one.numbers[-1]
         return list(found.values())
@@ -448,6 +449,18 @@ class _Search:
 
     def _named(self, places: Iterable[int]) -> tuple[int, ...]:
         return tuple(self.ranks[place] for place in places)
+
+
+def _settle_ties(found: dict[tuple[tuple[int, ...], bool, tuple[int, ...]], _Found]) -> None:
+    """Count a difference of two ranks against the one that a majority found to be off in another step."""
+    for key, tie in list(found.items()):
+        places, has_majority, block = key
+        if has_majority or len(places) != 2:
+            continue
+        known = [one for place in places if (one := found.get(((place,), True, block)))]
+        if len(known) == 1:
+            known[0].numbers = sorted({*known[0].numbers, *tie.numbers})
+            del found[key]
 
 
 def _alike(seen: _Compared) -> list[list[int]]:

@@ -214,6 +214,14 @@ class TestMajority:
         assert not found.odd[0].has_majority
         assert found.odd[0].others == ()
 
+    def test_a_tie_is_settled_by_the_majority_of_other_steps(self) -> None:
+        made = replicas(range(3), off=[(2, 2, WEIGHT), (2, 3, WEIGHT)])
+        for rank in (1, 2):
+            made.put(rank, 4, {WEIGHT: 9 + rank, STATE: 2, REDUCED: 3, NORM: 4})
+        found = divergence(made.store)
+        assert summary(found) == [((2,), 2, WEIGHT)]
+        assert (found.odd[0].steps, found.odd[0].last_step) == (3, 4)
+
     def test_two_against_two_is_a_tie(self) -> None:
         made = replicas(steps=range(3))
         for rank in range(4):
