@@ -27,6 +27,7 @@ from ingest.reader.store import DumpStore, Step, open_store
 from workers.blocks import TensorKey, tensors_of
 from workers.digest import DIGEST_BYTES
 from workers.errors import UsageError
+from workers.formats.dtype_names import canonical
 from workers.formats.dtypes import ElementType, from_name
 from workers.model import Entry, Grid, Kind, Origin, StepKey, StoreAddress
 from workers.operands import InFile, Operand, Stored
@@ -251,7 +252,7 @@ class DumpSource:
             if reported is not None:
                 statistics[number] = reported.statistics.as_row()
             header = entry.header
-            dtypes.append(header.element.name if header else reported.dtype if reported else "")
+            dtypes.append(header.element.name if header else canonical(reported.dtype) if reported else "")
             shapes.append(header.shape if header else reported.shape if reported else ())
         return Tensors(
             key,
