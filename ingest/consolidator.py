@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from ingest.lease import Lease
 from ingest.reader.store import no_store
+from ingest.rules.keeper import FindingsKeeper
+from ingest.rules.series import StepFindings
 from ingest.view_writer import ViewWriter
 from workers.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
 from workers.errors import DamagedStore
@@ -36,6 +38,8 @@ _COMMITS_AT_ONCE = 256
 _THREADS = 2
 #: Tasks of a Dask cluster that are under way at once: each returns the counts of a step.
 _TASKS_AT_ONCE = 32
+#: Steps for which rules are evaluated in one round, so that the view does not wait for a long history.
+_EVALUATED_AT_ONCE = 16
 _LEASE = f"{GROUP}/lease"
 
 
@@ -51,9 +55,11 @@ class Taken:
     """Steps that not all ranks have committed yet."""
     damaged: tuple[str, ...] = ()
     """What could not be taken, and why."""
+    findings: tuple[StepFindings, ...] = ()
+    """What rules over several steps or ranks found in each step that was evaluated."""
 
     def __bool__(self) -> bool:
-        return bool(self.appended or self.rewritten)
+        return bool(self.appended or self.rewritten or self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +116,13 @@ class Consolidator:
     clock: Callable[[], float] = time.monotonic
     observers: list[Observer] = field(default_factory=list)
     """Called at the begin and the end of every round."""
+    keeper: FindingsKeeper | None = None
+    """Evaluates rules over several steps or ranks; None for none."""
     _lease: Lease | None = None
     _writer: ViewWriter | None = None
     _seen_at: dict[int, float] = field(default_factory=dict)
+    _evaluated: bool = False
+    """Whether the keeper has seen every step that is in the view."""
 
     def __enter__(self) -> Self:
         self._lease = Lease(self.objects, _LEASE, f"the consolidated view of {self.objects.address.url}")
@@ -124,13 +134,14 @@ class Consolidator:
             self._lease.release()
             self._lease = None
 
-    def once(self, *, check: bool = False, rebuild: bool = False) -> Taken:
+    def once(self, *, check: bool = False, rebuild: bool = False, most: int = 0) -> Taken:
         """Bring the view up to date with what is committed now.
 
         Args:
             check: read every commit, not only those that the view does not have and those that were
                 announced as replaced.
             rebuild: make the view anew.
+            most: evaluate rules for so many steps at most, the rest next time; 0 for all.
 
         Raises:
             LeaseHeld: another process writes it.
@@ -167,11 +178,13 @@ class Consolidator:
                 writer.publish([writer.place(step) for step in changed])
             self._append(writer, ready)
         self._forget(announced, commits)
+        self._evaluated &= not (changed or ready)
         taken = Taken(
             tuple(ready),
             tuple(changed),
             tuple(step for step in new if step not in ready),
             tuple(f"{key}: {reason}" for key, reason in damaged.items()),
+            tuple(self._evaluate(most)),
         )
         self._tell(taken)
         return taken
@@ -187,10 +200,18 @@ class Consolidator:
             LeaseHeld: another process writes the view.
         """
         while not stop.is_set():
-            taken = self.once()
+            taken = self.once(most=_EVALUATED_AT_ONCE)
             if taken:
                 observe(taken)
             stop.wait(poll_s)
+
+    def _evaluate(self, most: int) -> list[StepFindings]:
+        """Evaluate rules for the steps of the view for which nobody has done it."""
+        if self.keeper is None or self._writer is None or self._evaluated:
+            return []
+        found = list(self.keeper.evaluate(self._writer.generations(), most=most, keep=self._keep_lease))
+        self._evaluated = not most or len(found) < most
+        return found
 
     def _tell(self, happening: Listed | Taken) -> None:
         for observer in self.observers:

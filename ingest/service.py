@@ -16,6 +16,7 @@ from ingest.committed import Committed
 from ingest.completeness import Inspected
 from ingest.layouts.base import Problem
 from ingest.plan import fingerprint, plan_step
+from ingest.rules.series import StepFindings
 from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
 from ingest.watch import View, Watcher
 from workers.errors import ClusterError, DumpIngestError, StoreError, UnreadableFile, UsageError
@@ -86,6 +87,8 @@ class Report:
     """The store failed for good: no further step was tried."""
     not_consolidated: StoreError | None = None
     """Why the consolidated view was not brought up to date; the commits stand without it."""
+    series: tuple[StepFindings, ...] = ()
+    """What rules over several steps or ranks found in each step."""
 
     def take(self, outcome: Outcome) -> None:
         """Note what came of a step."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import ByteSize, Field, ValidationError, field_validator
@@ -26,6 +27,8 @@ from workers.errors import UsageError
 
 ENV_PREFIX = "DUMP_INGEST_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
+#: A credential, hence no setting: it is read where it is used.
+TOKEN_VARIABLE = f"{ENV_PREFIX}WEBHOOK_TOKEN"
 _MIB = 1024 * 1024
 
 
@@ -74,6 +77,12 @@ class Settings(BaseSettings):
     """Shards before compression: one object, and what a task holds in memory. Part of every fingerprint."""
     job_size: ByteSize = Field(default=ByteSize(128 * _MIB), ge=4096)
     """What one task reads, about. Part of every fingerprint."""
+    rules: str | None = None
+    """YAML file that adds to the built-in anomaly rules, changes them, or switches them off."""
+    webhook: str | None = None
+    """URL to which findings are posted. A token is taken from DUMP_INGEST_WEBHOOK_TOKEN, never from here."""
+    webhook_severity: Literal["info", "warning", "critical"] = "warning"
+    """The mildest findings that are posted."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how long to finish what is under way."""
     metrics: str | None = "127.0.0.1:9108"
@@ -87,7 +96,7 @@ class Settings(BaseSettings):
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, for instance {"distributed.comm.timeouts.connect": "60s"}."""
 
-    @field_validator("store", "scheduler")
+    @field_validator("store", "scheduler", "rules", "webhook")
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names none
@@ -148,6 +157,20 @@ class Settings(BaseSettings):
             raise ValueError(message)
         return value
 
+    @field_validator("webhook")
+    @classmethod
+    def _no_credentials(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            message = "must be a URL such as https://host/path"
+            raise ValueError(message)
+        if parts.username or parts.password:
+            message = "must hold no credentials: a token is taken from DUMP_INGEST_WEBHOOK_TOKEN"
+            raise ValueError(message)
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -196,7 +219,10 @@ def load(config: Path | None = None, **flags: Any) -> Loaded:
         settings = Settings(**joined)
     except ValidationError as exc:
         raise UsageError(_explain(exc, origins), hint="See `dump-ingest config schema`.") from exc
-    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
+    known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields} | {
+        CONFIG_VARIABLE,
+        TOKEN_VARIABLE,
+    }
     unknown = sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
     return Loaded(settings, origins, tuple(unknown))
 

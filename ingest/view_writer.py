@@ -123,6 +123,15 @@ class ViewWriter:
         steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[there]
         return steps
 
+    def generations(self) -> dict[int, dict[int, str]]:
+        """Return the generations of each step that is whole in the view, by step and rank."""
+        again = set(self.state.rewriting)
+        return {
+            step: {rank: name for rank, name in zip(self.ranks, names, strict=True) if name}
+            for place, (step, names) in enumerate(zip(self.steps, self.fingerprints.tolist(), strict=True))
+            if place not in again
+        }
+
     def fingerprint(self, key: StepKey) -> str:
         """Return the generation of a step that is in the view; "" for none."""
         if key.step not in self.steps or key.rank not in self.ranks:
@@ -293,7 +302,8 @@ def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]
 def _remove(objects: ObjectStore) -> None:
     """Remove the view: its metadata first, so that nobody sees a part of it."""
     objects.delete(_METADATA)
-    kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json")
+    # What rules found is no part of the view, and is not found twice.
+    kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json", "findings/")
     names = [name for name in objects.sizes(GROUP) if not name.startswith(kept)]
     with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as threads:
         for _ in threads.map(lambda name: objects.delete(f"{GROUP}/{name}"), names):

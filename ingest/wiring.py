@@ -14,12 +14,15 @@ from ingest.consolidator import Consolidator, Taken, in_threads, on_cluster
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import no_store
+from ingest.rules.keeper import FindingsKeeper
+from ingest.rules.load import load_rules
 from ingest.service import Observer, Report, Service
 from ingest.settings import Settings, load
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from workers.errors import StoreError, UsageError
 from workers.model import Grid, StoreAddress
+from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.objects import ObjectStore, open_objects, resolve
 
@@ -59,9 +62,10 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
     """Wire the service for a dump; its cluster, started when first needed, ends with it.
 
     Raises:
-        UsageError: the store would lie in the dump, or where the workers cannot see it.
+        UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
         StoreError: the store cannot be used.
     """
+    rules = load_rules(settings.rules).enabled
     store = place_of_store(settings, dump)
     objects = open_objects(store)
     commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
@@ -80,6 +84,7 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             poll_s=settings.poll_s,
             patient=patient,
             replace=settings.replace,
+            rules=rules,
         )
 
 
@@ -124,15 +129,15 @@ def ingest_dump(
         objects = service.committed.objects
     # Where there is a scheduler, there are other hosts, and one consolidator for all of them.
     if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
-        _consolidate_after(report, objects)
+        _consolidate_after(report, objects, load_rules(chosen.rules).enabled)
     return report
 
 
-def _consolidate_after(report: Report, objects: ObjectStore) -> None:
+def _consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> None:
     """Bring the view up to date; what stands against it is noted, for the commits stand without it."""
     try:
-        with Consolidator(objects) as consolidator:
-            consolidator.once()
+        with Consolidator(objects, keeper=FindingsKeeper(objects, rules)) as consolidator:
+            report.series = consolidator.once().findings
     except StoreError as exc:
         report.not_consolidated = exc
 
@@ -148,13 +153,15 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
         LeaseHeld: another process writes the view.
         ClusterError: there are no workers.
     """
+    rules = load_rules(settings.rules).enabled
     objects = open_objects(resolve(settings.store or "", settings.store_options))
     if commit.read_root(objects) is None:
         raise no_store(objects.address.url)
     with Cluster(settings) as cluster:
         own = settings.scheduler is None and settings.workers is None
         run = in_threads if own else on_cluster(cluster.connect())
-        with Consolidator(objects, run, patience_s) as consolidator:
+        keeper = FindingsKeeper(objects, rules)
+        with Consolidator(objects, run, patience_s, keeper=keeper) as consolidator:
             yield consolidator
 
 

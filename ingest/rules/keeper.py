@@ -1,0 +1,61 @@
+"""Evaluates rules over several steps and ranks beside a consolidator, and writes down what they find.
+
+A step is evaluated once for each generation of it: what was written stays, also when other rules come, which
+apply to the steps after that. `dump-ingest rules test` says what they would have found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ingest.reader.store import DumpStore
+from ingest.rules.series import Series, StepFindings
+from ingest.rules.stored import generation_of, known_series, write_series
+from workers.rules.values import RuleSet
+from workers.store.objects import ObjectStore
+
+
+@dataclass(slots=True, eq=False)
+class FindingsKeeper:
+    """The only writer of findings over several steps, as the consolidator is of the view.
+
+    Memory: that of `Series`, and some hundred bytes for each step of the run.
+    """
+
+    objects: ObjectStore
+    rules: RuleSet
+    _series: Series | None = None
+    _done: set[tuple[int, str]] | None = None
+
+    def evaluate(
+        self,
+        generations: Mapping[int, Mapping[int, str]],
+        *,
+        most: int = 0,
+        keep: Callable[[], None] = lambda: None,
+    ) -> Iterator[StepFindings]:
+        """Evaluate the steps that are new, oldest first, and yield what each came to, once it is written.
+
+        Args:
+            generations: by step and rank, those of the view.
+            most: so many steps at most, the rest next time; 0 for all.
+            keep: called before each step.
+
+        Raises:
+            StoreError: the store refused; the steps that are left are evaluated next time.
+        """
+        if not self.rules.of_series:
+            return
+        names = {step: generation_of(ranks) for step, ranks in sorted(generations.items()) if ranks}
+        if self._done is None:
+            self._done = set(known_series(self.objects))
+        new = [step for step, name in names.items() if (step, name) not in self._done]
+        self._series = self._series or Series(self.rules)
+        for step in new[:most] if most else new:
+            keep()
+            before = {one: name for one, name in names.items() if one < step}
+            one = self._series.evaluate(DumpStore(self.objects), step, before, names[step])
+            write_series(self.objects, self.rules, one, generations[step])
+            self._done.add((step, names[step]))
+            yield one
