@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingest import __version__
+from ingest.access import Identity, first_barrier
 from ingest.settings import Loaded, Settings
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 
@@ -27,7 +28,11 @@ class Check:
 def run_checks(loaded: Loaded, dump: Path | None) -> list[Check]:
     """Check software, settings, and, where they are named, dump, store and scheduler."""
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
-    results = [Check("software", ok=True, detail=software), _settings(loaded)]
+    results = [
+        Check("software", ok=True, detail=software),
+        Check("identity", ok=True, detail=str(Identity.of_this_process())),
+        _settings(loaded),
+    ]
     if dump is not None:
         results.append(_guarded("dump", lambda: _dump(dump)))
     if loaded.settings.store is not None:
@@ -57,23 +62,36 @@ def _settings(loaded: Loaded) -> Check:
 def _dump(directory: Path) -> str:
     from ingest.layouts.detect import find_dump
 
+    # A parent that may not be entered would hide the dump: it would seem not to exist.
+    _demand(directory, directory)
     dump = find_dump(directory)
     scan = dump.scan({})
     denied = [
         p for p in (*scan.problems, *(p for listing in scan.listings for p in listing.problems)) if p.denied
     ]
     if denied:
-        raise AccessDenied(f"{len(denied)} unreadable, first: {denied[0]}")
+        _demand(dump.root / denied[0].path, dump.root)
+        raise AccessDenied(f"{len(denied)} cannot be taken, first: {denied[0]}", hint=denied[0].hint)
     # A few are enough: the files of a dump all have the same owner and mode.
     for listing in scan.listings[:8]:
         for file in listing.files[-1:]:
-            if not os.access(dump.root / file.path, os.R_OK):
-                raise AccessDenied(f"{file.path}: permission denied")
+            _demand(dump.root / file.path, dump.root)
     steps = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
     return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+
+
+def _demand(path: Path, dump: Path) -> None:
+    """Do nothing where a path can be read; else say who may, who this is, and what to set.
+
+    Raises:
+        AccessDenied: it cannot.
+    """
+    if barrier := first_barrier(path):
+        me = Identity.of_this_process()
+        raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
 def _store(settings: Settings, directory: Path | None) -> str:

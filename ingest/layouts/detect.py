@@ -49,8 +49,12 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
         AccessDenied: it may not be read.
     """
     directory = directory.expanduser().absolute()
-    if not directory.is_dir():
-        what = "is no directory" if directory.exists() else "does not exist"
+    try:
+        is_directory, exists = directory.is_dir(), directory.exists()
+    except PermissionError as exc:  # above it
+        raise AccessDenied(f"{directory}: permission denied") from exc
+    if not is_directory:
+        what = "is no directory" if exists else "does not exist"
         raise UsageError(f"{directory} {what}", hint="Name the directory that holds rank_0, rank_1, ...")
     patterns = [pattern for layout in LAYOUTS for pattern in layout.patterns]
     denied: list[AccessDenied] = []

@@ -18,7 +18,14 @@ def test_doctor_is_content_with_what_works(dumps: DumpLibrary, cluster: DaskClus
     dump, store = dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr"
     words = ("doctor", dump, "--store", store, "--scheduler", cluster.address)
     checks = run(*words, "--json").json
-    assert [row["check"] for row in checks] == ["software", "settings", "dump", "store", "scheduler"]
+    assert [row["check"] for row in checks] == [
+        "software",
+        "identity",
+        "settings",
+        "dump",
+        "store",
+        "scheduler",
+    ]
     assert all(row["ok"] for row in checks)
     said = {row["check"]: row["detail"] for row in checks}
     assert "2 ranks, 6 steps" in said["dump"]
@@ -55,7 +62,8 @@ def test_doctor_finds_files_of_another_user(
             path.chmod(0)
     done = run("doctor", dump, code=1, prefix=unprivileged)
     assert "permission denied" in done.stdout
-    assert "setfacl" in done.stdout
+    assert "has mode 0000" in done.stdout
+    assert "chmod -R u+rX" in done.stdout
 
 
 @pytest.mark.s3

@@ -1,0 +1,76 @@
+"""What keeps a process from a dump, and what it is told to set."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.access import Barrier, Identity, first_barrier
+from tests.cli import run
+from tests.dumps import DumpLibrary
+
+TRAINER = 4321
+WATCHER = Identity(10001, frozenset({10001}))
+
+
+def barrier(mode: int, *, is_directory: bool = False) -> Barrier:
+    kind = stat.S_IFDIR if is_directory else stat.S_IFREG
+    return Barrier(Path("/d/f"), kind | mode, TRAINER, 500, is_directory)
+
+
+def test_says_whose_it_is_and_who_asks() -> None:
+    told = barrier(0o400).explain(WATCHER)
+    assert "the file has mode 0400, owner 4321 and group 500" in told
+    assert "this process is uid 10001, groups 10001" in told
+
+
+def test_names_the_uid_to_run_as_in_every_deployment() -> None:
+    advice = barrier(0o400).advice(WATCHER, Path("/d"))
+    for word in ("User=", "--user 4321", "runAsUser: 4321", "setfacl -R -m u:10001:rX /d"):
+        assert word in advice
+    assert "group" not in advice
+
+
+def test_names_the_group_where_that_would_do() -> None:
+    assert "supplementalGroups" in barrier(0o440).advice(WATCHER, Path("/d"))
+    assert "SupplementaryGroups" in barrier(0o750, is_directory=True).advice(WATCHER, Path("/d"))
+    assert "group" not in barrier(0o740, is_directory=True).advice(WATCHER, Path("/d"))  # may not be entered
+
+
+def test_owner_that_is_locked_out_is_told_to_change_the_mode() -> None:
+    me = Identity(TRAINER, frozenset({500}))
+    assert barrier(0o040).advice(me, Path("/d")) == "The owner itself is locked out: chmod -R u+rX /d"
+
+
+@given(mode=st.integers(0, 0o777), member=st.booleans(), is_directory=st.booleans())
+def test_mode_is_not_blamed_where_it_admits(mode: int, member: bool, is_directory: bool) -> None:
+    me = Identity(7, frozenset({500} if member else set()))
+    bits = (mode >> 3 if member else mode) & 0o7
+    admits = bits & (0o5 if is_directory else 0o4) == (0o5 if is_directory else 0o4)
+    advice = barrier(mode, is_directory=is_directory).advice(me, Path("/d"))
+    assert ("would admit" in advice) is admits
+
+
+def test_what_can_be_read_or_is_not_there_has_no_barrier(tmp_path: Path) -> None:
+    assert first_barrier(tmp_path) is None
+    assert first_barrier(tmp_path / "nowhere" / "at all") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_doctor_explains_the_dump_of_a_training_user(
+    dumps: DumpLibrary, tmp_path: Path, unprivileged: tuple[str, ...]
+) -> None:
+    """The directories of MindSpore are 0700 of that user; the parent alone shows it."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "dump").symlink_to(dumps["nan-log-2rank"] / "dump")
+    os.chown(home, TRAINER, TRAINER)
+    done = run("doctor", home / "dump", code=1, prefix=unprivileged)
+    assert f"{home}: permission denied; the directory has mode 0700, owner {TRAINER}" in done.stdout
+    assert f"runAsUser: {TRAINER}" in done.stdout
+    assert "identity" in done.stdout
+    refused = run("ingest", home / "dump", "--store", tmp_path / "run.zarr", code=1, prefix=unprivileged)
+    assert "permission denied" in refused.stderr
