@@ -11,9 +11,11 @@ import pytest
 
 from tests.dumps import DumpLibrary, unpack
 from tests.servers import ceph as ceph_server
+from tests.servers import network as network_of_hosts
 from tests.servers import prometheus as prometheus_server
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
+from tests.servers.network import Network
 from tests.servers.prometheus import Prometheus, StartPrometheus
 
 _not_run = pytest.StashKey[set[str]]()
@@ -78,6 +80,16 @@ def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
         return ()
     _need(pytestconfig, ("setpriv",))
     return ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+@pytest.fixture
+def make_network(pytestconfig: pytest.Config) -> Iterator[Callable[[list[str]], Network]]:
+    """Make hosts with these names, out of network namespaces, until the test ends."""
+    _need(pytestconfig, network_of_hosts.PROGRAMS)
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    with ExitStack() as networks:
+        yield lambda hosts: networks.enter_context(Network(hosts))
 
 
 @pytest.fixture

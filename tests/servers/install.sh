@@ -10,6 +10,8 @@ need ceph-osd ceph-osd
 need ceph ceph-common
 need radosgw radosgw
 need prometheus prometheus
+need ip iproute2
+need openssl openssl
 
 ((${#packages[@]})) || exit 0
 
