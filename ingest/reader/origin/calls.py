@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.origin.kinds import is_collective, is_input, is_output
+from ingest.reader.origin.kinds import is_collective, is_input, is_output, is_parameter
 from ingest.reader.store import Step
-from workers.blocks import TENSOR_KINDS
 from workers.model import Kind
-from workers.statistics import FIELDS, Statistics
+from workers.statistics import FIELDS
 from workers.store.tables import Tables
 
-#: Which rows of a step are bad, (row,): `find_bad` makes one.
+#: Which rows of a step are bad, (row,): `bad_numbers` makes one.
 Mask: TypeAlias = npt.NDArray[np.bool_]
 IsBad: TypeAlias = Callable[[Step], Mask]
+#: Equal for tensors of equal content: of the digest, or of the statistics where there is nothing else.
+Content: TypeAlias = tuple[object, ...]
 
 _FLOAT = re.compile(r"(?i)float|half|double|complex|bf16|fp\d")
 
@@ -36,45 +38,32 @@ class CallKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One input or output of a call, as the index has it."""
+    """A bad input or output of a call."""
 
     row: int
-    name: str
     io: str
     slot: int
-    dtype: str
     shape: tuple[int, ...]
-    statistics: Statistics
-    content: tuple[object, ...]
-    """Equal for tensors of equal content: of the digest, or of the statistics where there is nothing else."""
-    is_bad: bool
-    is_dumped: bool
-
-    @property
-    def is_output(self) -> bool:
-        """Whether the call wrote it."""
-        return is_output(self.io)
-
-    @property
-    def holds(self) -> str:
-        """What is wrong with it in a word: `NaN`, `+Inf`, `-Inf`, `Inf` for both, or "" if not known."""
-        s = self.statistics
-        if s.nan_count > 0:
-            return "NaN"
-        if s.pos_inf_count > 0 or s.neg_inf_count > 0:
-            both = s.pos_inf_count > 0 and s.neg_inf_count > 0
-            return "Inf" if both else "+Inf" if s.pos_inf_count > 0 else "-Inf"
-        return ""
+    content: Content
+    holds: str
+    """`NaN`, `+Inf`, `-Inf`, `Inf` for both infinities; "" where neither is known to be there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call of an operator: all of its tensors that were dumped."""
+    """One call of an operator, of which at least one tensor is bad."""
 
     rank: int
     step: int
     key: CallKey
-    operands: tuple[Operand, ...]
+    row: int
+    """Where it stands in the order of execution of its rank: the row of its first output."""
+    inputs: int
+    """How many inputs of it were dumped."""
+    missing_slots: tuple[int, ...]
+    """Inputs that must have been there, for later ones are, and that the dump has not."""
+    bad_inputs: tuple[Operand, ...]
+    bad_outputs: tuple[Operand, ...]
 
     @property
     def op_type(self) -> str:
@@ -86,37 +75,10 @@ class Call:
         """The name of the operator."""
         return self.key.op_name
 
-    @property
-    def row(self) -> int:
-        """Where it stands in the order of execution of its rank: the row of its first output."""
-        outputs = [one.row for one in self.operands if one.is_output]
-        return min(outputs or [one.row for one in self.operands])
-
-    @property
-    def inputs(self) -> tuple[Operand, ...]:
-        """What it read."""
-        return tuple(one for one in self.operands if is_input(one.io))
-
-    @property
-    def outputs(self) -> tuple[Operand, ...]:
-        """What it wrote."""
-        return tuple(one for one in self.operands if one.is_output)
-
-    @property
-    def bad_inputs(self) -> tuple[Operand, ...]:
-        """Inputs with something wrong."""
-        return tuple(one for one in self.inputs if one.is_bad)
-
-    @property
-    def bad_outputs(self) -> tuple[Operand, ...]:
-        """Outputs with something wrong."""
-        return tuple(one for one in self.outputs if one.is_bad)
-
-    @property
-    def missing_slots(self) -> tuple[int, ...]:
-        """Inputs that must have been there, for later ones are, and that the dump has not."""
-        slots = {one.slot for one in self.inputs if one.io == "input" and one.slot >= 0}
-        return tuple(slot for slot in range(max(slots, default=-1)) if slot not in slots)
+    def name_of(self, operand: Operand) -> str:
+        """Return the name of one of its tensors, as `Tensor.name`."""
+        repeated = f"#{self.key.occurrence}" if self.key.occurrence else ""
+        return f"{self.op_type}.{self.op_name}.{operand.io}.{operand.slot}{repeated}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,13 +96,9 @@ class Look:
     has_inputs: bool = True
     """Whether any input was dumped."""
     has_outputs: bool = True
-    """Whether any output was dumped."""
+    """Whether any output was dumped, parameters aside."""
     unknown: int = 0
     """Tensors of floating point of which it is not known whether they hold NaN or Inf."""
-    parameters: frozenset[str] = frozenset()
-    """Names of the parameters that were dumped in the step, whole or not."""
-    previous: dict[CallKey, str] = field(repr=False, default_factory=dict)
-    """For each call: the operator that was dumped before it, by type and name."""
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
@@ -160,127 +118,147 @@ def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
 
 def _suspects(tables: Tables) -> Mask:
     """Return which rows have lost their statistics to a NaN or Inf."""
-    moments = np.stack([tables.statistic(name) for name in ("min", "max", "mean")])
-    lost = np.isnan(moments).all(axis=0) & np.isnan(tables.statistic("nan_count"))
-    lost &= (tables.label("kind") == Kind.STATISTICS.value) & (tables.statistic("count") > 0)
+    lost = np.asarray(tables.label("kind") == Kind.STATISTICS.value)
     if not lost.any():
         return lost
+    telling = ~np.isnan([tables.statistic(name) for name in ("min", "max", "mean")]).all(axis=0)
     sources = tables.label("statistics_from")
-    telling = set(sources[~np.isnan(moments).all(axis=0)])
+    lost &= ~telling & np.isnan(tables.statistic("nan_count")) & (tables.statistic("count") > 0)
+    knowing = set(sources[telling])
     for row in np.flatnonzero(lost):
         dtype = str(tables.label("dtype")[row] or tables.label("declared_dtype")[row])
-        lost[row] = sources[row] in telling and _FLOAT.search(dtype) is not None
+        lost[row] = sources[row] in knowing and _FLOAT.search(dtype) is not None
     return lost
 
 
 def look(step: Step, is_bad: IsBad) -> Look:
     """Look at one step of one rank, and let go of its index.
 
-    Memory: the index while it is read; then only the calls with something bad, and the collectives.
+    Memory: the index while it is read; then only what is bad, and the collectives.
 
     Raises:
         DamagedStore: the index is missing or damaged.
     """
-    found = _look(step, is_bad(step))
+    tables, bad = step.tables, is_bad(step)
+    rows = _tensor_rows(tables)
+    op_types = tables.label("op_type")[rows]
+    collective = {op_type for op_type in set(op_types.tolist()) if is_collective(op_type)}
+    collectives: dict[CallKey, int] = {}
+    if collective:
+        for row in rows[[op_type in collective for op_type in op_types]].tolist():
+            collectives.setdefault(_key(tables, row), row)
+    io = tables.label("io")
+    found = Look(
+        step.key.rank,
+        int(step.key.step or 0),
+        tuple(sorted(_calls(step, rows, bad), key=lambda call: call.row)),
+        collectives,
+        is_ordered=any((tables.number(name)[rows] >= 0).any() for name in ("timestamp", "sequence")),
+        has_inputs=any(is_input(one) for one in set(io[rows].tolist())),
+        has_outputs=any(
+            is_output(one) and not is_parameter(op_type)
+            for one, op_type in set(zip(io[rows].tolist(), op_types.tolist(), strict=True))
+        ),
+        unknown=_unknown(tables, rows, bad),
+    )
     step.forget_tables()
     return found
 
 
-def _look(step: Step, bad: Mask) -> Look:
+def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
+    kinds = tables.label("kind")
+    return np.flatnonzero((kinds == Kind.TENSOR.value) | (kinds == Kind.STATISTICS.value))
+
+
+def _calls(step: Step, rows: npt.NDArray[np.int64], bad: Mask) -> Iterable[Call]:
     tables = step.tables
-    rows = np.flatnonzero(np.isin(tables.label("kind"), TENSOR_KINDS))
-    keys = _keys(tables, rows)
-    io = tables.label("io")
-    touched = {key for key, row in zip(keys, rows, strict=True) if bad[row]}
-    members: dict[CallKey, list[int]] = {}
-    collectives: dict[CallKey, int] = {}
-    previous: dict[CallKey, str] = {}
-    last = ""
-    for key, row in zip(keys, rows.tolist(), strict=True):
-        if key in touched:
-            members.setdefault(key, []).append(row)
-            previous.setdefault(key, last)
-        if is_collective(key.op_type):
-            collectives.setdefault(key, row)
-        name = f"{key.op_type}.{key.op_name}"
-        # So that a call is not its own predecessor.
-        last = name if name != last else last
-    calls = [
-        Call(step.key.rank, int(step.key.step or 0), key, tuple(_operands(step, of, bad)))
-        for key, of in members.items()
-    ]
-    kinds = {str(one) for one in np.unique(io[rows].astype(str))}
-    return Look(
+    touched = {_key(tables, row) for row in rows[bad[rows]].tolist()}
+    names = {key.op_name for key in touched}
+    members: dict[CallKey, list[int]] = {key: [] for key in touched}
+    for row, name in zip(rows.tolist(), tables.label("op_name")[rows].tolist(), strict=True):
+        if name in names and (key := _key(tables, row)) in touched:
+            members[key].append(row)
+    return (_call(step, key, of, bad) for key, of in members.items())
+
+
+def rows_of(step: Step, key: CallKey) -> list[int]:
+    """Return the rows of all tensors of a call, in order."""
+    tables = step.tables
+    rows = _tensor_rows(tables)
+    rows = rows[tables.label("op_name")[rows] == key.op_name]
+    return [row for row in rows.tolist() if _key(tables, row) == key]
+
+
+def operator_before(step: Step, call: Call) -> str | None:
+    """Return type and name of the operator whose tensors were dumped before those of a call."""
+    tables = step.tables
+    own = set(rows_of(step, call.key))
+    earlier = [row for row in _tensor_rows(tables).tolist() if row < min(own) and row not in own]
+    if not earlier:
+        return None
+    key = _key(tables, earlier[-1])
+    return f"{key.op_type} ({key.op_name})"
+
+
+def _key(tables: Tables, row: int) -> CallKey:
+    # Few names come again and again, in every step of every rank.
+    net, graph, op_type, op_name = (
+        sys.intern(str(tables.label(name)[row])) for name in ("net", "graph", "op_type", "op_name")
+    )
+    return CallKey(net, graph, op_type, op_name, int(tables.number("occurrence")[row]))
+
+
+def key_of(step: Step, row: int) -> CallKey:
+    """Return the call that a tensor is of."""
+    return _key(step.tables, row)
+
+
+def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
+    tables = step.tables
+    io, slot = tables.label("io"), tables.number("slot")
+    inputs = [row for row in rows if is_input(io[row])]
+    outputs = [row for row in rows if is_output(io[row])]
+    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
+    return Call(
         step.key.rank,
         int(step.key.step or 0),
-        tuple(sorted(calls, key=lambda call: call.row)),
-        collectives,
-        is_ordered=bool(
-            (tables.number("timestamp")[rows] >= 0).any() or (tables.number("sequence")[rows] >= 0).any()
-        ),
-        has_inputs=any(is_input(one) for one in kinds),
-        has_outputs=any(
-            is_output(one)
-            for one in np.unique(io[rows][tables.label("op_type")[rows] != "Parameter"].astype(str))
-        ),
-        unknown=_unknown(tables, rows, bad),
-        parameters=frozenset(
-            str(name) for name in tables.label("op_name")[rows][tables.label("op_type")[rows] == "Parameter"]
-        ),
-        previous=previous,
+        key,
+        min(outputs or rows),
+        len(inputs),
+        tuple(number for number in range(max(slots, default=0)) if number not in slots),
+        tuple(_operand(step, row) for row in inputs if bad[row]),
+        tuple(_operand(step, row) for row in outputs if bad[row]),
     )
+
+
+def _operand(step: Step, row: int) -> Operand:
+    tables = step.tables
+    io = sys.intern(str(tables.label("io")[row]))
+    slot = int(tables.number("slot")[row])
+    return Operand(row, io, slot, step.shape(row), _content(tables, row), _holds(tables, row))
+
+
+def _holds(tables: Tables, row: int) -> str:
+    if tables.statistic("nan_count")[row] > 0:
+        return "NaN"
+    positive = tables.statistic("pos_inf_count")[row] > 0
+    negative = tables.statistic("neg_inf_count")[row] > 0
+    if positive or negative:
+        return "Inf" if positive and negative else "+Inf" if positive else "-Inf"
+    return ""
+
+
+def _content(tables: Tables, row: int) -> Content:
+    dtype = sys.intern(str(tables.label("dtype")[row]))
+    if tables.label("kind")[row] == Kind.TENSOR.value:
+        return dtype, tables.digest[row].tobytes()
+    known = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
+    telling = sum(value is not None for value in known[FIELDS.index("nan_count") :])
+    # Little that agrees proves nothing: then it is like no other.
+    return (dtype.lower(), known) if telling > 1 else (dtype, "row", row)
 
 
 def _unknown(tables: Tables, rows: npt.NDArray[np.int64], bad: Mask) -> int:
     unknown = np.isnan(tables.statistic("nan_count")[rows]) & ~bad[rows]
     dtypes = tables.label("dtype")[rows][unknown]
     return sum(_FLOAT.search(str(dtype)) is not None for dtype in dtypes)
-
-
-def call_of(step: Step, key: CallKey, is_bad: IsBad) -> Call | None:
-    """Return one call of a step with all of its tensors; None where it has none."""
-    tables = step.tables
-    rows = np.flatnonzero(np.isin(tables.label("kind"), TENSOR_KINDS))
-    members = [int(row) for row, one in zip(rows, _keys(tables, rows), strict=True) if one == key]
-    if not members:
-        return None
-    return Call(step.key.rank, int(step.key.step or 0), key, tuple(_operands(step, members, is_bad(step))))
-
-
-def _keys(tables: Tables, rows: npt.NDArray[np.int64]) -> list[CallKey]:
-    labels = (tables.label(name)[rows] for name in ("net", "graph", "op_type", "op_name"))
-    return [
-        CallKey(str(net), str(graph), str(op_type), str(op_name), number)
-        for net, graph, op_type, op_name, number in zip(
-            *labels, tables.number("occurrence")[rows].tolist(), strict=True
-        )
-    ]
-
-
-def _operands(step: Step, rows: list[int], bad: Mask) -> Iterator[Operand]:
-    from ingest.reader.tensor import Tensor
-
-    tables = step.tables
-    for row in rows:
-        tensor = Tensor(step, row)
-        yield Operand(
-            row,
-            tensor.name,
-            tensor.io,
-            tensor.slot,
-            tensor.dtype,
-            tensor.shape,
-            tensor.statistics,
-            _content(tables, row, tensor.digest, tensor.dtype),
-            bool(bad[row]),
-            tensor.is_dumped,
-        )
-
-
-def _content(tables: Tables, row: int, digest: str, dtype: str) -> tuple[object, ...]:
-    if digest:
-        return dtype, digest
-    known = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
-    telling = sum(value is not None for value in known[FIELDS.index("nan_count") :])
-    # Little that agrees proves nothing: then it is like no other.
-    return (dtype.lower(), known) if telling > 1 else (dtype, "row", row)

@@ -7,13 +7,14 @@ are never compared: ranks are ordered by collectives, which end on none of them 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
-from ingest.reader.origin.calls import Call, CallKey, Look, Operand
+from ingest.reader.origin.calls import Call, CallKey, Content, Look, Operand
 from ingest.reader.origin.kinds import (
     is_collective,
     is_container,
@@ -23,29 +24,41 @@ from ingest.reader.origin.kinds import (
     writes_in_place,
 )
 
-Content: TypeAlias = tuple[object, ...]
 #: By content, the calls of one rank that wrote it.
 Writers: TypeAlias = dict[Content, list[tuple[Call, Operand]]]
 
 #: Rounds in which levels settle; more are needed only where ranks disagree on the order of collectives.
 _ROUNDS = 100
+#: Calls that may have written one tensor, of which the best is chosen; the latest ones.
+_CANDIDATES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """One call has given something bad to another."""
+    """One call has given something bad to another, on one rank."""
 
     source: Call
     target: Call
     operand: Operand | None
-    """The input of `target` that brought it; None where that was on another rank, or is not known."""
+    """The input of `target` that brought it; None where that is not known."""
     is_assumed: bool = False
     """Whether only the order speaks for it: what would show it was not dumped."""
 
-    @property
-    def crosses(self) -> bool:
-        """Whether it went from one rank to another."""
-        return self.source.rank != self.target.rank
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """What something bad went through from rank to rank.
+
+    One for all ranks: an edge for each pair of them would be thousands for each collective.
+    """
+
+    key: CallKey
+    sources: tuple[Call, ...]
+    """On the ranks where something bad was put in."""
+    targets: tuple[Call, ...]
+    """Calls of the collective that gave something bad."""
+    is_assumed: bool = False
+    """Whether only the order speaks for it: what was put in was not dumped, or overwritten."""
 
 
 @dataclass(eq=False)
@@ -57,6 +70,10 @@ class Flow:
     """By rank."""
     after: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
     before: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
+    leaving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
+    """By call, the collectives that it put something bad into."""
+    arriving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
+    """By call of a collective, where what it gave may have been put in on another rank."""
     own_writes: dict[Call, list[Operand]] = field(default_factory=lambda: defaultdict(list))
     """Bad inputs that a call has written itself: they were dumped after an update in place."""
     unexplained: dict[Call, list[Operand]] = field(default_factory=lambda: defaultdict(list))
@@ -78,32 +95,73 @@ class Flow:
         """
         if call.key in self.level:
             return self.level[call.key]
-        collectives = self.looks[call.rank].collectives
-        begun = bisect_right(list(collectives.values()), call.row)
-        return max((self.level[key] for key in list(collectives)[max(begun - 1, 0) : begun]), default=0)
+        rows, levels = self._begun[call.rank]
+        place = bisect_right(rows, call.row)
+        return levels[place - 1] if place else 0
+
+    @cached_property
+    def _begun(self) -> dict[int, tuple[list[int], list[int]]]:
+        return {
+            rank: (list(look.collectives.values()), [self.level.get(key, 0) for key in look.collectives])
+            for rank, look in self.looks.items()
+        }
+
+    def is_followed(self, call: Call) -> bool:
+        """Whether something bad came to a call from another one."""
+        return bool(self.before.get(call) or self.arriving.get(call))
 
     def reached(self, calls: Iterable[Call]) -> list[Call]:
         """Return these calls and those that something bad came to from them, nearest first."""
         found = dict.fromkeys(calls)
-        queue = list(found)
+        queue, passed = list(found), set[Crossing]()
         for call in queue:
-            for edge in sorted(self.after.get(call, ()), key=lambda edge: (edge.crosses, edge.target.row)):
-                if edge.target not in found:
-                    found[edge.target] = None
-                    queue.append(edge.target)
+            following = sorted((edge.target for edge in self.after.get(call, ())), key=lambda one: one.row)
+            for crossing in self.leaving.get(call, ()):
+                if crossing not in passed:
+                    passed.add(crossing)
+                    following += crossing.targets
+            queue += [one for one in dict.fromkeys(following) if one not in found]
+            found |= dict.fromkeys(following)
         return list(found)
+
+    def upstream(self, calls: Iterable[Call]) -> set[Call]:
+        """Return these calls and those from which something bad came to them."""
+        found = set(calls)
+        queue, passed = list(found), set[Crossing]()
+        for call in queue:
+            preceding = {edge.source for edge in self.before.get(call, ())}
+            for crossing in self.arriving.get(call, ()):
+                if crossing not in passed:
+                    passed.add(crossing)
+                    preceding.update(crossing.sources)
+            queue += preceding - found
+            found |= preceding
+        return found
 
     def is_read(self, call: Call, output: Operand) -> bool:
         """Whether a call of its rank has read an output, or a parameter is what it became."""
         return any(
-            edge.operand is not None and edge.operand.content == output.content and not edge.crosses
+            edge.operand is not None and edge.operand.content == output.content
             for edge in self.after.get(call, ())
         )
 
+    def ends_of(self, call: Call) -> list[Operand]:
+        """Return bad outputs of a call that nobody read: parameters, and what else is an end."""
+        if is_parameter(call.op_type):
+            return list(call.bad_outputs)
+        return [output for output in call.bad_outputs if not self.is_read(call, output)]
+
     def add(self, edge: Edge) -> None:
-        """Note that a call has given something bad to another."""
+        """Note that a call has given something bad to another on its rank."""
         self.after[edge.source].append(edge)
         self.before[edge.target].append(edge)
+
+    def cross(self, crossing: Crossing) -> None:
+        """Note that something bad went from rank to rank."""
+        for call in crossing.sources:
+            self.leaving[call].append(crossing)
+        for call in crossing.targets:
+            self.arriving[call].append(crossing)
 
 
 def trace(step: int, looks: Mapping[int, Look]) -> Flow:
@@ -123,7 +181,8 @@ def trace(step: int, looks: Mapping[int, Look]) -> Flow:
 
 def _levels(looks: Iterable[Look]) -> dict[CallKey, int]:
     level: dict[CallKey, int] = {}
-    orders = [list(look.collectives) for look in looks if look.is_ordered]
+    # Ranks that run the same collectives in the same order are one for this.
+    orders = dict.fromkeys(tuple(look.collectives) for look in looks if look.is_ordered)
     for _ in range(_ROUNDS):
         changed = False
         for order in orders:
@@ -146,6 +205,8 @@ def _trace_rank(flow: Flow, look: Look) -> None:
     for call in look.calls if not look.is_ordered else calls:
         for output in call.bad_outputs:
             writers[output.content].append((call, output))
+    for written in writers.values():
+        written.sort(key=_row)
     for call in calls:
         for operand in call.bad_inputs:
             _trace_input(flow, look, call, operand, writers)
@@ -165,7 +226,7 @@ def _trace_input(flow: Flow, look: Look, call: Call, operand: Operand, writers: 
         flow.add(Edge(source, call, operand))
     elif _is_own_write(call, operand):
         flow.own_writes[call].append(operand)
-        writers[operand.content].append((call, operand))
+        insort(writers[operand.content], (call, operand), key=_row)
     else:
         flow.unexplained[call].append(operand)
 
@@ -174,17 +235,20 @@ def _writer(
     call: Call, operand: Operand, candidates: list[tuple[Call, Operand]], *, ordered: bool
 ) -> Call | None:
     """Return the latest call before an operand that wrote its content; one of the same shape if there is."""
-    possible = [
-        (writer, output)
-        for writer, output in candidates
-        if writer is not call and (output.row < operand.row or not ordered)
-    ]
+    end = bisect_left(candidates, operand.row, key=_row) if ordered else len(candidates)
+    # Tensors that are NaN as a whole are all alike: to compare each with each would take for ever.
+    near = candidates[max(end - _CANDIDATES, 0) : end]
+    possible = [(writer, output) for writer, output in near if writer is not call]
     if not possible:
         return None
     return max(
         possible,
         key=lambda one: (not is_container(one[0].op_type), one[1].shape == operand.shape, one[1].row),
     )[0]
+
+
+def _row(written: tuple[Call, Operand]) -> int:
+    return written[1].row
 
 
 def _is_own_write(call: Call, operand: Operand) -> bool:
@@ -204,35 +268,43 @@ def _trace_container(flow: Flow, call: Call, writers: Writers) -> None:
 
 
 def _trace_collectives(flow: Flow) -> None:
-    """Join what a collective gave on one rank to what was put in on the others."""
+    """Join what a collective gave on each rank to what was put in on the others."""
     calls = [call for call in flow.calls if is_collective(call.op_type)]
-    givers = [call for call in calls if _given(flow, call)]
-    by_key: dict[CallKey, list[Call]] = defaultdict(list)
+    givers: dict[CallKey, list[Call]] = defaultdict(list)
+    takers: dict[CallKey, list[Call]] = defaultdict(list)
+    for call in calls:
+        if was_given(flow, call):
+            givers[call.key].append(call)
+        if call.bad_outputs:
+            takers[call.key].append(call)
+    for key, sources in givers.items():
+        if len({call.rank for call in (*sources, *takers[key])}) > 1:
+            flow.cross(Crossing(key, tuple(sources), tuple(takers[key])))
+    _trace_renamed(flow, calls, [call for of in givers.values() for call in of])
+
+
+def _trace_renamed(flow: Flow, calls: Iterable[Call], givers: Iterable[Call]) -> None:
+    """Join calls of a collective under different names, by what they gave: that is the same, bit for bit."""
     by_output: dict[Content, list[Call]] = defaultdict(list)
     by_input: dict[Content, list[Call]] = defaultdict(list)
     for call in givers:
-        by_key[call.key].append(call)
         for operand in call.bad_outputs:
             by_output[operand.content].append(call)
         for operand in call.bad_inputs:
             by_input[operand.content].append(call)
     for call in calls:
-        outputs = call.bad_outputs
-        sources = _others(call, by_key[call.key]) if outputs else []
-        if not sources and not _given(flow, call):
-            # The same collective under another name: what it gives is the same, bit for bit.
-            sources = _others(call, (one for output in outputs for one in by_output[output.content]))
-        if not sources and not _given(flow, call) and receives_as_is(call.op_type):
-            sources = _others(call, (one for output in outputs for one in by_input[output.content]))
-        for source in sources:
-            flow.add(Edge(source, call, None))
+        if was_given(flow, call) or flow.arriving.get(call):
+            continue
+        contents = [output.content for output in call.bad_outputs]
+        sources = [one for content in contents for one in by_output.get(content, ())]
+        if not sources and receives_as_is(call.op_type):
+            sources = [one for content in contents for one in by_input.get(content, ())]
+        others = tuple(dict.fromkeys(one for one in sources if one.rank != call.rank))
+        if others:
+            flow.cross(Crossing(call.key, others, (call,)))
 
 
-def _others(call: Call, sources: Iterable[Call]) -> list[Call]:
-    return [source for source in dict.fromkeys(sources) if source.rank != call.rank]
-
-
-def _given(flow: Flow, call: Call) -> bool:
+def was_given(flow: Flow, call: Call) -> bool:
     """Whether something bad was put into a collective on the rank of a call."""
     own = flow.own_writes.get(call, ())
     return any(operand not in own for operand in call.bad_inputs)
@@ -250,23 +322,25 @@ def _assume(flow: Flow, look: Look) -> None:
     for call in look.calls:
         if is_parameter(call.op_type):
             continue
-        hidden = not call.inputs or call in flow.own_writes
-        if is_collective(call.op_type) and call.bad_outputs and not _is_explained(flow, call):
-            for source in _before_collective(flow, call, hidden=hidden):
-                flow.add(Edge(source, call, None, is_assumed=True))
-        elif latest is not None and not _is_explained(flow, call) and _is_blind(look, call):
-            flow.add(Edge(latest, call, None, is_assumed=True))
-            flow.unexplained.pop(call, None)
-        if any(operand.is_bad and operand.holds != "-Inf" for operand in call.operands):
+        if not flow.is_followed(call):
+            if is_collective(call.op_type) and call.bad_outputs:
+                _assume_collective(flow, call)
+            elif latest is not None and (not call.inputs or not look.has_outputs):
+                flow.add(Edge(latest, call, None, is_assumed=True))
+                flow.unexplained.pop(call, None)
+        if any(operand.holds != "-Inf" for operand in (*call.bad_inputs, *call.bad_outputs)):
             latest = call
 
 
-def _is_blind(look: Look, call: Call) -> bool:
-    return not call.inputs or not look.has_outputs
-
-
-def _is_explained(flow: Flow, call: Call) -> bool:
-    return bool(flow.before.get(call))
+def _assume_collective(flow: Flow, call: Call) -> None:
+    hidden = not call.inputs or call in flow.own_writes
+    sources = tuple(_before_collective(flow, call, hidden=hidden))
+    own = next((source for source in sources if source.rank == call.rank), None)
+    if own is not None:
+        flow.add(Edge(own, call, None, is_assumed=True))
+    others = tuple(source for source in sources if source is not own)
+    if others:
+        flow.cross(Crossing(call.key, others, (call,), is_assumed=True))
 
 
 def _before_collective(flow: Flow, call: Call, *, hidden: bool) -> Iterator[Call]:
@@ -282,7 +356,7 @@ def _before_collective(flow: Flow, call: Call, *, hidden: bool) -> Iterator[Call
         earlier = [
             one
             for one in look.calls
-            if one.row < begin and any(o.is_bad and o.holds != "-Inf" for o in one.outputs)
+            if one.row < begin and any(operand.holds != "-Inf" for operand in one.bad_outputs)
         ]
         if earlier:
             yield earlier[-1]

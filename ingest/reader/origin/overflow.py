@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ingest.reader.origin.answer import OriginAnswer, OriginLater, OriginOperator, OriginSpread
-from ingest.reader.origin.calls import Call, CallKey, bad_numbers, call_of
-from ingest.reader.origin.telling import source_line, tensor_of
+from ingest.reader.origin.calls import Call, bad_numbers, key_of
+from ingest.reader.origin.telling import source_line, tensors_of
 from ingest.reader.rows import overflow_rows
 from ingest.reader.snapshot import LeftOut
 from workers.blocks import TENSOR_KINDS
@@ -49,6 +49,7 @@ def _answer(
     # What has a name says more than what has none, but only within one rank is there an order.
     step, record = records[0]
     call = _call(step, record)
+    inputs, outputs = tensors_of(step, call, bad_numbers(step)) if call else ((), ())
     ranks = {one.key.rank for one, _ in records}
     place = f"stream {record['stream']}, task {record['task']}"
     notes = [f"Recorded by {record['unit']}: {place}; {record['source']} has all of it."]
@@ -73,8 +74,8 @@ def _answer(
         op_name=record["op_name"] or None,
         occurrence=call.key.occurrence if call else None,
         source=source_line(snapshot, step, call) if call else None,
-        inputs=tuple(tensor_of(one) for one in call.inputs) if call else (),
-        outputs=tuple(tensor_of(one) for one in call.outputs) if call else (),
+        inputs=inputs,
+        outputs=outputs,
         spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(later)),
         alternatives=tuple(
             OriginOperator(
@@ -107,8 +108,5 @@ def _call(step: Step, record: dict[str, Any]) -> Call | None:
     if not len(found):
         return None
     row = int(found[0])
-    net, graph, op_type, op_name = (
-        str(tables.label(name)[row]) for name in ("net", "graph", "op_type", "op_name")
-    )
-    key = CallKey(net, graph, op_type, op_name, int(tables.number("occurrence")[row]))
-    return call_of(step, key, bad_numbers)
+    key = key_of(step, row)
+    return Call(step.key.rank, int(step.key.step or 0), key, row, 0, (), (), ())

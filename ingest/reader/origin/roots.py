@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
-from ingest.reader.origin.calls import Call, CallKey, Operand
-from ingest.reader.origin.flow import Edge, Flow
+from ingest.reader.origin.calls import Call, CallKey, Content, Operand
+from ingest.reader.origin.flow import Flow
 from ingest.reader.origin.kinds import (
     checks_finite,
     is_collective,
@@ -33,11 +33,28 @@ class Weight(IntEnum):
     """A mask, or infinity in the data, that others turned into finite numbers."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Ahead:
+    """Which calls of a step lead to what: found for all at once, for there may be many roots."""
+
+    nan: set[Call]
+    """Those that lead to NaN, or to what is not known to be infinity."""
+    ends: set[Call]
+    """Those that lead to an output that nobody read, or to a parameter."""
+    checks: set[Call]
+    """Those that lead to an operator that looks for NaN and Inf."""
+    parameters: set[Call]
+    """Those that lead to a parameter."""
+    hard_births: set[Call]
+    """Those that lead to a call that made NaN of infinity and is no softmax."""
+
+
+@dataclass(frozen=True, eq=False)
 class Root:
     """A call at which something bad began."""
 
     flow: Flow
+    ahead: Ahead
     call: Call
     how: str
     """`born`: its inputs were clean. `came in`: what it read was bad and written by no call of the dump.
@@ -49,10 +66,15 @@ class Root:
     is_weak: bool = False
     """Whether something bad was there before on its rank, which it may follow from."""
 
+    @property
+    def starts(self) -> tuple[Call, ...]:
+        """The calls where it can be seen first."""
+        return (self.call, *self.beside)
+
     @cached_property
     def reached(self) -> list[Call]:
-        """The call, and all that something bad came to from it."""
-        return self.flow.reached((self.call, *self.beside))
+        """The calls where it began, and all that something bad came to from them."""
+        return self.flow.reached(self.starts)
 
     @cached_property
     def holds(self) -> str:
@@ -63,38 +85,37 @@ class Root:
             return "NaN" if "NaN" in kinds else next(iter(kinds))
         return "Inf" if kinds else ""
 
+    @property
+    def row(self) -> int:
+        """Where it stands in the order of execution of its rank."""
+        return self.operand.row if self.operand is not None else self.call.row
+
     @cached_property
     def order(self) -> tuple[int, int, int, int]:
         """A sort key that contradicts no synchronisation point."""
-        row = self.operand.row if self.operand is not None else self.call.row
-        return (self.flow.step, self.flow.level_of(self.call), self.call.rank, row)
+        return (self.flow.step, self.flow.level_of(self.call), self.call.rank, self.row)
 
-    @cached_property
+    @property
     def becomes_nan(self) -> bool:
         """Whether any tensor that it reached holds NaN, or something that is not known to be infinity."""
-        own = [] if self.operand is None else [self.operand]
-        tensors = [*own, *(one for call in self.reached for one in call.bad_outputs)]
-        return any(not one.holds.endswith("Inf") for one in tensors)
+        if self.operand is not None and not _is_infinity(self.operand):
+            return True
+        return any(call in self.ahead.nan for call in self.starts)
 
-    @cached_property
-    def ends(self) -> list[tuple[Call, Operand]]:
-        """Bad outputs that nobody read: parameters, and outputs of the network as far as the dump tells."""
-        return [
-            (call, output)
-            for call in self.reached
-            for output in call.bad_outputs
-            if is_parameter(call.op_type) or not self.flow.is_read(call, output)
-        ]
+    @property
+    def has_end(self) -> bool:
+        """Whether it reached an output that nobody read, or a parameter."""
+        return any(call in self.ahead.ends for call in self.starts)
 
-    @cached_property
+    @property
     def is_checked(self) -> bool:
         """Whether an operator that looks for NaN and Inf has read it, as in loss scaling."""
-        return any(checks_finite(call.op_type) for call in self.reached)
+        return any(call in self.ahead.checks for call in self.starts)
 
-    @cached_property
+    @property
     def reaches_parameters(self) -> bool:
         """Whether a parameter of the network holds it at the end of the step."""
-        return any(is_parameter(call.op_type) for call in self.reached)
+        return any(call in self.ahead.parameters for call in self.starts)
 
     @cached_property
     def weight(self) -> Weight:
@@ -105,7 +126,7 @@ class Root:
         blind = not look.has_inputs or not look.has_outputs
         if self.holds == "-Inf" and (blind or is_parameter(self.call.op_type)):
             return Weight.HARMLESS
-        if self.ends or blind:
+        if self.has_end or blind:
             return Weight.REAL
         if self.how == BORN and self.holds != "-Inf":
             return Weight.ABSORBED
@@ -118,21 +139,14 @@ class Root:
 
     def doubts(self) -> list[str]:
         """Say what the dump leaves open about it, for a call that is named in the same breath."""
-        look, call = self.flow.looks[self.call.rank], self.call
+        look = self.flow.looks[self.call.rank]
         doubts = []
         if not look.is_ordered:
             doubts.append("the dump does not tell in which order operators ran: data flow alone decides")
         if self.how == BORN:
             doubts += self._doubts_of_birth()
         elif self.how == CAME_IN and not look.has_outputs:
-            doubts.append(
-                "no outputs were dumped: the operator that wrote this input is not named"
-                + (
-                    f"; the one that was dumped before is {before}"
-                    if (before := look.previous.get(call.key))
-                    else ""
-                )
-            )
+            doubts.append("no outputs were dumped: the operator that wrote this input is not named")
         if self.is_weak:
             doubts.append("something bad was there before on this rank: it may follow from that")
         return doubts
@@ -148,7 +162,7 @@ class Root:
         elif call.missing_slots:
             slots = ", ".join(map(str, call.missing_slots))
             yield f"input {slots} of {call.op_name} was not dumped; it may be empty, or a parameter"
-        elif len(call.inputs) == 1 and needs_two_inputs(call.op_type):
+        elif call.inputs == 1 and needs_two_inputs(call.op_type):
             yield f"only one input of {call.op_name} was dumped; a parameter may have been bad"
         if own:
             names = ", ".join(f"{one.io} {one.slot}" for one in own)
@@ -161,45 +175,57 @@ class Root:
 
 
 def roots_of(flow: Flow) -> list[Root]:
-    """Return where something bad began in a step; those that others follow from are not among them.
+    """Return where something bad began in a step; what follows from something else is not among it.
 
     In an order that contradicts no synchronisation point.
     """
-    found = [*_born(flow), *_came_in(flow)]
-    by_rank: dict[int, int] = {}
+    ahead = _ahead(flow)
+    found = [*_born(flow, ahead), *_came_in(flow, ahead)]
+    first: dict[int, int] = {}
     for root in found:
         if root.holds != "-Inf":
-            row = root.operand.row if root.operand is not None else root.call.row
-            by_rank[root.call.rank] = min(by_rank.get(root.call.rank, row), row)
-    marked = [_weakened(root, by_rank.get(root.call.rank)) for root in found]
+            first[root.call.rank] = min(first.get(root.call.rank, root.row), root.row)
+    marked = [_weakened(root, first.get(root.call.rank, root.row)) for root in found]
     return sorted(marked, key=lambda root: root.order)
 
 
-def _weakened(root: Root, first: int | None) -> Root:
+def _ahead(flow: Flow) -> Ahead:
+    calls = list(flow.calls)
+    births = (call for call in calls if _makes_nan(flow, call) and not is_softmax(call.op_type))
+    return Ahead(
+        nan=flow.upstream(call for call in calls if not all(map(_is_infinity, call.bad_outputs))),
+        ends=flow.upstream(call for call in calls if flow.ends_of(call)),
+        checks=flow.upstream(call for call in calls if checks_finite(call.op_type)),
+        parameters=flow.upstream(call for call in calls if is_parameter(call.op_type)),
+        hard_births=flow.upstream(births),
+    )
+
+
+def _is_infinity(operand: Operand) -> bool:
+    return operand.holds.endswith("Inf")
+
+
+def _weakened(root: Root, first: int) -> Root:
     """Mark a root that may follow from what was bad before it on its rank."""
-    own = root.operand.row if root.operand is not None else root.call.row
     hidden = root.how != BORN or not root.call.inputs
-    if first is not None and first < own and hidden and root.flow.looks[root.call.rank].is_ordered:
+    if first < root.row and hidden and root.flow.looks[root.call.rank].is_ordered:
         return replace(root, is_weak=True)
     return root
 
 
-def _born(flow: Flow) -> Iterator[Root]:
+def _born(flow: Flow, ahead: Ahead) -> Iterator[Root]:
     for call in flow.calls:
         if not call.bad_outputs or is_parameter(call.op_type):
             continue
-        if flow.before.get(call) or flow.unexplained.get(call):
+        if flow.is_followed(call) or flow.unexplained.get(call):
             continue
-        own = flow.own_writes.get(call, ())
-        if is_collective(call.op_type) and (own or not call.inputs):
-            yield Root(flow, call, THROUGH)
-        else:
-            yield Root(flow, call, BORN)
+        hidden = call in flow.own_writes or not call.inputs
+        yield Root(flow, ahead, call, THROUGH if is_collective(call.op_type) and hidden else BORN)
 
 
-def _came_in(flow: Flow) -> Iterator[Root]:
+def _came_in(flow: Flow, ahead: Ahead) -> Iterator[Root]:
     """Yield each bad tensor that no call wrote, once: at the first call that read it."""
-    readers: dict[tuple[int, tuple[object, ...]], list[tuple[Call, Operand]]] = {}
+    readers: dict[tuple[int, Content], list[tuple[Call, Operand]]] = {}
     for call, operands in flow.unexplained.items():
         for operand in operands:
             readers.setdefault((call.rank, operand.content), []).append((call, operand))
@@ -207,15 +233,13 @@ def _came_in(flow: Flow) -> Iterator[Root]:
         reads.sort(key=lambda one: one[1].row)
         call, operand = reads[0]
         beside = tuple(dict.fromkeys(one for one, _ in reads[1:] if one is not call))
-        yield Root(flow, call, CAME_IN, operand, beside)
-    for look in flow.looks.values():
-        seen = {operand.content for _, operand in (r for reads in readers.values() for r in reads)}
-        for call in look.calls:
-            # A parameter that no call of the dump has written, and none has read.
-            if is_parameter(call.op_type) and not flow.before.get(call):
-                for operand in call.bad_outputs:
-                    if operand.content not in seen:
-                        yield Root(flow, call, CAME_IN, operand)
+        yield Root(flow, ahead, call, CAME_IN, operand, beside)
+    for call in flow.calls:
+        # A parameter that no call of the dump has written, and none has read.
+        if is_parameter(call.op_type) and not flow.is_followed(call):
+            for operand in call.bad_outputs:
+                if (call.rank, operand.content) not in readers:
+                    yield Root(flow, ahead, call, CAME_IN, operand)
 
 
 def parameter_of(flow: Flow, rank: int, operand: Operand) -> str | None:
@@ -226,51 +250,44 @@ def parameter_of(flow: Flow, rank: int, operand: Operand) -> str | None:
     return None
 
 
-def nan_births(flow: Flow, calls: Iterable[Call]) -> list[Root]:
-    """Return the calls among these that gave NaN and read none, in order."""
-    found = []
-    for call in calls:
-        gave = any(one.holds not in ("+Inf", "-Inf", "Inf") for one in call.bad_outputs)
-        own = flow.own_writes.get(call, ())
-        read = any(not one.holds.endswith("Inf") for one in call.bad_inputs if one not in own)
-        through = any(edge.crosses or edge.is_assumed for edge in flow.before.get(call, ()))
-        if gave and not read and not through and not is_parameter(call.op_type):
-            found.append(Root(flow, call, BORN))
-    return sorted(found, key=lambda root: root.order)
+def _makes_nan(flow: Flow, call: Call) -> bool:
+    """Whether a call gave NaN and read infinity, or nothing bad at all."""
+    own = flow.own_writes.get(call, ())
+    return (
+        not all(map(_is_infinity, call.bad_outputs))
+        and all(_is_infinity(one) for one in call.bad_inputs if one not in own)
+        and not flow.arriving.get(call)
+        and not any(edge.is_assumed for edge in flow.before.get(call, ()))
+        and not is_parameter(call.op_type)
+    )
 
 
-def is_mask(root: Root, harmless: set[CallKey]) -> bool:
+def _is_mask(root: Root, harmless: set[CallKey]) -> bool:
     """Whether the -Inf of a root is a mask, although NaN came of it.
 
     It is, where it came in as data, where an operator made it that masks are made with, where the same
-    operator has made such a harmless one on another rank or in an earlier step, and where only softmax made
-    NaN of it.
+    operator has made a harmless one on another rank or in an earlier step, and where only softmax made NaN
+    of it.
     """
-    if root.holds != "-Inf" or any(one.holds == "+Inf" for one in root.call.bad_outputs):
+    if root.holds != "-Inf":
         return False
-    if root.how == CAME_IN or makes_masks(root.call.op_type) or root.call.key in harmless:
-        return True
-    births = nan_births(root.flow, root.reached)
-    return bool(births) and all(is_softmax(birth.call.op_type) for birth in births)
+    known = root.how == CAME_IN or makes_masks(root.call.op_type) or root.call.key in harmless
+    return known or not any(call in root.ahead.hard_births for call in root.starts)
+
+
+def masks_of(roots: Iterable[Root], harmless: set[CallKey]) -> list[Root]:
+    """Return the roots whose -Inf is a mask of which NaN came."""
+    return [root for root in roots if root.becomes_nan and _is_mask(root, harmless)]
 
 
 def real_roots(roots: list[Root], harmless: set[CallKey]) -> list[Root]:
     """Return the roots that matter, weak ones last; instead of a mask, what made NaN of it."""
-    found: dict[Call, Root] = {}
-    for root in roots:
-        if root.weight is not Weight.REAL:
-            continue
-        if root.becomes_nan and is_mask(root, harmless):
-            for birth in nan_births(root.flow, root.reached):
-                found.setdefault(birth.call, birth)
-        else:
-            found.setdefault(root.call, root)
-    return sorted(found.values(), key=lambda root: (root.is_weak, root.order))
-
-
-def crossings(calls: Iterable[Call], flow: Flow) -> list[Edge]:
-    """Return how something bad went from rank to rank among these calls."""
-    chosen = set(calls)
-    return [
-        edge for call in chosen for edge in flow.after.get(call, ()) if edge.crosses and edge.target in chosen
-    ]
+    masks = masks_of(roots, harmless)
+    found = {root: None for root in roots if root.weight is Weight.REAL and root not in masks}
+    if masks:
+        flow, ahead = masks[0].flow, masks[0].ahead
+        known = {root.call for root in found}
+        for call in flow.reached(call for mask in masks for call in mask.starts):
+            if _makes_nan(flow, call) and call not in known:
+                found[Root(flow, ahead, call, BORN)] = None
+    return sorted(found, key=lambda root: (root.is_weak, root.order))

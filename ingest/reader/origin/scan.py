@@ -50,7 +50,9 @@ class Scan:
         return [rank for rank, one in self.snapshot.of_step(step).items() if self._may(one.commit.summary)]
 
     def certain(self, step: int) -> list[int]:
-        """Return the ranks whose commit says that they hold it in a step."""
+        """Return the ranks whose commit says that they hold it in a step; none where it cannot say so."""
+        if self.cause == "where":
+            return []
         return [rank for rank, one in self.snapshot.of_step(step).items() if self._has(one.commit.summary)]
 
     def note_harmless(self, step: int) -> None:

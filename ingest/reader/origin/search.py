@@ -12,7 +12,7 @@ from ingest.reader.origin.answer import (
     OriginOperator,
     OriginSpread,
 )
-from ingest.reader.origin.calls import CallKey, Mask, bad_numbers
+from ingest.reader.origin.calls import Call, CallKey, Mask, bad_numbers, operator_before
 from ingest.reader.origin.flow import Flow, trace
 from ingest.reader.origin.kinds import is_collective, is_parameter
 from ingest.reader.origin.roots import (
@@ -20,7 +20,7 @@ from ingest.reader.origin.roots import (
     CAME_IN,
     Root,
     Weight,
-    crossings,
+    masks_of,
     real_roots,
     roots_of,
 )
@@ -32,19 +32,28 @@ from ingest.reader.origin.telling import (
     operator_of,
     sentence,
     source_line,
-    tensor_of,
+    tensors_of,
 )
 from ingest.reader.spans import spans
 from ingest.reader.where import Where
 from workers.errors import UsageError
+from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.store import Choice, DumpStore, Step
 
 CAUSES = ("auto", "nan", "inf", "overflow")
+_PASSED_BY = {
+    Weight.REAL: "An operator looked for it, no parameter has it, and the next step is clean, as where loss "
+    "scaling leaves out a step",
+    Weight.ABSORBED: "Infinity that went nowhere, for what read it gave finite numbers",
+    Weight.HARMLESS: "Harmless, for what read it gave finite numbers",
+}
 #: What is listed of many.
 _NEXT, _COLLECTIVES, _ENDS, _ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10
+#: Ranks of the next step that are looked at to see how it came there.
+_CARRIED_RANKS = 8
 
 
 def origin(
@@ -107,8 +116,10 @@ class _Search:
         self._cause = "where" if condition is not None else cause
         self._scan = Scan(snapshot, self._is_bad, self._cause)
         self._harmless: set[CallKey] = set()
-        self._passed: list[Root] = []
-        """Roots of the steps before that did not matter enough."""
+        self._passed: dict[tuple[Weight, str], tuple[set[int], set[int]]] = {}
+        """What did not matter enough: how much it does, and what; the ranks and steps that have it."""
+        self._fallback: tuple[Root, list[Root]] | None = None
+        """The first root that may matter, where nothing matters more, and the others of its step."""
         self._unknown = 0
 
     def _is_bad(self, step: Step) -> Mask:
@@ -131,17 +142,25 @@ class _Search:
                 self._harmless |= {root.call.key for root in roots if root.weight is Weight.HARMLESS}
                 real = real_roots(roots, self._harmless)
             if real and not self._is_skipped_overflow(step, real):
-                return self._answer(real[0], real[1:], [one for one in roots if one.weight > Weight.REAL])
-            self._passed += roots
+                self._pass_by([root for root in roots if root.weight is not Weight.REAL])
+                if self._fallback is not None:
+                    self._pass_by([self._fallback[0], *self._fallback[1]])
+                return self._answer(real[0], real[1:])
+            candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
+            if candidates and self._fallback is None:
+                self._fallback = candidates[0], candidates[1:]
+            else:
+                self._pass_by(candidates)
+            self._pass_by([root for root in roots if root.weight is Weight.HARMLESS])
             if not real:
                 self._scan.note_harmless(step)
-        worst = [root for root in self._passed if root.weight < Weight.HARMLESS]
-        if worst:
-            first = min(worst, key=lambda root: root.order)
-            others = [root for root in worst if root is not first and root.flow is first.flow]
-            self._passed = [root for root in self._passed if root.flow is not first.flow]
-            return self._answer(first, others, [])
-        return self._nothing()
+        return self._nothing() if self._fallback is None else self._answer(*self._fallback)
+
+    def _pass_by(self, roots: Sequence[Root]) -> None:
+        for root in roots:
+            ranks, steps = self._passed.setdefault((root.weight, beginning(root)), (set(), set()))
+            ranks.add(root.call.rank)
+            steps.add(root.flow.step)
 
     def _flow(self, step: int) -> Flow:
         """Look at the ranks that have something bad; at all others, too, if that tells more."""
@@ -149,6 +168,7 @@ class _Search:
         looks = self._scan.looks(step, suspects)
         flow = trace(step, looks)
         self._unknown += sum(look.unknown for look in looks.values())
+        # Something may have been put into a collective where all that was dumped is clean.
         alone = any(root.how != CAME_IN and is_collective(root.call.op_type) for root in roots_of(flow))
         others = [rank for rank in self._snapshot.of_step(step) if rank not in looks]
         if alone and others:
@@ -165,25 +185,11 @@ class _Search:
         later = [one for one in self._snapshot.steps if one > step]
         return bool(later) and not self._scan.suspects(later[0])
 
-    def _answer(self, root: Root, others: Sequence[Root], harmless: Sequence[Root]) -> OriginAnswer:
-        call, flow = root.call, root.flow
-        step = self._snapshot.step(call.rank, call.step)
-        spread = self._spread(root)
-        notes = [sentence(one) for one in root.doubts()]
-        notes += self._notes_of_collective(root)
-        notes += _notes_of_mask(root)
-        if call.key.occurrence:
-            notes.append(
-                f"{call.op_name} ran several times in this step: this is its run {call.key.occurrence + 1}."
-            )
-        if root.is_checked:
-            notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
-        if not root.becomes_nan and not root.ends and root.weight is Weight.ABSORBED:
-            notes.append("It went nowhere: all that read it gave finite numbers.")
-        notes += self._notes_on_the_way([*harmless, *self._passed], root)
-        alternatives = self._alternatives(root, others)
-        bad = {root.operand.row} if root.operand is not None else set()
-        return OriginAnswer(
+    def _answer(self, root: Root, others: Sequence[Root]) -> OriginAnswer:
+        call = root.call
+        step = self._snapshot.chosen[StepKey(call.rank, call.step)]
+        inputs, outputs = tensors_of(step, call, self._is_bad(step))
+        answer = OriginAnswer(
             cause=self._cause_of(root),
             how=root.how,
             what=self._text or root.holds or "NaN or Inf",
@@ -193,19 +199,34 @@ class _Search:
             op_type=call.op_type,
             op_name=call.op_name,
             occurrence=call.key.occurrence,
-            came_in=came_in(root, flow),
-            source=source_line(self._snapshot, step, call) if step is not None else None,
-            inputs=tuple(tensor_of(one) for one in call.inputs),
-            outputs=tuple(
-                tensor_of(one)
-                for one in call.operands
-                if one.is_output or (one.row in bad and one not in call.inputs)
-            ),
-            spread=spread,
-            alternatives=alternatives,
-            notes=tuple(dict.fromkeys(notes)),
+            came_in=came_in(root),
+            source=source_line(self._snapshot, step, call),
+            inputs=inputs,
+            outputs=outputs,
+            spread=self._spread(root),
+            alternatives=self._alternatives(root, others),
+            notes=tuple(dict.fromkeys(self._notes(root, step))),
             left_out=(*self._snapshot.left_out, *self._scan.damaged),
         )
+        step.forget_tables()
+        return answer
+
+    def _notes(self, root: Root, step: Step) -> list[str]:
+        call = root.call
+        notes = [sentence(one) for one in root.doubts()]
+        if root.how == CAME_IN and not root.flow.looks[call.rank].has_outputs:
+            before = operator_before(step, call)
+            notes += [f"The operator that was dumped before is {before}."] if before else []
+        notes += self._notes_of_collective(root)
+        notes += _notes_of_mask(root, self._harmless)
+        if call.key.occurrence:
+            number = call.key.occurrence + 1
+            notes.append(f"{call.op_name} ran several times in this step: this is its run {number}.")
+        if root.is_checked:
+            notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
+        if root.weight is Weight.ABSORBED:
+            notes.append("It went nowhere: all that read it gave finite numbers.")
+        return [*notes, *self._notes_on_the_way()]
 
     def _cause_of(self, root: Root) -> str:
         if self._condition is not None:
@@ -223,7 +244,7 @@ class _Search:
                 return found
         return OriginAnswer(
             None,
-            notes=tuple(dict.fromkeys(self._notes_on_the_way(self._passed, None))),
+            notes=tuple(self._notes_on_the_way()),
             left_out=(*self._snapshot.left_out, *self._scan.damaged),
         )
 
@@ -251,26 +272,17 @@ class _Search:
             notes.append("It is a collective: a rank that is not in the store may have put it in.")
         return notes
 
-    def _notes_on_the_way(self, roots: Sequence[Root], first: Root | None) -> list[str]:
+    def _notes_on_the_way(self) -> list[str]:
         """Say what was found and does not matter, and what was not looked at."""
         notes = []
-        for weight in (Weight.REAL, Weight.ABSORBED, Weight.HARMLESS):
-            by_name: dict[str, set[int]] = {}
-            for root in roots:
-                if root.weight is weight and root is not first:
-                    by_name.setdefault(beginning(root), set()).add(root.flow.step)
-            texts = [f"{name} (step {spans(steps)})" for name, steps in by_name.items()]
-            if not texts:
-                continue
-            if weight is Weight.HARMLESS:
-                notes.append(f"Harmless, for what read it gave finite numbers: {in_words(texts)}.")
-            elif weight is Weight.ABSORBED:
-                notes.append(f"Infinity that went nowhere: {in_words(texts)}.")
-            elif first is None or any(root.flow.step != first.flow.step for root in roots):
-                notes.append(
-                    "An operator looked for it, no parameter has it, and the next step is clean, as where "
-                    f"loss scaling leaves out a step: {in_words(texts)}."
-                )
+        for weight, meaning in _PASSED_BY.items():
+            texts = [
+                f"{what} (rank {spans(ranks)}, step {spans(steps)})"
+                for (of, what), (ranks, steps) in self._passed.items()
+                if of is weight
+            ]
+            if texts:
+                notes.append(f"{meaning}: {in_words(texts)}.")
         if self._scan.skipped:
             notes.append(
                 f"Not looked at: step {spans(self._scan.skipped)}, where as many tensors hold infinity as in "
@@ -300,68 +312,73 @@ class _Search:
         return tuple(found[:_ALTERNATIVES])
 
     def _spread(self, root: Root) -> OriginSpread:
-        flow, own = root.flow, {root.call}
-        reached = [call for call in root.reached if call not in own]
+        flow, here = root.flow, root.call.rank
+        reached = [call for call in root.reached if call is not root.call]
         operators = [one for one in reached if not is_parameter(one.op_type)]
-        edges = crossings(root.reached, flow)
-        by_collective: dict[CallKey, tuple[set[int], set[int], bool]] = {}
-        for edge in sorted(edges, key=lambda edge: (flow.level_of(edge.target), edge.target.row)):
-            sources, targets, assumed = by_collective.get(edge.target.key, (set(), set(), True))
-            by_collective[edge.target.key] = (
-                sources | {edge.source.rank},
-                targets | {edge.target.rank},
-                assumed and edge.is_assumed,
-            )
-        assumed_only = {
-            call for call in reached if flow.before.get(call) and all(e.is_assumed for e in flow.before[call])
-        }
-        collectives = [
-            OriginCollective(key.op_type, key.op_name, tuple(sorted(a)), tuple(sorted(b)), assumed)
-            for key, (a, b, assumed) in by_collective.items()
+        near = [one for one in operators if one.rank == here][:_NEXT]
+        ends = [
+            f"rank {call.rank} {call.name_of(output)}"
+            for call in root.reached
+            for output in flow.ends_of(call)
         ]
-        ends = [f"rank {call.rank} {output.name}" for call, output in root.ends]
         return OriginSpread(
-            next=tuple(
-                operator_of(one, is_assumed=one in assumed_only)
-                for one in operators
-                if one.rank == root.call.rank
-            )[:_NEXT],
+            next=tuple(operator_of(one, is_assumed=_is_assumed(flow, one)) for one in near),
             operators=len(operators),
-            collectives=tuple(collectives[:_COLLECTIVES]),
+            collectives=tuple(_collectives(root)[:_COLLECTIVES]),
             ranks=tuple(sorted({call.rank for call in root.reached})),
             ends=tuple(ends[:_ENDS]),
             steps=self._later(root),
         )
 
     def _later(self, root: Root) -> tuple[OriginLater, ...]:
-        """Say which later steps have it; the next one is looked at."""
+        """Say which later steps have it; of the next one some ranks are looked at."""
         later = [step for step in self._snapshot.steps if step > root.call.step]
         found = []
-        for number, step in enumerate(later):
-            if self._cause == "where" and number:
-                break  # the totals of commits do not tell of conditions
-            ranks = self._scan.suspects(step) if number == 0 else self._scan.certain(step)
-            if not ranks:
-                continue
-            if number:
-                found.append(OriginLater(step, tuple(ranks)))
-                continue
-            flow = trace(step, self._scan.looks(step, ranks))
-            holding = tuple(rank for rank, look in flow.looks.items() if look.calls)
+        for step in later[:1]:
+            suspects, known = self._scan.suspects(step), self._scan.certain(step)
+            # The totals of commits do not tell of conditions, nor of statistics that lost what they count.
+            some = known[:_CARRIED_RANKS] if known == suspects else suspects
+            flow = trace(step, self._scan.looks(step, some))
+            holding = {rank for rank, look in flow.looks.items() if look.calls} | set(known)
             if holding:
-                through, again = _carried(root, flow, self._harmless)
-                found.append(OriginLater(step, holding, through, again))
-        return tuple(found)
+                found.append(OriginLater(step, tuple(sorted(holding)), *_carried(root, flow, self._harmless)))
+        others = ((step, self._scan.certain(step)) for step in later[1:])
+        return (*found, *(OriginLater(step, tuple(ranks)) for step, ranks in others if ranks))
 
 
-def _notes_of_mask(root: Root) -> list[str]:
+def _is_assumed(flow: Flow, call: Call) -> bool:
+    edges = [*flow.before.get(call, ()), *flow.arriving.get(call, ())]
+    return bool(edges) and all(edge.is_assumed for edge in edges)
+
+
+def _collectives(root: Root) -> list[OriginCollective]:
+    """Return through which collectives it came to ranks whose own input was clean."""
+    flow, reached = root.flow, set(root.reached)
+    found: dict[CallKey, tuple[set[int], set[int], bool]] = {}
+    crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
+    for crossing in sorted(crossings, key=lambda one: min(flow.level_of(call) for call in one.targets)):
+        given = {call.rank for call in crossing.sources}
+        sources, targets, assumed = found.get(crossing.key, (set(), set(), True))
+        sources |= {call.rank for call in crossing.sources if call in reached}
+        targets |= {call.rank for call in crossing.targets} - given
+        if targets:
+            found[crossing.key] = (sources, targets, assumed and crossing.is_assumed)
+    return [
+        OriginCollective(key.op_type, key.op_name, tuple(sorted(sources)), tuple(sorted(targets)), assumed)
+        for key, (sources, targets, assumed) in found.items()
+    ]
+
+
+def _notes_of_mask(root: Root, harmless: set[CallKey]) -> list[str]:
     """Say where the -Inf came from that an operator made NaN of."""
     if root.how != BORN or not root.call.bad_inputs:
         return []
+    above = root.flow.upstream([root.call])
+    masks = masks_of(roots_of(root.flow), harmless)
     return [
         f"What it read holds -Inf, which is taken for a mask: {beginning(one)}."
-        for one in roots_of(root.flow)
-        if one.call is not root.call and root.call in one.reached
+        for one in masks
+        if one.call is not root.call and not above.isdisjoint(one.starts)
     ]
 
 
@@ -371,11 +388,11 @@ def _carried(root: Root, later: Flow, harmless: set[CallKey]) -> tuple[tuple[str
     # Of all that was bad: the first one may have gone nowhere, and another one into the parameters.
     for call in root.flow.calls:
         for output in call.bad_outputs:
-            name = call.op_name if is_parameter(call.op_type) else output.name
+            name = call.op_name if is_parameter(call.op_type) else call.name_of(output)
             if is_parameter(call.op_type) or (call.rank, output.content) not in names:
                 names[call.rank, output.content] = name
         for operand in root.flow.own_writes.get(call, ()):
-            names.setdefault((call.rank, operand.content), operand.name)
+            names.setdefault((call.rank, operand.content), call.name_of(operand))
     through: dict[str, None] = {}
     again: dict[str, None] = {}
     for one in real_roots(roots_of(later), harmless):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingest.reader.origin.answer import OriginOperator, OriginTensor
-from ingest.reader.origin.calls import Call, Operand
-from ingest.reader.origin.flow import Flow
+from ingest.reader.origin.calls import Call, Mask, rows_of
+from ingest.reader.origin.kinds import is_input, is_output
 from ingest.reader.origin.roots import CAME_IN, THROUGH, Root, parameter_of
 from workers.errors import DamagedStore
 
@@ -24,9 +24,9 @@ def how(root: Root) -> str:
 
 
 def beginning(root: Root) -> str:
-    """Say what began, how and where."""
+    """Say what began, how, and in which operator; on which rank is not said."""
     what = root.holds or "NaN or Inf"
-    name = f"{root.call.op_type} ({root.call.op_name}) on rank {root.call.rank}"
+    name = f"{root.call.op_type} ({root.call.op_name})"
     if root.how == CAME_IN and root.operand is not None:
         parameter = parameter_of(root.flow, root.call.rank, root.operand)
         known = f", which is {parameter}," if parameter and parameter != root.call.op_name else ""
@@ -34,13 +34,13 @@ def beginning(root: Root) -> str:
     return f"{what} born in {name}"
 
 
-def came_in(root: Root, flow: Flow) -> str | None:
+def came_in(root: Root) -> str | None:
     """Name the input that was bad already, and the parameter that it is, if the dump has that by itself."""
     if root.operand is None:
         return None
-    parameter = parameter_of(flow, root.call.rank, root.operand)
+    parameter = parameter_of(root.flow, root.call.rank, root.operand)
     known = f" (Parameter {parameter})" if parameter and parameter != root.call.op_name else ""
-    return f"{root.operand.name}{known}"
+    return f"{root.call.name_of(root.operand)}{known}"
 
 
 def operator_of(call: Call, reason: str = "", *, is_assumed: bool = False) -> OriginOperator:
@@ -51,9 +51,22 @@ def operator_of(call: Call, reason: str = "", *, is_assumed: bool = False) -> Or
     )
 
 
-def tensor_of(one: Operand) -> OriginTensor:
-    """Return an input or output with its statistics."""
-    return OriginTensor(one.name, one.io, one.slot, one.dtype, one.shape, one.statistics, one.is_bad)
+def tensors_of(
+    step: Step, call: Call, bad: Mask
+) -> tuple[tuple[OriginTensor, ...], tuple[OriginTensor, ...]]:
+    """Return all inputs and all outputs of a call, with their statistics."""
+    from ingest.reader.tensor import Tensor
+
+    inputs: list[OriginTensor] = []
+    outputs: list[OriginTensor] = []
+    for row in rows_of(step, call.key):
+        one = Tensor(step, row)
+        if is_input(one.io) or is_output(one.io):
+            told = OriginTensor(
+                one.name, one.io, one.slot, one.dtype, one.shape, one.statistics, bool(bad[row])
+            )
+            (inputs if is_input(one.io) else outputs).append(told)
+    return tuple(inputs), tuple(outputs)
 
 
 def source_line(snapshot: Snapshot, step: Step, call: Call) -> SourceLine | None:
@@ -62,11 +75,9 @@ def source_line(snapshot: Snapshot, step: Step, call: Call) -> SourceLine | None
     from ingest.reader.tensor import Tensor
 
     try:
-        line = context_of(snapshot.store, call.rank).source_line(Tensor(step, call.operands[-1].row))
+        return context_of(snapshot.store, call.rank).source_line(Tensor(step, call.row))
     except DamagedStore:
-        line = None
-    step.forget_tables()
-    return line
+        return None
 
 
 def sentence(text: str) -> str:

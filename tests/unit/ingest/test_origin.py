@@ -284,7 +284,7 @@ class TestWhereItBegan:
         run.op("Mul.c", [WORSE], [])
         answer = ask()
         assert (*operator(answer), answer.how) == (0, 0, "b", "came in")
-        assert any("the one that was dumped before is Log.a" in note for note in answer.notes)
+        assert any("dumped before is Log (a)" in note for note in answer.notes)
 
     def test_loop_names_the_run(self, run: MadeRun, ask: Callable[..., OriginAnswer]) -> None:
         for number in range(3):
@@ -333,7 +333,7 @@ class TestHarmless:
             run.op("Softmax.sm", [MASKED], [GOOD], step=step)
         answer = ask()
         assert not answer.found
-        assert any("-Inf born in MaskedFill (mask) on rank 0 (step 0)" in note for note in answer.notes)
+        assert any("-Inf born in MaskedFill (mask) (rank 0, step 0)" in note for note in answer.notes)
         assert any("Not looked at: step 1-2" in note for note in answer.notes)
 
     def test_row_that_is_masked_as_a_whole(self, run: MadeRun, ask: Callable[..., OriginAnswer]) -> None:
