@@ -1,11 +1,13 @@
 """How much tensors may differ: by type, by name, and what is wrong with a file that says so."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ingest.reader.compare.mapping import load_mapping
 from ingest.reader.compare.thresholds import Limits, Rule, Thresholds, default_limit, load_thresholds
 from workers.comparison import Metrics, no_difference
 from workers.errors import UsageError
@@ -140,3 +142,16 @@ def test_statistics_may_differ_by_rounding() -> None:
     assert limits.broken_by_statistics(a, replace(a, nan_count=1)) == "nan_count 0 and 1"
     assert limits.broken_by_statistics(a, replace(a, l2_norm=math.nan, nan_count=math.nan)) == ""
     assert Limits().broken_by_statistics(a, replace(a, max=3.00001)) == ""
+
+
+def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[5] / "docs" / "command-line.md").read_text()
+    examples = re.findall(r"^```yml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    path = tmp_path / "example.yaml"
+    for text in examples:
+        path.write_text(text)
+        if text.startswith("pairs"):
+            assert len(load_mapping(path).rules) == 2
+        else:
+            assert len(load_thresholds(path).rules) == 4
