@@ -114,9 +114,11 @@ def _store(settings: Settings, directory: Path | None) -> str:
 
 
 def _scheduler(settings: Settings) -> str:
-    from ingest.cluster import Cluster
+    from ingest.cluster import Cluster, address_of
 
     with Cluster(settings) as cluster:
-        workers = cluster.connect().scheduler_info()["workers"]
+        client = cluster.connect()
+        workers = client.scheduler_info()["workers"]
+        encrypted = "encrypted" if address_of(client).startswith("tls://") else "not encrypted"
     threads = sum(worker["nthreads"] for worker in workers.values())
-    return f"{settings.scheduler}: {len(workers)} workers, {threads} threads"
+    return f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"

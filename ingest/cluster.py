@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
 
 from ingest.settings import Settings
 from ingest.submit import NO_WORKER_HINT
@@ -47,6 +49,7 @@ class Cluster:
         self._settings = settings
         self._local: LocalCluster | None = None
         self._client: Client | None = None
+        self._warned = False
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +81,7 @@ class Cluster:
             raise ClusterError(self._complaint(exc), hint=_HINT) from exc
         if self._local is None:
             self._check_versions(self._client)
+            self._warn_of_open_scheduler(address_of(self._client))
         self._wait_for_resources(self._client)
         self._client.register_plugin(IngestPlugin())
         return self._client
@@ -144,11 +148,39 @@ class Cluster:
         for warning in found:
             _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
 
+    def _warn_of_open_scheduler(self, address: str) -> None:
+        """Warn, once, of a scheduler that anybody on the network can use."""
+        if is_open(address) and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s is not encrypted: whoever reaches a Dask scheduler or worker runs code as its user; "
+                "use tls:// (docs/deployment.md says how)",
+                address,
+            )
+
     def _complaint(self, exc: BaseException) -> str:
         where = self._settings.scheduler or "workers of its own"
         reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
         timeout_s = self._settings.scheduler_timeout_s
         return f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
+
+
+def address_of(client: Client) -> str:
+    """Return where the scheduler of a client is."""
+    scheduler = client.scheduler
+    return "" if scheduler is None else str(scheduler.address)
+
+
+def is_open(address: str) -> bool:
+    """Say whether a Dask address is beyond this machine, and neither encrypted nor authenticated."""
+    parts = urlsplit(address)
+    if parts.scheme in {"tls", "inproc", "wss"}:
+        return False
+    host = parts.hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 _HINT = (

@@ -3,6 +3,7 @@
 
 - `dask scheduler` and `dask worker` answer at `/health` of their dashboard port.
 - `dump-ingest watch` serves its metrics, and has looked at the dump within `STALE_S`.
+- `dump-ingest consolidate --follow` serves its metrics.
 - Of anything else it is enough that it runs: it ends when it cannot go on, and with it the container.
 """
 
@@ -39,22 +40,24 @@ def _illness(words: Sequence[str]) -> str:
     """Return what is wrong with a command that runs; "" for nothing."""
     match [Path(words[0]).name, *words[1:]]:
         case ["dask", ("scheduler" | "worker") as role, *options]:
-            address = _option(options, "--dashboard-address") or _DASHBOARDS[role]
-            _get(f"http://{_local(address)}/health")
+            dashboard = _option(options, "--dashboard-address") or _DASHBOARDS[role]
+            _get(f"http://{_local(dashboard)}/health")
         case ["dump-ingest", "watch", *options]:
-            metrics = _option(options, "--metrics") or _metrics(options)
-            if metrics:
-                return _stale(_get(f"http://{_local(metrics)}/metrics"))
+            if address := _option(options, "--metrics") or _setting("metrics", options):
+                return _stale(_get(f"http://{_local(address)}/metrics"))
+        case ["dump-ingest", "consolidate", *options] if {"--follow", "-f"} & {*options}:
+            if address := _option(options, "--metrics") or _setting("consolidator_metrics", options):
+                _get(f"http://{_local(address)}/metrics")
         case [interpreter, *command] if interpreter.startswith("python") and command:
             return _illness(command)
     return ""
 
 
-def _metrics(options: Sequence[str]) -> str | None:
+def _setting(name: str, options: Sequence[str]) -> str:
     from ingest.settings import load
 
     config = _option(options, "--config") or _option(options, "-c")
-    return load(Path(config) if config else None).settings.metrics
+    return getattr(load(Path(config) if config else None).settings, name) or ""
 
 
 def _stale(metrics: str) -> str:

@@ -1,0 +1,54 @@
+"""Whom a connection to Dask lets in."""
+
+from pathlib import Path
+
+import pytest
+from distributed import LocalCluster
+from distributed.utils import get_ip
+
+from ingest.cluster import is_open
+from tests.cli import run
+from tests.dumps import DumpLibrary
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tcp://10.0.0.7:8786",
+        "tcp://[fe80::1]:8786",
+        "tcp://scheduler:8786",
+        "ws://scheduler:80",
+        "tcp://0.0.0.0:1",
+    ],
+)
+def test_what_others_can_reach_is_open(address: str) -> None:
+    assert is_open(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tls://10.0.0.7:8786",
+        "tcp://127.0.0.1:8786",
+        "tcp://[::1]:8786",
+        "tcp://localhost:8786",
+        "inproc://1/2/3",
+    ],
+)
+def test_encryption_and_loopback_are_not(address: str) -> None:
+    assert not is_open(address)
+
+
+@pytest.mark.dask
+def test_a_command_warns_of_a_scheduler_that_others_can_reach(dumps: DumpLibrary, tmp_path: Path) -> None:
+    """Whoever reaches it can run code: that is said, once, even though everything works."""
+    own = get_ip()
+    if not is_open(f"tcp://{own}:1"):
+        pytest.skip("this machine has no address but loopback")
+    with LocalCluster(
+        host=own, processes=False, protocol="tcp", n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        words = ("--store", tmp_path / "run.zarr", "--scheduler", cluster.scheduler_address)
+        done = run("ingest", dumps["nan-log-2rank"] / "dump", *words)
+        assert done.stderr.count("is not encrypted") == 1
+        assert "use tls://" in done.stderr
