@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
     from ingest.reader.trend import heatmap, trend
+    from ingest.rules.anomalies import Anomalies, anomalies
+    from ingest.rules.rehearse import RuleTest
+    from ingest.rules.rehearse import rehearse as test_rules
     from ingest.wiring import consolidate, ingest_dump
 
 try:
@@ -29,17 +32,20 @@ except PackageNotFoundError:  # run from a checkout that was not installed
     __version__ = "0"
 
 __all__ = [
+    "Anomalies",
     "Comparison",
     "ConsolidatedView",
     "Context",
     "Divergence",
     "DumpStore",
     "OriginAnswer",
+    "RuleTest",
     "Snapshot",
     "SourceLine",
     "Step",
     "Tensor",
     "__version__",
+    "anomalies",
     "compare",
     "consolidate",
     "context_of",
@@ -50,10 +56,15 @@ __all__ = [
     "load_thresholds",
     "open_store",
     "origin",
+    "test_rules",
     "trend",
 ]
 
 _LAZY = {
+    "Anomalies": "ingest.rules.anomalies",
+    "anomalies": "ingest.rules.anomalies",
+    "RuleTest": "ingest.rules.rehearse",
+    "test_rules": "ingest.rules.rehearse",
     "Comparison": "ingest.reader.compare",
     "compare": "ingest.reader.compare",
     "load_mapping": "ingest.reader.compare",

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ingest.cli import (
+    anomalies,
     compare,
     config,
     consolidate,
@@ -23,6 +24,7 @@ from ingest.cli import (
     ingest,
     ls,
     origin,
+    rules,
     show,
     trend,
     verify,
@@ -46,6 +48,7 @@ for module in (
     watch,
     ls,
     find,
+    anomalies,
     origin,
     divergence,
     compare,
@@ -58,6 +61,7 @@ for module in (
     doctor,
 ):
     app.command(module.NAME)(module.command)
+app.add_typer(rules.app, name="rules")
 app.add_typer(config.app, name="config")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import xxhash
 import yaml
 from pydantic import ValidationError
 
+from ingest.reader.suggest import near
 from ingest.rules.schema import MODELS, RULE, BaseRule
 from workers.errors import UsageError
 from workers.rules.values import SERIES_KINDS, RuleSet
@@ -83,10 +85,28 @@ def load_rules(path: str | Path | None = None) -> Loaded:
     return Loaded(tuple(rules.values()), origins)
 
 
+def rules_like(patterns: Iterable[str], names: Sequence[str]) -> set[str]:
+    """Return the names of rules that are meant by names and globs.
+
+    Raises:
+        UsageError: one of them means none; it names those that are near.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        like = fnmatch.filter(names, pattern)
+        if not like:
+            raise UsageError(
+                f"no rule is named like {pattern!r}", hint=f"Near: {', '.join(near(pattern, names))}"
+            )
+        found |= {*like}
+    return found
+
+
 def rule_set(rules: list[BaseRule]) -> RuleSet:
     """Return rules as the value that is evaluated."""
     compiled = tuple(rule.compiled() for rule in sorted(rules, key=lambda rule: rule.name))
-    text = json.dumps([RULES_VERSION, *[[rule.name, rule.to_dict()] for rule in compiled]], sort_keys=True)
+    said = [[rule.name, {**rule.to_dict(), "description": ""}] for rule in compiled]
+    text = json.dumps([RULES_VERSION, *said], sort_keys=True)
     return RuleSet(compiled, xxhash.xxh3_64_hexdigest(text.encode()))
 
 

@@ -314,3 +314,31 @@ MODELS: dict[str, type[BaseRule]] = {
 }
 _COMMON = frozenset([*_StepRule.model_fields])
 RULE: TypeAdapter[AnyRule] = TypeAdapter(Annotated[AnyRule, Field(discriminator="kind")])
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON schema of a file of rules. A rule that changes a built-in one needs no `kind`."""
+    rule = RULE.json_schema(ref_template="#/$defs/{model}")
+    definitions = rule.pop("$defs")
+    changed = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}},
+        "required": ["name"],
+        "not": {"required": ["kind"]},
+        "description": "Changes the built-in rule of this name.",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Anomaly rules of dump-ingest",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "builtin": {
+                "type": "boolean",
+                "default": True,
+                "description": "Whether the built-in rules stay.",
+            },
+            "rules": {"type": "array", "items": {"anyOf": [rule, changed]}},
+        },
+        "$defs": definitions,
+    }
