@@ -105,8 +105,9 @@ def _headline(answer: OriginAnswer) -> str:
     if answer.how == "recorded":
         return f"The first overflow was recorded in {operator} on {place}"
     if answer.cause == "where":
-        verb = "first came in with" if answer.came_in else "is first fulfilled by an output of"
-        return f"{answer.what} {verb} {f'{answer.came_in}, ' if answer.came_in else ''}{operator} on {place}"
+        if answer.came_in is not None:
+            return f"First with {answer.what}: {answer.came_in}, on {place}; no operator of the dump wrote it"
+        return f"First with {answer.what}: an output of {operator} on {place}"
     if answer.came_in is not None:
         return (
             f"{answer.what} came in with {answer.came_in}, on {place}; no operator of the dump has written it"

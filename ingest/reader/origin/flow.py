@@ -198,15 +198,10 @@ def _levels(looks: Iterable[Look]) -> dict[CallKey, int]:
 
 def _trace_rank(flow: Flow, look: Look) -> None:
     """Join each bad tensor that a call of one rank read to the call that wrote it."""
-    writers: Writers = defaultdict(list)
     parameters = [call for call in look.calls if is_parameter(call.op_type)]
     calls = [call for call in look.calls if not is_parameter(call.op_type)]
     # Parameters are dumped as they are in the end; only where there is no order may they be what was read.
-    for call in look.calls if not look.is_ordered else calls:
-        for output in call.bad_outputs:
-            writers[output.content].append((call, output))
-    for written in writers.values():
-        written.sort(key=_row)
+    writers = _writers(look.calls if not look.is_ordered else calls)
     for call in calls:
         for operand in call.bad_inputs:
             _trace_input(flow, look, call, operand, writers)
@@ -218,6 +213,16 @@ def _trace_rank(flow: Flow, look: Look) -> None:
             source = _writer(call, operand, writers[operand.content], ordered=look.is_ordered)
             if source is not None:
                 flow.add(Edge(source, call, operand))
+
+
+def _writers(calls: Iterable[Call]) -> Writers:
+    writers: Writers = defaultdict(list)
+    for call in calls:
+        for output in call.bad_outputs:
+            writers[output.content].append((call, output))
+    for written in writers.values():
+        written.sort(key=_row)
+    return writers
 
 
 def _trace_input(flow: Flow, look: Look, call: Call, operand: Operand, writers: Writers) -> None:

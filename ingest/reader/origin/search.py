@@ -218,7 +218,8 @@ class _Search:
             before = operator_before(step, call)
             notes += [f"The operator that was dumped before is {before}."] if before else []
         notes += self._notes_of_collective(root)
-        notes += _notes_of_mask(root, self._harmless)
+        if self._condition is None:
+            notes += _notes_of_mask(root, self._harmless)
         if call.key.occurrence:
             number = call.key.occurrence + 1
             notes.append(f"{call.op_name} ran several times in this step: this is its run {number}.")
@@ -308,7 +309,8 @@ class _Search:
                 reason = "on another rank, after a later collective; does not follow from the first"
             else:
                 reason = "on another rank, and no collective between them tells which was first"
-            found.append(operator_of(call, f"{other.holds or 'NaN or Inf'} {how(other)}; {reason}"))
+            what = "it" if self._condition is not None else other.holds or "NaN or Inf"
+            found.append(operator_of(call, f"{what} {how(other)}; {reason}"))
         return tuple(found[:_ALTERNATIVES])
 
     def _spread(self, root: Root) -> OriginSpread:
