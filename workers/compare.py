@@ -67,8 +67,8 @@ def compare_pairs(pairs: Sequence[Pair]) -> list[Outcome]:
     """Compare pairs, each payload byte read once; of files whose digest is not known, of large ones twice.
 
     Memory: the payloads of the small pairs, which the caller bounds; then, one pair after the other, pieces
-    of 1 Mi elements of both and what two `ShardStream`s keep (about 200 MiB), or, where elements are not in
-    the order of the axes, three times the payloads of up to `MAX_TURNED_NBYTES`.
+    of 1 Mi elements of both and what two `ShardStream`s hold (about 400 MiB in all), or, where elements are
+    not in the order of the axes, twice both payloads of up to `MAX_TURNED_NBYTES` each.
 
     Raises:
         StoreError: a store cannot be reached. What is damaged is noted in the outcome.

@@ -111,7 +111,7 @@ def command(
     else:
         _print(found, list(found.tensors) if every else [t for t in found.worst() if _is_odd(found, t)][:top])
     _talk(found, shown=top, every=every or json)
-    if found.is_damaged:
+    if found.damaged:
         raise typer.Exit(EXIT_DAMAGE)
     if not found.is_within:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -187,6 +187,8 @@ class Comparison:
     notes: tuple[str, ...] = ()
     unmatched_matter: bool = True
     """Whether what is in one of the two alone is a difference."""
+    damaged: int = 0
+    """Tensors that could not be read because a store is damaged."""
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -202,11 +204,6 @@ class Comparison:
         good = GOOD if self.unmatched_matter else GOOD | UNMATCHED
         missing = self.unmatched_matter and (self.only_a or self.only_b)
         return not missing and all(verdict in good for verdict, n in self.counts.items() if n)
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether something could not be read."""
-        return any(tensor.damaged for tensor in self.tensors)
 
     @property
     def verdict(self) -> str:

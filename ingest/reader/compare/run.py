@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -60,7 +60,7 @@ def compare(
     Equal digests are decided without reading a payload; of what differs, each distinct pair of payloads is
     read once. Without `client`, in at most four threads of this process.
 
-    Memory: the indexes of two steps, and in each thread or task about 250 MiB, whatever the size of the
+    Memory: the indexes of four steps, and in each thread or task about 400 MiB, whatever the size of the
     tensors (see `workers.compare.compare_pairs`); and what is kept of `MAX_KEPT` tensors, 100 MB.
 
     Args:
@@ -94,9 +94,14 @@ def compare(
     with ExitStack() as stack:
         runner: Tasks | Threads = Tasks(client) if client else stack.enter_context(Threads())
         loading = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="dump-ingest-load"))
+        ahead: deque[tuple[Future[Tensors], Future[Tensors]]] = deque()
         for key_a, key_b in pairs:
-            loaded = loading.submit(side_a.load, key_a), loading.submit(side_b.load, key_b)
-            gathered.take(loaded[0].result(), loaded[1].result(), runner)
+            # The indexes of the next pair are read while this one is compared.
+            ahead.append((loading.submit(side_a.load, key_a), loading.submit(side_b.load, key_b)))
+            if len(ahead) > 1:
+                gathered.take(*_loaded(ahead), runner)
+        while ahead:
+            gathered.take(*_loaded(ahead), runner)
     left_out = [*(("A", one) for one in side_a.left_out), *(("B", one) for one in side_b.left_out)]
     gathered.check(side_a.label, side_b.label)
     return Comparison(
@@ -110,7 +115,13 @@ def compare(
         only_b=tuple(only_b),
         notes=tuple(_rank_notes(pairs) + gathered.notes()),
         unmatched_matter=not ignore_unmatched,
+        damaged=gathered.damaged,
     )
+
+
+def _loaded(ahead: deque[tuple[Future[Tensors], Future[Tensors]]]) -> tuple[Tensors, Tensors]:
+    a, b = ahead.popleft()
+    return a.result(), b.result()
 
 
 def _open(
@@ -202,6 +213,7 @@ class _Gathered:
     matched: int = 0
     examples: tuple[str, str] = ("", "")
     dropped: int = 0
+    damaged: int = 0
     _tensors: list[ComparedTensor] = field(default_factory=list)
     _unused: set[int] | None = None
 
@@ -214,6 +226,7 @@ class _Gathered:
         step = _StepComparison(a, b, self.choices)
         found = list(step.compare(runner))
         self.matched += step.matched
+        self.damaged += sum(one.damaged for one in found)
         if a.keys and b.keys and not self.examples[0]:
             self.examples = a.keys[0].name, b.keys[0].name
         self.steps.append(ComparedStep(a.key, b.key, dict(step.counts)))

@@ -14,7 +14,7 @@ from workers.errors import ClusterError, DumpIngestError
 if TYPE_CHECKING:
     from distributed import Client
 
-#: Threads at most: each may hold some 250 MiB.
+#: Threads at most: each may hold some 400 MiB.
 _MAX_THREADS = 4
 #: Tasks on their way to a cluster, for each of its threads.
 _TASKS_AHEAD = 3
