@@ -1,0 +1,36 @@
+#!/bin/sh
+# Installs dump-ingest into /opt/dump-ingest and its units for systemd. As root, on each host; again for an upgrade.
+# What is in /etc/default and /etc/dump-ingest already stays as it is. Then, by what the host is to do:
+#
+#   systemctl enable --now dump-ingest-scheduler dump-ingest-consolidator       on one host
+#   systemctl enable --now dump-ingest-worker@{0..3} dump-ingest-watcher@NAME   on each that trains
+#
+# With --units, only the units. With DESTDIR, below that directory, and no user is made.
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=${DESTDIR:-}
+units=$root/etc/systemd/system
+
+if [ "${1-}" != --units ]; then
+    "$here/../container/build.sh" "$root/opt/dump-ingest"
+    install -D -m 644 "$here/../../docs/deployment.md" "$root/opt/dump-ingest/share/doc/deployment.md"
+fi
+if [ -z "$root" ] && ! getent passwd dump-ingest >/dev/null; then
+    useradd --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin dump-ingest
+fi
+
+install -d "$units/dump-ingest-.service.d"
+install -m 644 "$here"/*.service "$here"/*.slice "$units/"
+install -m 644 "$here"/dump-ingest-.service.d/*.conf "$units/dump-ingest-.service.d/"
+
+install -d -m 755 "$root/etc/default"
+install -d -m 700 "$root/etc/dump-ingest" "$root/etc/dump-ingest/tls"
+for file in "$here"/default/*; do
+    name=$(basename "$file")
+    [ -e "$root/etc/default/$name" ] || install -m 600 "$file" "$root/etc/default/$name"
+done
+
+if [ -z "$root" ]; then
+    systemctl daemon-reload
+fi
