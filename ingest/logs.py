@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ingest.consolidator import Listed, Taken
 from ingest.service import CommitKept, Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
+from workers.rules.values import Finding
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Libraries that say more than an operator can use.
+#: Findings of one step that get a line each; the others are counted, and listed by `anomalies`.
+_FINDINGS = 20
 _QUIET = ("distributed", "botocore", "aiobotocore", "s3fs", "fsspec", "asyncio", "watchfiles")
 
 
@@ -51,6 +57,37 @@ def configure(level: str, style: str) -> None:
         logging.getLogger(name).setLevel(max(_LEVELS[level], logging.ERROR))
 
 
+def log_findings(findings: Sequence[Finding], totals: Mapping[str, int]) -> None:
+    """Log what rules found in a step: the worst `_FINDINGS`, one line each, and how much more there is."""
+    log = structlog.get_logger("dump_ingest")
+    tell = {"info": log.info, "warning": log.warning, "critical": log.error}
+    for one in findings[:_FINDINGS]:
+        row = {name: _plain(value) for name, value in one.to_dict().items()}
+        tell[one.severity]("finding", **row)
+    more = sum(totals.values()) - min(len(findings), _FINDINGS)
+    if more > 0:
+        log.warning("findings_not_logged", rank=findings[0].rank, step=findings[0].step, findings=more)
+
+
+class SeriesLog:
+    """Logs what rules over several steps or ranks found."""
+
+    def observe(self, happening: Listed | Taken) -> None:
+        """Log the findings of one round of the consolidator."""
+        if not isinstance(happening, Taken):
+            return
+        log = structlog.get_logger("dump_ingest")
+        for one in happening.findings:
+            log_findings(one.found.findings, one.found.totals)
+            for rule, reason in one.found.failed.items():
+                log.error("rule_failed", rule=rule, rank=None, step=one.step, reason=reason)
+
+
+def _plain(value: Any) -> Any:
+    # JSON has no NaN.
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class ServiceLog:
     """Logs what happens in the service: one line per step, with its key, bytes, seconds and outcome."""
 
@@ -66,7 +103,7 @@ class ServiceLog:
                 self._last_trouble = ""
                 tell = (
                     self._log.warning
-                    if s.anomalous_tensors or s.overflows or s.status != "complete"
+                    if s.anomalous_tensors or s.overflows or s.findings or s.status != "complete"
                     else self._log.info
                 )
                 tell(
@@ -83,8 +120,12 @@ class ServiceLog:
                     nan_count=s.nan_count,
                     pos_inf_count=s.pos_inf_count,
                     neg_inf_count=s.neg_inf_count,
+                    findings=sum(s.findings.values()),
                     seconds=round(seconds, 3),
                 )
+                log_findings(s.first_findings, s.findings)
+                for rule, reason in s.failed_rules.items():
+                    self._log.error("rule_failed", rule=rule, rank=s.key.rank, step=s.key.step, reason=reason)
             case StepFailed(plan=plan, error=error):
                 self._log.error(
                     "step_failed",

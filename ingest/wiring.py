@@ -16,6 +16,7 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.store import no_store
 from ingest.rules.keeper import FindingsKeeper
 from ingest.rules.load import load_rules
+from ingest.rules.webhook import PostLog, Webhook
 from ingest.service import Observer, Report, Service
 from ingest.settings import Settings, load
 from ingest.submit import Limits, Submitter
@@ -140,6 +141,17 @@ def _consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> 
             report.series = consolidator.once().findings
     except StoreError as exc:
         report.not_consolidated = exc
+
+
+@contextmanager
+def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
+    """Post findings to the webhook that the settings name, and log what becomes of them; None for none."""
+    if settings.webhook is None:
+        yield None
+        return
+    with Webhook(settings.webhook, settings.store or "", settings.webhook_severity) as webhook:
+        webhook.observers.append(PostLog().observe)
+        yield webhook
 
 
 @contextmanager

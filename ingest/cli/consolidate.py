@@ -21,8 +21,10 @@ from ingest.cli.ingest import SchedulerOption, WorkersOption
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Sequence
 
-    from ingest.consolidator import Consolidator, Taken
+    from ingest.consolidator import Consolidator, Observer, Taken
+    from ingest.metrics import ConsolidatorMetrics
     from ingest.settings import Settings
 
 NAME = "consolidate"
@@ -91,22 +93,47 @@ def _follow(
     """Go on until told to stop; while another one holds the view, or the store is away, stand by."""
     from prometheus_client import CollectorRegistry
 
-    from ingest.lease import LeaseHeld
+    from ingest.logs import SeriesLog, configure
     from ingest.metrics import ConsolidatorMetrics, serve
-    from ingest.wiring import open_consolidator
+    from ingest.rules.load import load_rules
+    from ingest.wiring import open_webhook
     from workers import events
-    from workers.errors import ClusterError, StoreUnavailable
 
+    rules = load_rules(settings.rules).enabled.of_series  # what is wrong with them shows now
     registry = CollectorRegistry()
-    seen = ConsolidatorMetrics(registry)
+    seen = ConsolidatorMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
+    configure(settings.log_level, settings.log_format)
     if settings.consolidator_metrics:
         events.subscribe(seen.observe_event)
         serve(registry, settings.consolidator_metrics)
+    with open_webhook(settings) as webhook:
+        observers = [seen.observe, SeriesLog().observe, *([webhook.observe] if webhook else [])]
+        _hold(
+            settings, stop, seen, observers, poll_s=poll_s, patience_s=patience_s, rebuild=rebuild, json=json
+        )
+
+
+def _hold(
+    settings: Settings,
+    stop: threading.Event,
+    seen: ConsolidatorMetrics,
+    observers: Sequence[Observer],
+    *,
+    poll_s: float,
+    patience_s: float,
+    rebuild: bool,
+    json: bool,
+) -> None:
+    """Write the view whenever nobody else does."""
+    from ingest.lease import LeaseHeld
+    from ingest.wiring import open_consolidator
+    from workers.errors import ClusterError, StoreUnavailable
+
     said = ""
     while not stop.is_set():
         try:
             with open_consolidator(settings, patience_s=patience_s) as consolidator:
-                consolidator.observers.append(seen.observe)
+                consolidator.observers += observers
                 seen.lease(held=True)
                 if rebuild:
                     consolidator.once(rebuild=True)
@@ -131,6 +158,7 @@ def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
             "rewritten": list(taken.rewritten),
             "waiting": list(taken.waiting),
             "damaged": list(taken.damaged),
+            "findings": sum(sum(one.found.totals.values()) for one in taken.findings),
         }
         print_json(row | {name: getattr(view, name, 0) for name in ("steps", "ranks", "tensors")})
     else:
@@ -145,5 +173,9 @@ def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
         err.print("; ".join(said) or "nothing is new")
         if view is not None:
             err.print(f"the view has {view.steps} steps, {view.ranks} ranks, {view.tensors} tensors")
+    for one in taken.findings:
+        if total := sum(one.found.totals.values()):
+            counts = ", ".join(f"{rule} {count}" for rule, count in one.found.totals.items())
+            say(f"step {one.step}: {total} ({counts}); `dump-ingest anomalies`", before="[yellow]found:[/] ")
     for reason in taken.damaged:
         say(reason, before="[bold red]damaged:[/] ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -212,6 +213,7 @@ def _complain(report: Report) -> None:
                 + (" (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""),
                 before="[yellow]note:[/] ",
             )
+    _say_findings(report)
     if report.missing_steps:
         shown = ", ".join(map(str, report.missing_steps[:20]))
         err.print(f"[yellow]note:[/] the dump's configuration asks for steps that no rank has (yet): {shown}")
@@ -221,6 +223,24 @@ def _complain(report: Report) -> None:
         )
     for error in ([report.stopped_by] if report.stopped_by else []) + _distinct(report.failures.values()):
         report_error(error)
+
+
+def _say_findings(report: Report) -> None:
+    """Say what rules found, and which could not be evaluated."""
+    counts: Counter[str] = Counter()
+    failed: dict[str, str] = {}
+    for summary in report.commits:
+        counts.update(summary.findings_by_severity)
+        failed.update(summary.failed_rules)
+    for one in report.series:
+        for rule, count in one.found.totals.items():
+            counts[one.found.severities[rule]] += count
+        failed.update(one.found.failed)
+    if counts:
+        parts = ", ".join(f"{count} {severity}" for severity, count in counts.items())
+        say(f"rules found {parts}; `dump-ingest anomalies STORE` lists them", before="[yellow]found:[/] ")
+    for rule, reason in failed.items():
+        say(f"the rule {rule} could not be evaluated: {reason}", before="[yellow]problem:[/] ")
 
 
 def _distinct(errors: Iterable[DumpIngestError]) -> list[DumpIngestError]:

@@ -52,8 +52,9 @@ def command(
 
     from ingest.logs import ServiceLog, configure
     from ingest.metrics import WatcherMetrics, serve
+    from ingest.rules.load import load_rules
     from ingest.wake import waker
-    from ingest.wiring import open_service
+    from ingest.wiring import open_service, open_webhook
     from workers import events
 
     settings = load_settings(
@@ -70,8 +71,9 @@ def command(
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
     stop = stop_on_signals()
+    rules = load_rules(settings.rules).enabled.of_steps  # what is wrong with them shows now
     registry = CollectorRegistry()
-    seen = WatcherMetrics(registry)
+    seen = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
     if settings.metrics:
         events.subscribe(seen.observe_event)
         serve(registry, settings.metrics)
@@ -79,8 +81,10 @@ def command(
     if found is None:
         return
     seen.watch_disk(found.root)
-    with open_service(found, settings, patient=True) as service:
+    with open_webhook(settings) as webhook, open_service(found, settings, patient=True) as service:
         service.observers += [seen.observe, ServiceLog().observe]
+        if webhook is not None:
+            service.observers.append(webhook.observe)
         log.info("watching", dump=str(found.root), store=settings.store)
         with waker(found.root, service.look_soon):
             service.watch(stop, drain_s=settings.drain_s)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ingest.consolidator import Listed, Taken
-from ingest.metrics.findings import FindingMetrics
+from ingest.metrics.findings import FindingMetrics, RuleTotal
 from ingest.metrics.ranks import RankLabels
 from workers import events
 from workers.metrics import StoreMetrics, register_build_info
+from workers.rules.values import Evaluated
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -120,9 +122,25 @@ class ConsolidatorMetrics:
                 self._damaged.set(len(happening.damaged))
                 self._wait_for(happening.waiting)
                 self._round.set(self._clock())
+                for one in happening.findings:
+                    self._count(one.found, one.step)
                 if happening:
-                    self._newest_step.set(max(self._newest, *happening.appended, *happening.rewritten))
+                    self._newest_step.set(max((self._newest, *happening.appended, *happening.rewritten)))
                     self._seconds.observe(max(self._clock() - self._began, 0))
+
+    def _count(self, found: Evaluated, step: int) -> None:
+        """Count what rules found in a step, each finding at its rank."""
+        severities = found.severities
+        for rank in {one.rank for one in found.findings}:
+            counts = Tally(one.rule for one in found.findings if one.rank == rank)
+            totals = [RuleTotal(rule, severities[rule], count) for rule, count in counts.items()]
+            self.findings.observe(rank, step, totals)
+        stored = Tally(one.rule for one in found.findings)
+        more = [
+            RuleTotal(rule, severities[rule], count - stored[rule]) for rule, count in found.totals.items()
+        ]
+        self.findings.observe(None, step, more)
+        self.findings.count_failures(len(found.failed))
 
     def _wait_for(self, steps: Iterable[int]) -> None:
         now = self._clock()
