@@ -14,13 +14,16 @@ DIRECTORY = Path("demo")
 COMMAND = Path(sys.executable).parent / "dump-ingest"
 STEPS = (
     ("Take the dump into a store:", "ingest demo/dump --store demo/run.zarr"),
-    ("Which tensors hold NaN, in order of execution?", 'find demo/run.zarr --where "nan_count > 0"'),
+    ("Where did the NaN come from?", "origin demo/run.zarr"),
 )
 NEXT = """\
-The NaN was born in `Log` on rank 1 at step 2. Go on from here:
+Go on from here:
 
-  dump-ingest show demo/run.zarr 'Log.*.output.0' --rank 1 --step 2      its values
-  dump-ingest show demo/run.zarr 'Log.*.input.0' --rank 1 --step 2       and what went in
+  dump-ingest show demo/run.zarr 'Log.*.input.0' --rank 1 --step 2       what went in
+  dump-ingest find demo/run.zarr --where "nan_count > 0"                 every tensor with NaN
+  dump-ingest divergence demo/run.zarr                                   do the replicas agree?
+  dump-ingest compare demo/run.zarr@0,2 demo/run.zarr@1,2                how do two ranks differ?
+  dump-ingest trend demo/run.zarr 'Neg.*.output.0' --stat mean           the loss over the steps
   dump-ingest ls demo/run.zarr                                           all steps
   dump-ingest verify demo/run.zarr                                       read everything back
   dump-ingest export demo/run.zarr demo/out --rank 1 --step 2            the original files

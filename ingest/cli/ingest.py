@@ -150,9 +150,8 @@ def _print_report(report: Report, store: str, seconds: float) -> None:
     raw = sum(summary.raw_bytes for summary in commits)
     err.print(f"{human_bytes(raw)} in {seconds:.1f} s")
     if any(summary.anomalous_tensors for summary in commits):
-        condition = "nan_count + pos_inf_count + neg_inf_count > 0"
         err.print()
-        say(f"NaN and Inf:  dump-ingest find {shlex.quote(store)} --where '{condition}'")
+        say(f"NaN and Inf:  dump-ingest origin {shlex.quote(store)}")
     if any(summary.overflows for summary in commits):
         say(f"Overflows:    dump-ingest ls {shlex.quote(store)} --overflows")
 
