@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ingest.reader.origin.calls import IsBad, Look, look
 from ingest.reader.snapshot import LeftOut, Snapshot
 from workers.errors import DamagedStore
 from workers.model import CommitSummary, StepKey
+
+if TYPE_CHECKING:
+    from ingest.reader.store import Step
 
 #: Ranks of one step whose index is read at once: what bounds the memory.
 _LOOKS_AT_ONCE = 8
@@ -48,6 +52,10 @@ class Scan:
     def suspects(self, step: int) -> list[int]:
         """Return the ranks that may hold what is searched in a step; by the totals of their commits."""
         return [rank for rank, one in self.snapshot.of_step(step).items() if self._may(one.commit.summary)]
+
+    def suspects_of(self, step: Step) -> bool:
+        """Whether one step of one rank may hold what is searched."""
+        return self._may(step.commit.summary)
 
     def certain(self, step: int) -> list[int]:
         """Return the ranks whose commit says that they hold it in a step; none where it cannot say so."""

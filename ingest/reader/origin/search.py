@@ -217,6 +217,7 @@ class _Search:
         if root.how == CAME_IN and not root.flow.looks[call.rank].has_outputs:
             before = operator_before(step, call)
             notes += [f"The operator that was dumped before is {before}."] if before else []
+        notes += self._notes_of_time(root)
         notes += self._notes_of_collective(root)
         if self._condition is None:
             notes += _notes_of_mask(root, self._harmless)
@@ -227,6 +228,8 @@ class _Search:
             notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
         if root.weight is Weight.ABSORBED:
             notes.append("It went nowhere: all that read it gave finite numbers.")
+        elif root.how == BORN and len(root.reached) == 1 and root.flow.looks[call.rank].has_inputs:
+            notes.append("No operator of the dump has read it: an output of the network, or of no use to it.")
         return [*notes, *self._notes_on_the_way()]
 
     def _cause_of(self, root: Root) -> str:
@@ -248,6 +251,26 @@ class _Search:
             notes=tuple(self._notes_on_the_way()),
             left_out=(*self._snapshot.left_out, *self._scan.damaged),
         )
+
+    def _notes_of_time(self, root: Root) -> list[str]:
+        """Say what the steps before tell, and whether there are such that the answer is not about."""
+        call, notes = root.call, []
+        earlier = [step for step in self._snapshot.steps if step < call.step]
+        has_doubts = root.how == CAME_IN or bool(root.doubts())
+        if has_doubts and not earlier and self._condition is None:
+            notes.append(f"Step {call.step} is the first of the answer: it may have begun before.")
+        before = self._snapshot.step(call.rank, earlier[-1]) if earlier else None
+        if has_doubts and before is not None and not self._scan.suspects_of(before):
+            notes.append(f"In step {earlier[-1]} nothing of that was on this rank, parameters included.")
+        left = [*self._snapshot.left_out, *self._scan.damaged]
+        steps = sorted({one.key.step for one in left if one.key.step is not None})
+        if steps and steps[0] < call.step:
+            listed = spans(step for step in steps if step < call.step)
+            notes.append(f"Step {listed} was left out, on one rank at least: it may have begun there.")
+        elif steps and steps[0] == call.step:
+            ranks = spans({one.key.rank for one in left if one.key.step == call.step})
+            notes.append(f"Rank {ranks} was left out of this step: it may have begun there.")
+        return notes
 
     def _notes_of_collective(self, root: Root) -> list[str]:
         call, flow = root.call, root.flow

@@ -264,8 +264,13 @@ class TestWhereItBegan:
     def test_one_input_of_a_product_is_not_enough(
         self, run: MadeRun, ask: Callable[..., OriginAnswer]
     ) -> None:
-        run.op("MatMul.a", [CLEAN], [BAD])
-        assert any("only one input of a was dumped" in note.lower() for note in ask().notes)
+        run.op("MatMul.a", [CLEAN], [BAD], step=1)
+        notes = ask().notes
+        assert any("only one input of a was dumped" in note.lower() for note in notes)
+        assert any("Step 1 is the first of the answer" in note for note in notes)
+        run.op("MatMul.a", [CLEAN], [GOOD])
+        notes = ask().notes
+        assert any("In step 0 nothing of that was on this rank" in note for note in notes)
 
     def test_dump_of_outputs_alone(self, run: MadeRun, ask: Callable[..., OriginAnswer]) -> None:
         for rank in (0, 1):
@@ -424,6 +429,7 @@ class TestOtherCauses:
         assert [(one.key.step, one.reason) for one in answer.left_out] == [
             (0, "partial: 1 files quarantined")
         ]
+        assert any("Step 0 was left out" in note for note in answer.notes)
         assert operator(ask(include_partial=True)) == (0, 0, "a")
 
 
