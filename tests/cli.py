@@ -139,10 +139,12 @@ class Running:
 
 
 @contextmanager
-def start(*args: object, env: Mapping[str, str] | None = None) -> Iterator[Running]:
+def start(
+    *args: object, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Iterator[Running]:
     """Start the command; it is killed at the end of the `with` block if it still runs then."""
     process = subprocess.Popen(
-        [PROGRAM, *map(str, args)],
+        [*prefix, PROGRAM, *map(str, args)],
         env=environment({"DUMP_INGEST_LOG_FORMAT": "json", **(env or {})}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

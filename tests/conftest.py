@@ -3,16 +3,19 @@
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.dumps import DumpLibrary, unpack
+from tests.servers import alertmanager as alertmanager_server
 from tests.servers import ceph as ceph_server
 from tests.servers import network as network_of_hosts
 from tests.servers import prometheus as prometheus_server
+from tests.servers.alertmanager import Alertmanager
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.network import Network
@@ -98,10 +101,23 @@ def prometheus(pytestconfig: pytest.Config) -> Iterator[StartPrometheus]:
     _need(pytestconfig, prometheus_server.PROGRAMS)
     with ExitStack() as servers:
 
-        def start(targets: Sequence[str], *, rules: Sequence[Path] = ()) -> Prometheus:
-            return servers.enter_context(Prometheus(targets, rules=rules))
+        def start(
+            targets: Sequence[str] | Mapping[str, Sequence[str]],
+            *,
+            rules: Sequence[Path] = (),
+            settings: Mapping[str, Any] | None = None,
+        ) -> Prometheus:
+            return servers.enter_context(Prometheus(targets, rules=rules, settings=settings))
 
         yield start
+
+
+@pytest.fixture
+def alertmanager(pytestconfig: pytest.Config) -> Iterator[Callable[[Path], Alertmanager]]:
+    """Start an Alertmanager with a configuration, the webhooks of which are answered here."""
+    _need(pytestconfig, alertmanager_server.PROGRAMS)
+    with ExitStack() as servers:
+        yield lambda config: servers.enter_context(Alertmanager(config))
 
 
 def pytest_configure(config: pytest.Config) -> None:

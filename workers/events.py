@@ -65,6 +65,11 @@ def subscribe(callback: Callable[[Event], None]) -> None:
     _subscribers.append(callback)
 
 
+def unsubscribe(callback: Callable[[Event], None]) -> None:
+    """Have it called no more."""
+    _subscribers.remove(callback)
+
+
 def emit(event: Event) -> None:
     """Tell all subscribers."""
     for callback in _subscribers:

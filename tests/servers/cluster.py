@@ -30,16 +30,20 @@ class DaskCluster(LoopbackServer):
         """Where each worker serves `/metrics`."""
         return self._metrics_ports
 
+    @property
+    def scheduler_metrics_port(self) -> int:
+        """Where the scheduler serves `/metrics`."""
+        return self._scheduler_metrics_port
+
     def kill_scheduler(self) -> None:
         """End the scheduler with SIGKILL. Its workers end by themselves."""
         self._servers.signal("scheduler", signal.SIGKILL)
 
     def start_scheduler(self) -> None:
         """Start the scheduler, at the same address as before."""
-        self._servers.start(
-            "scheduler",
-            [_DASK, "scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard"],
-        )
+        address = ["--host", "127.0.0.1", "--port", str(self._port)]
+        metrics = ["--dashboard-address", f"127.0.0.1:{self._scheduler_metrics_port}"]
+        self._servers.start("scheduler", [_DASK, "scheduler", *address, *metrics])
         self._servers.wait_for("scheduler", lambda: listens(self._port), timeout_s=30)
 
     def kill_worker(self, number: int = 0) -> None:
@@ -60,6 +64,7 @@ class DaskCluster(LoopbackServer):
             "--memory-limit": "0",
             "--death-timeout": "60",
             "--local-directory": str(self._servers.root),
+            "--preload": "workers.plugin",
         }
         words = [word for option in options.items() for word in option]
         variables = [f"{name}={value}" for name, value in self._env.items()]
@@ -75,6 +80,7 @@ class DaskCluster(LoopbackServer):
     def _bring_up(self, root: Path) -> None:
         del root
         self._port = free_port()
+        self._scheduler_metrics_port = free_port()
         self._metrics_ports = [free_port() for _ in range(self._count)]
         self.start_scheduler()
         for number in range(self._count):

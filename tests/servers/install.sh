@@ -10,6 +10,7 @@ need ceph-osd ceph-osd
 need ceph ceph-common
 need radosgw radosgw
 need prometheus prometheus
+command -v alertmanager >/dev/null || need prometheus-alertmanager prometheus-alertmanager
 need ip iproute2
 need openssl openssl
 
@@ -21,7 +22,7 @@ if [[ ${1-} == --check ]]; then
 fi
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
     echo "Cannot install ${packages[*]}: this needs root and apt-get (Debian 12 or newer)." >&2
-    echo "On another system, install Ceph (mon, osd, radosgw) and Prometheus by its own means." >&2
+    echo "On another system, install Ceph (mon, osd, radosgw), Prometheus and Alertmanager by its own means." >&2
     exit 1
 fi
 

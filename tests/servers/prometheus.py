@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from tests.servers.process import LoopbackServer, answers, free_port, http_get, run_tool
@@ -23,13 +23,26 @@ class Sample:
 
 
 class Prometheus(LoopbackServer):
-    """A Prometheus that scrapes `targets` ("host:port") every second, as long as the `with` block lasts."""
+    """A Prometheus that scrapes `targets` ("host:port") every second, as long as the `with` block lasts.
 
-    def __init__(self, targets: Sequence[str], *, rules: Sequence[Path] = ()) -> None:
-        self._config = {
+    `settings` are parts of its configuration to replace: of `global`, or whole ones.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        rules: Sequence[Path] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        jobs = targets if isinstance(targets, Mapping) else {"test": targets}
+        self._config: dict[str, Any] = {
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(path.resolve()) for path in rules],
-            "scrape_configs": [{"job_name": "test", "static_configs": [{"targets": list(targets)}]}],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": list(there)}]} for job, there in jobs.items()
+            ],
+            **(settings or {}),
         }
 
     @property
@@ -71,8 +84,14 @@ class Prometheus(LoopbackServer):
 class StartPrometheus(Protocol):
     """The `prometheus` fixture: start one that runs until the test ends."""
 
-    def __call__(self, targets: Sequence[str], *, rules: Sequence[Path] = ()) -> Prometheus:
-        """Scrape `targets` ("host:port") every second and evaluate the rule files."""
+    def __call__(
+        self,
+        targets: Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        rules: Sequence[Path] = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> Prometheus:
+        """Scrape `targets` ("host:port", of one job or by job) every second and evaluate the rule files."""
 
 
 def promtool_check_metrics(text: str) -> None:

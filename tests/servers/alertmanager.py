@@ -1,0 +1,108 @@
+"""A real Alertmanager, and the webhooks that it calls."""
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from tests.servers.process import LoopbackServer, answers, free_port
+
+#: Debian calls it otherwise than its makers.
+_PROGRAM = "alertmanager" if shutil.which("alertmanager") else "prometheus-alertmanager"
+PROGRAMS = (_PROGRAM, "amtool")
+
+
+class Webhooks:
+    """Answers webhooks on loopback, and keeps what they were told, as long as the `with` block lasts."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, dict[str, Any]]] = []
+        """The path that was called, and what was sent."""
+        told = self.messages
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                told.append((self.path, json.loads(self.rfile.read(length))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What to put before a path."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Alertmanager(LoopbackServer):
+    """An Alertmanager with a configuration as it is, but for the hosts of its webhooks."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = yaml.safe_load(config.read_text())
+        self._webhooks = Webhooks()
+        for receiver in self._config["receivers"]:
+            for webhook in receiver["webhook_configs"]:
+                webhook["url"] = f"{self._webhooks.url}/{webhook['url'].rpartition('/')[2]}"
+
+    @property
+    def address(self) -> str:
+        """Its host and port."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def messages(self) -> list[tuple[str, dict[str, Any]]]:
+        """What it has sent so far: the path of the webhook, and the message."""
+        return list(self._webhooks.messages)
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, timeout_s: float) -> dict[str, Any]:
+        """Return the first alert in any message that is wanted. Raise TimeoutError if there is none."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for _, message in self.messages:
+                for alert in message["alerts"]:
+                    if wanted(alert):
+                        return dict(alert)
+            time.sleep(0.1)
+        raise TimeoutError(f"not within {timeout_s:g} s; there was {self.messages}")
+
+    def __enter__(self) -> Self:
+        self._webhooks.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *failure: object) -> None:
+        super().__exit__(*failure)
+        self._webhooks.__exit__(*failure)
+
+    def _bring_up(self, root: Path) -> None:
+        self._port = free_port()
+        config = root / "alertmanager.yml"
+        config.write_text(json.dumps(self._config))  # JSON is YAML
+        argv = [
+            _PROGRAM,
+            f"--config.file={config}",
+            f"--storage.path={root / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+            "--cluster.listen-address=",
+        ]
+        self._servers.start("alertmanager", argv)
+        self._servers.wait_for("alertmanager", lambda: answers(self._port, "/-/ready"), timeout_s=30)
