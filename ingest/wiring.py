@@ -154,6 +154,17 @@ def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
         yield webhook
 
 
+def has_store(settings: Settings) -> bool:
+    """Say whether there is a store where the settings name one.
+
+    Raises:
+        UsageError: it is no URL.
+        StoreError: the store cannot be used.
+    """
+    objects = open_objects(resolve(settings.store or "", settings.store_options))
+    return commit.read_root(objects) is not None
+
+
 @contextmanager
 def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterator[Consolidator]:
     """Hold the consolidated view of the store that the settings name, to write it.

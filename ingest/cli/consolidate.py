@@ -126,12 +126,14 @@ def _hold(
 ) -> None:
     """Write the view whenever nobody else does."""
     from ingest.lease import LeaseHeld
-    from ingest.wiring import open_consolidator
+    from ingest.wiring import has_store, open_consolidator
     from workers.errors import ClusterError, StoreUnavailable
 
     said = ""
     while not stop.is_set():
         try:
+            if not has_store(settings):  # it is usually started together with the watchers, which make one
+                raise StoreUnavailable(f"{settings.store}: no dump-ingest store yet")
             with open_consolidator(settings, patience_s=patience_s) as consolidator:
                 consolidator.observers += observers
                 seen.lease(held=True)
