@@ -42,6 +42,18 @@ _QUANTITIES = {"type": "object", "additionalProperties": {"type": ["string", "nu
 RULES: Mapping[str, Mapping[str, Any]] = {
     "affinity": {},
     "annotations": _STRINGS,
+    "anomalyRules.rules": {
+        "items": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,62}$"},
+                "kind": {"type": "string"},
+                "enabled": {"type": "boolean"},
+                "severity": {"enum": ["info", "warning", "critical"]},
+            },
+        }
+    },
     "autoscaling.kind": {"enum": ["hpa", "keda"]},
     "autoscaling.metrics": _OBJECTS,
     "certManager.duration": {"pattern": r"^([0-9]+(s|m|h))+$"},
@@ -51,6 +63,8 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     },
     "certManager.renewBefore": {"pattern": r"^([0-9]+(s|m|h))+$"},
     "commonLabels": _STRINGS,
+    # In a file Dask takes a key with dots for a name.
+    "dask.config": {"patternProperties": {"^[^.]+$": {}}, "additionalProperties": False},
     "dump.directory": _ABSOLUTE_OR_NONE,
     "dump.hostPath": _ABSOLUTE_OR_NONE,
     "dump.runAsGroup": {"type": ["integer", "null"], "minimum": 0},

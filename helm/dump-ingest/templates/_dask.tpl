@@ -75,6 +75,8 @@ rendering, for secret and checksums must agree. The key of the CA is thrown away
 - --nanny-port={{ index .ports 1 }}
 - --dashboard-address=:{{ index .ports 2 }}
 - --local-directory=/tmp
+# So that its metrics are there before the first task.
+- --preload=workers.plugin
 {{- if include "dump-ingest.usesTls" .root }}
 - --protocol=tls
 {{- end }}

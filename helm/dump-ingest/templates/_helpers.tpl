@@ -103,6 +103,10 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- end -}}
 {{- end -}}
 
+{{- define "dump-ingest.hasRules" -}}
+{{- if or .Values.anomalyRules.rules (not .Values.anomalyRules.builtin) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "dump-ingest.dumpDirectory" -}}
 {{- default .Values.dump.mountPath .Values.dump.directory -}}
 {{- end -}}
@@ -121,10 +125,13 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- else if not $v.config.store -}}
 {{- fail "config.store: is required: where the store is, such as s3://bucket/run.zarr (or set existingConfigMap)" -}}
 {{- end -}}
-{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" -}}
+{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" "rules" "anomalyRules" -}}
 {{- if hasKey $v.config $name -}}
 {{- fail (printf "config.%s: is set by the chart; use %s" $name $instead) -}}
 {{- end -}}
+{{- end -}}
+{{- if and $v.existingConfigMap (include "dump-ingest.hasRules" .) -}}
+{{- fail "anomalyRules: put rules.yaml into the ConfigMap that existingConfigMap names, and name it there as /etc/dump-ingest/rules.yaml" -}}
 {{- end -}}
 {{- $store := default "" $v.config.store -}}
 {{- if and (hasPrefix "/" $store) (not $v.existingConfigMap) -}}

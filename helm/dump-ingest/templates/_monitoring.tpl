@@ -6,16 +6,21 @@ labels:
   {{- include "dump-ingest.merged" (list (include "dump-ingest.labels" . | fromYaml) .values.labels) | nindent 2 }}
 {{- end -}}
 
-{{/* How to scrape a port. */}}
+{{/*
+How to scrape a port. The alerts know jobs by these names, as deploy/prometheus has them.
+Takes (dict "root" $ "port" ... "component" ... "values" ...).
+*/}}
 {{- define "dump-ingest.endpoint" -}}
 port: {{ .port }}
 path: /metrics
 interval: {{ .values.interval }}
 scrapeTimeout: {{ .values.scrapeTimeout }}
-{{- with .values.relabelings }}
 relabelings:
+  - targetLabel: job
+    replacement: {{ .root.Release.Name }}/dump-ingest-{{ .component }}
+  {{- with .values.relabelings }}
   {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- end }}
 {{- with .values.metricRelabelings }}
 metricRelabelings:
   {{- toYaml . | nindent 2 }}

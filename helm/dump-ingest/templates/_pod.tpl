@@ -1,10 +1,10 @@
 {{/*
 Who a pod runs as. What reads the dump, or writes a store that is a directory, does so as the user of the dump.
-Takes (dict "root" $ "role" .Values.watcher "readsDump" true).
+Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
 */}}
 {{- define "dump-ingest.identity" -}}
 {{- $dump := dict -}}
-{{- if or .readsDump .root.Values.storage.existingClaim -}}
+{{- if or .dump (and .store .root.Values.storage.existingClaim) -}}
 {{- $values := .root.Values.dump -}}
 {{- if not (kindIs "invalid" $values.runAsUser) -}}
 {{- $_ := set $dump "runAsUser" (int64 $values.runAsUser) -}}
@@ -66,7 +66,7 @@ annotations:
 {{- define "dump-ingest.annotations" -}}
 {{- $all := dict -}}
 {{- if and .config (not .root.Values.existingConfigMap) -}}
-{{- $_ := set $all "checksum/config" (toYaml .root.Values.config | sha256sum) -}}
+{{- $_ := set $all "checksum/config" (toYaml (list .root.Values.config .root.Values.anomalyRules) | sha256sum) -}}
 {{- end -}}
 {{- if .dask -}}
 {{- $_ := set $all "checksum/dask" (printf "%s %s" (include "dump-ingest.daskConfig" .root) (toYaml .root.Values.dask.config) | sha256sum) -}}
@@ -134,6 +134,21 @@ resources:
 {{- end }}
 {{- with .root.Values.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Further variables of what evaluates rules. */}}
+{{- define "dump-ingest.rulesEnv" -}}
+{{- if include "dump-ingest.hasRules" . }}
+- name: DUMP_INGEST_RULES
+  value: /etc/dump-ingest/rules.yaml
+{{- end }}
+{{- with .Values.webhook.existingSecret }}
+- name: DUMP_INGEST_WEBHOOK_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.webhook.tokenKey }}
 {{- end }}
 {{- end -}}
 

@@ -1,7 +1,7 @@
 {{/* In the pod of somebody else, the containers say themselves who they run as. */}}
 {{- define "dump-ingest.watcherOwn" -}}
 {{- if eq .Values.watcher.mode "sidecar" -}}
-{{- $identity := include "dump-ingest.identity" (dict "root" . "role" .Values.watcher "readsDump" true) | fromYaml -}}
+{{- $identity := include "dump-ingest.identity" (dict "root" . "role" .Values.watcher "dump" true) | fromYaml -}}
 {{- pick $identity "runAsUser" "runAsGroup" "runAsNonRoot" "seccompProfile" "seLinuxOptions" | toYaml -}}
 {{- end -}}
 {{- end -}}
@@ -18,10 +18,27 @@
       fieldPath: {{ ternary "metadata.name" "spec.nodeName" (eq .Values.watcher.mode "sidecar") }}
 {{- end -}}
 
+{{/* Whether the watcher, too, is a sidecar that Kubernetes ends when the training job has ended. */}}
+{{- define "dump-ingest.watcherIsSidecar" -}}
+{{- if and (eq .Values.watcher.mode "sidecar") .Values.watcher.worker.nativeSidecar -}}true{{- end -}}
+{{- end -}}
+
+{{/* How long the last step of a job that has ended needs until it counts as complete; 0 where the job goes on. */}}
+{{- define "dump-ingest.lastStepSeconds" -}}
+{{- if not (include "dump-ingest.watcherIsSidecar" .) -}}0
+{{- else if kindIs "invalid" .Values.config.quiet_s -}}15
+{{- else -}}{{ add (ceil .Values.config.quiet_s) 5 }}
+{{- end -}}
+{{- end -}}
+
 {{- define "dump-ingest.watcherGrace" -}}
 {{- $drain := include "dump-ingest.drainSeconds" . | int -}}
 {{- $given := .Values.watcher.terminationGracePeriodSeconds -}}
-{{- if kindIs "invalid" $given -}}{{ add $drain 30 }}{{- else -}}{{ int $given }}{{- end -}}
+{{- if kindIs "invalid" $given -}}
+{{- add $drain 30 (include "dump-ingest.lastStepSeconds" . | int) -}}
+{{- else -}}
+{{- int $given -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "dump-ingest.watcherContainer" -}}
@@ -36,6 +53,9 @@ args:
   {{- end }}
 env:
   {{- include "dump-ingest.env" (dict "root" . "store" true) | nindent 2 }}
+  {{- with include "dump-ingest.rulesEnv" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   - name: DUMP_INGEST_METRICS
     value: "{{ .Values.watcher.metrics.host }}:{{ .Values.watcher.metrics.port }}"
   {{- if include "dump-ingest.usesCluster" . }}
@@ -56,7 +76,14 @@ env:
 ports:
   - name: metrics
     containerPort: {{ .Values.watcher.metrics.port }}
-{{ include "dump-ingest.container" (dict "root" . "role" .Values.watcher "own" (include "dump-ingest.watcherOwn" . | fromYaml)) }}
+{{- $role := .Values.watcher }}
+{{- if include "dump-ingest.watcherIsSidecar" . }}
+restartPolicy: Always
+{{- $wait := dict "preStop" (dict "exec" (dict "command" (list "sleep" (include "dump-ingest.lastStepSeconds" .)))) }}
+{{- /* Nor may it keep the job from starting, or from being ready. */}}
+{{- $role = merge (dict "lifecycle" (default $wait $role.lifecycle)) (omit $role "lifecycle" "startupProbe" "readinessProbe") }}
+{{- end }}
+{{ include "dump-ingest.container" (dict "root" . "role" $role "own" (include "dump-ingest.watcherOwn" . | fromYaml)) }}
 volumeMounts:
   {{- include "dump-ingest.mounts" (include "dump-ingest.watcherHolds" . | fromYaml | merge (dict "root" . "role" .Values.watcher)) | nindent 2 }}
 {{- end -}}
@@ -111,24 +138,33 @@ volumeMounts:
   {{- include "dump-ingest.mounts" (dict "root" .root "role" .root.Values.watcher "store" true "dump" true "dask" true) | nindent 2 }}
 {{- end -}}
 
-{{/* `initContainers` and `containers` of the watcher's pod. */}}
+{{/* `initContainers` (sidecars of Kubernetes: started before, ended after the others) and `containers`. */}}
 {{- define "dump-ingest.watcherContainers" -}}
-{{- $near := include "dump-ingest.hasNearWorkers" . -}}
-{{- $native := .Values.watcher.worker.nativeSidecar -}}
-{{- $count := ternary (int .Values.watcher.worker.count) 0 (eq $near "true") -}}
-{{- if and $native $count }}
-initContainers:
-  {{- range $index := until $count }}
-  - {{ include "dump-ingest.nearWorkerContainer" (dict "root" $ "index" $index) | nindent 4 | trim }}
+{{- $first := list -}}
+{{- $beside := list -}}
+{{- if include "dump-ingest.hasNearWorkers" . -}}
+{{- range $index := until (int .Values.watcher.worker.count) -}}
+{{- $beside = append $beside (include "dump-ingest.nearWorkerContainer" (dict "root" $ "index" $index)) -}}
+{{- end -}}
+{{- if .Values.watcher.worker.nativeSidecar -}}
+{{- $first = $beside -}}
+{{- $beside = list -}}
+{{- end -}}
+{{- end -}}
+{{- $watcher := include "dump-ingest.watcherContainer" . -}}
+{{- if include "dump-ingest.watcherIsSidecar" . -}}
+{{- $first = append $first $watcher -}}
+{{- else -}}
+{{- $beside = prepend $beside $watcher -}}
+{{- end -}}
+{{- range $name, $all := dict "initContainers" $first "containers" $beside -}}
+{{- if $all }}
+{{ $name }}:
+  {{- range $all }}
+  - {{ . | nindent 4 | trim }}
   {{- end }}
 {{- end }}
-containers:
-  - {{ include "dump-ingest.watcherContainer" . | nindent 4 | trim }}
-  {{- if not $native }}
-  {{- range $index := until $count }}
-  - {{ include "dump-ingest.nearWorkerContainer" (dict "root" $ "index" $index) | nindent 4 | trim }}
-  {{- end }}
-  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "dump-ingest.watcherVolumes" -}}
@@ -139,7 +175,7 @@ containers:
 metadata:
   {{- include "dump-ingest.podMetadata" (include "dump-ingest.watcherHolds" . | fromYaml | merge (dict "root" . "role" .Values.watcher "component" "watcher")) | nindent 2 }}
 spec:
-  {{- include "dump-ingest.pod" (dict "root" . "role" .Values.watcher "readsDump" true) | nindent 2 }}
+  {{- include "dump-ingest.pod" (dict "root" . "role" .Values.watcher "dump" true) | nindent 2 }}
   terminationGracePeriodSeconds: {{ include "dump-ingest.watcherGrace" . }}
   {{- include "dump-ingest.watcherContainers" . | trim | nindent 2 }}
   volumes:

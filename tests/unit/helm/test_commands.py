@@ -1,0 +1,208 @@
+"""What the containers of each example run: commands and options that exist, right settings."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import dask.config
+import distributed  # noqa: F401  registers its defaults with dask
+import pytest
+import typer.main
+import yaml
+from distributed.cli.dask_scheduler import main as dask_scheduler
+from distributed.cli.dask_worker import main as dask_worker
+
+from ingest.cli.app import app
+from ingest.rules.load import load_rules
+from ingest.settings import TOKEN_VARIABLE, Loaded, load
+from tests.charts import (
+    PROFILES,
+    Object,
+    changed,
+    containers,
+    data,
+    environment,
+    of_profile,
+    pods,
+    profile,
+    quick,
+    words,
+)
+from tests.charts import objects as rendered
+from workers.errors import DumpIngestError
+
+PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
+#: What the containers of each example see of the others.
+CONFIG = "/etc/dump-ingest/config.yaml"
+
+
+def all_containers(name: str) -> Iterator[Object]:
+    for _, pod in pods(of_profile(name)):
+        yield from containers(pod)
+
+
+@PER_PROFILE
+def test_every_command_parses(name: str) -> None:
+    for container in all_containers(name):
+        program, role, *arguments = words(container)
+        if program == "dump-ingest":
+            parsed = parse_ours(role, arguments)
+            assert str(parsed["config"]) == CONFIG
+        else:
+            assert program == "dask"
+            parsed = parse_dask(role, arguments)
+            # Dask takes words that it does not know for arguments of modules to load.
+            assert parsed["preload_argv"] == ()
+
+
+def parse_ours(command: str, arguments: list[str]) -> Mapping[str, Any]:
+    group: Any = typer.main.get_command(app)
+    context = group.commands[command].make_context(command, arguments)
+    return dict(context.params)
+
+
+def parse_dask(role: str, arguments: list[str]) -> Mapping[str, Any]:
+    command = {"scheduler": dask_scheduler, "worker": dask_worker}[role]
+    return command.make_context(role, arguments).params
+
+
+def test_an_option_that_does_not_exist_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="--follow-on"):
+        parse_ours("consolidate", ["--follow-on"])
+    with pytest.raises(click.UsageError, match="--no-such-option"):
+        parse_dask("worker", ["tls://a:1", "--no-such-option"])
+    with pytest.raises(click.UsageError, match="many"):
+        parse_dask("worker", ["tls://a:1", "--nthreads=many"])
+
+
+@PER_PROFILE
+def test_each_command_accepts_the_rendered_settings(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for container in all_containers(name):
+        if container["command"] != ["dump-ingest"]:
+            continue
+        loaded = load_as_in(container, of_profile(name), tmp_path, monkeypatch)
+        assert [one for one in loaded.unknown_variables if one != TOKEN_VARIABLE] == []
+        if loaded.settings.rules is not None:
+            # It may not do what was meant, but it is one.
+            load_rules(tmp_path / Path(loaded.settings.rules).name)
+
+
+def load_as_in(container: Object, found: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+    """Load the settings as the command in a container does."""
+    for variable in list(os.environ):
+        if variable.startswith("DUMP_INGEST_"):
+            monkeypatch.delenv(variable)
+    for variable, value in environment(container).items():
+        if variable.startswith("DUMP_INGEST_"):
+            monkeypatch.setenv(variable, value)
+    made = [o for o in found if o["kind"] == "ConfigMap" and "config.yaml" in o["data"]]
+    files = made[0]["data"] if made else {"config.yaml": "store: s3://bucket/run.zarr"}
+    for file, text in files.items():
+        (directory / file).write_text(text)
+    return load(directory / "config.yaml")
+
+
+def test_settings_arrive_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helm makes floats of great numbers and texts of the keys of maps."""
+    given = {"inflight_size": 2**33, "shard_size": "64MiB", "rank_map": {"0": 8, "1": 9}, "workers": 3}
+    found = rendered(changed(profile("standalone"), config=profile("standalone")["config"] | given))
+    (watcher,) = (one for _, pod in pods(found) for one in containers(pod) if one["name"] == "watcher")
+    settings = load_as_in(watcher, found, tmp_path, monkeypatch).settings
+    assert settings.inflight_size == 2**33
+    assert settings.shard_size == 64 * 1024**2
+    assert settings.rank_map == {0: 8, 1: 9}
+    assert settings.workers == 3
+    assert settings.metrics == "0.0.0.0:9108"
+    assert settings.scheduler is None
+
+
+def test_a_watcher_asks_for_what_the_workers_of_its_node_offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = rendered(changed(quick("daemonset"), watcher__worker={"count": 2, "threads": 3}))
+    for _, pod in pods(found):
+        by_name = {one["name"]: one for one in containers(pod)}
+        if "watcher" not in by_name:
+            continue
+        wanted = load_as_in(by_name["watcher"], found, tmp_path, monkeypatch).settings.worker_resources
+        assert list(wanted) == ["host-from-elsewhere.example"]
+        for number in range(2):
+            offered = parse_dask("worker", words(by_name[f"worker-{number}"])[2:])["resources"]
+            # As many tasks as there are threads.
+            assert offered == "host-from-elsewhere.example=3"
+    # And where any worker will do, nothing is asked for.
+    assert "WORKER_RESOURCES" not in str(of_profile("deployment"))
+
+
+def test_everything_under_way_can_be_finished_before_the_pod_is_killed() -> None:
+    for name in PROFILES:
+        drain_s = profile(name).get("config", {}).get("drain_s", 30)
+        for where, pod in pods(of_profile(name)):
+            if "watcher" in {one["name"] for one in containers(pod)}:
+                assert pod["spec"]["terminationGracePeriodSeconds"] > drain_s, where
+                for worker in (one for one in containers(pod) if one["name"].startswith("worker")):
+                    # It ends after the watcher, or waits as long as the watcher may.
+                    waits = worker.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+                    assert worker.get("restartPolicy") == "Always" or waits == ["sleep", str(drain_s)], where
+
+
+def test_a_sidecar_lets_the_job_end_and_takes_its_last_step() -> None:
+    """A plain container would keep a Job from ever completing."""
+    values = changed(quick("sidecar"), config__quiet_s=42)
+    ((_, pod),) = ((name, pod) for name, pod in pods(rendered(values)) if name.startswith("ConfigMap/"))
+    assert {one["restartPolicy"] for one in containers(pod)} == {"Always"}
+    watcher = containers(pod)[-1]
+    assert watcher["name"] == "watcher"
+    assert watcher["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "47"]
+    assert "startupProbe" not in watcher
+    assert "readinessProbe" not in watcher
+
+
+@pytest.mark.parametrize("name", [name for name in PROFILES if name != "standalone"])
+def test_dask_knows_everything_in_its_configuration(name: str, tmp_path: Path) -> None:
+    """Dask says nothing about keys that it does not know."""
+    files = data(of_profile(name), "-dask")
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    for key in flat(yaml.safe_load(files["1-chart.yaml"])):
+        if not key.startswith("distributed.nanny.pre-spawn-environ."):
+            assert dask.config.get(key, default="unknown") != "unknown", key
+    merged = dask.config.collect([str(tmp_path)], env={})
+    uses_tls = profile(name).get("dask", {}).get("tls", {}).get("enabled", True)
+    assert bool(dask.config.get("distributed.comm.require-encryption", None, config=merged)) is uses_tls
+    if name == "autoscaling":
+        assert dask.config.get("distributed.comm.timeouts.connect", config=merged) == "60s"
+        assert dask.config.get("distributed.scheduler.no-workers-timeout", config=merged) == "60s"
+
+
+def flat(config: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}"
+
+
+@PER_PROFILE
+def test_ports_of_dask_are_those_that_the_container_declares(name: str) -> None:
+    """Dask picks random ones otherwise, and no network policy could let them through."""
+    for container in all_containers(name):
+        if container["command"] != ["dask"]:
+            continue
+        _, role, *arguments = words(container)
+        parsed = parse_dask(role, arguments)
+        named = ("port",) if role == "scheduler" else ("worker_port", "nanny_port")
+        pinned = {int(parsed[key]) for key in named} | {int(parsed["dashboard_address"].rpartition(":")[2])}
+        assert pinned == {port["containerPort"] for port in container["ports"]}
+
+
+def test_rules_that_are_wrong_are_found_by_the_command(tmp_path: Path) -> None:
+    """The schema knows only the shape of rules; what they say is checked at the start."""
+    values = changed(quick("deployment"), anomalyRules__rules=[{"name": "inf", "no_such_field": 1}])
+    (tmp_path / "rules.yaml").write_text(data(rendered(values), "-config")["rules.yaml"])
+    with pytest.raises(DumpIngestError, match="no_such_field"):
+        load_rules(tmp_path / "rules.yaml")

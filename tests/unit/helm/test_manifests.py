@@ -1,0 +1,229 @@
+"""What the chart sends to Kubernetes, for each example: valid, secure, consistent."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+
+from tests.charts import (
+    CHART,
+    PROFILES,
+    RELEASE,
+    Object,
+    changed,
+    containers,
+    find,
+    objects,
+    of_profile,
+    pods,
+    profile,
+    quick,
+    usable,
+)
+
+VERSIONS = ("1.29", "1.35")
+#: Before native sidecars.
+OLD_VERSION = "1.25"
+#: What must stand below `spec` of kinds that Kubernetes itself does not know.
+CUSTOM = {
+    "monitoring.coreos.com/v1/PodMonitor": {"selector", "podMetricsEndpoints", "namespaceSelector"},
+    "monitoring.coreos.com/v1/PrometheusRule": {"groups"},
+    "monitoring.coreos.com/v1/ServiceMonitor": {"selector", "endpoints", "namespaceSelector"},
+    "cert-manager.io/v1/Certificate": {"secretName", "issuerRef", "commonName", "duration", "renewBefore"},
+    "cert-manager.io/v1/Issuer": set[str](),
+    "keda.sh/v1alpha1/ScaledObject": {"scaleTargetRef", "triggers", "minReplicaCount", "maxReplicaCount"},
+}
+PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
+#: The longest that Helm takes.
+LONG_RELEASE = "a-release-whose-name-is-as-long-as-helm-permits-it-53"
+
+
+@PER_PROFILE
+def test_helm_finds_nothing_to_complain_of(name: str) -> None:
+    report = helm_python.lint(CHART, usable(profile(name)), strict=True)
+    # 1 is information: an icon is recommended.
+    assert [found for found in report["messages"] if found["severity"] > 1] == []
+    assert report["errors"] == []
+
+
+@PER_PROFILE
+@pytest.mark.parametrize("version", VERSIONS)
+def test_everything_is_right_by_the_schemas_of_kubernetes(name: str, version: str) -> None:
+    for one in with_sidecar_pods(of_profile(name)):
+        check_schema(one, version)
+
+
+def test_without_native_sidecars_an_old_kubernetes_is_enough() -> None:
+    for one in of_profile("tls-cert-manager"):
+        check_schema(one, OLD_VERSION)
+        assert "initContainers" not in one.get("spec", {}).get("template", {}).get("spec", {})
+
+
+def test_the_schemas_find_a_misspelled_field_deep_inside() -> None:
+    """If they did not, the tests above would prove nothing."""
+    wrong = changed(find(of_profile("daemonset"), "DaemonSet", "-watcher"))
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpget"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check_schema(wrong, VERSIONS[0])
+
+
+def check_schema(one: Object, version: str) -> None:
+    kind = f"{one['apiVersion']}/{one['kind']}"
+    if kind in CUSTOM:
+        assert CUSTOM[kind] <= set(one["spec"])
+    else:
+        # A kind that it does not know is an error, too.
+        kubernetes_validate.validate(one, version, strict=True)
+
+
+def with_sidecar_pods(found: tuple[Object, ...]) -> Iterator[Object]:
+    yield from found
+    for name, pod in pods(found):
+        if name.startswith("ConfigMap/"):
+            yield {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+@PER_PROFILE
+def test_every_container_runs_without_privileges(name: str) -> None:
+    for where, pod in pods(of_profile(name)):
+        for container in containers(pod):
+            # As Kubernetes does it: what the container says wins.
+            security = pod["spec"].get("securityContext", {}) | container["securityContext"]
+            assert security["runAsNonRoot"] is (security["runAsUser"] != 0), where
+            assert security["seccompProfile"] == {"type": "RuntimeDefault"}, where
+            assert security["readOnlyRootFilesystem"] is True, where
+            assert security["allowPrivilegeEscalation"] is False, where
+            assert security["capabilities"] == {"drop": ["ALL"]}, where
+            assert not security.get("privileged"), where
+            assert container["resources"]["limits"]["memory"], where
+            assert container["resources"]["requests"]["cpu"], where
+
+
+@PER_PROFILE
+def test_no_pod_has_a_token_or_variables_of_services(name: str) -> None:
+    """Kubernetes would set DUMP_INGEST_SCHEDULER_PORT for the service of a release called dump-ingest."""
+    for where, pod in pods(of_profile(name)):
+        assert pod["spec"]["enableServiceLinks"] is False, where
+        if where.startswith("ConfigMap/"):
+            continue  # the account of somebody else's pod is theirs
+        assert pod["spec"]["automountServiceAccountToken"] is False, where
+        assert not any(pod["spec"].get(key) for key in ("hostNetwork", "hostPID", "hostIPC")), where
+
+
+@PER_PROFILE
+def test_dumps_are_mounted_read_only_and_credentials_come_from_secrets(name: str) -> None:
+    for where, pod in pods(of_profile(name)):
+        for container in containers(pod):
+            for mount in container["volumeMounts"]:
+                assert mount["name"] in {"tmp", "store"} or mount["readOnly"] is True, where
+            for variable in container["env"]:
+                if any(word in variable["name"] for word in ("KEY", "SECRET", "TOKEN")):
+                    assert "secretKeyRef" in variable["valueFrom"], where
+
+
+@PER_PROFILE
+def test_names_within_a_pod_fit_together(name: str) -> None:
+    for where, pod in pods(of_profile(name)):
+        volumes = Counter(volume["name"] for volume in pod["spec"]["volumes"])
+        assert max(volumes.values()) == 1, where
+        mounted = {mount["name"] for one in containers(pod) for mount in one["volumeMounts"]}
+        assert mounted == set(volumes), where
+        ports = [port for one in containers(pod) for port in one.get("ports", ())]
+        assert max(Counter(port["name"] for port in ports).values(), default=0) <= 1, where
+        assert max(Counter(port["containerPort"] for port in ports).values(), default=0) <= 1, where
+        for one in containers(pod):
+            assert max(Counter(variable["name"] for variable in one["env"]).values()) == 1, where
+            own = {p["name"] for p in one.get("ports", ())} | {
+                p["containerPort"] for p in one.get("ports", ())
+            }
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if probe in one:
+                    assert one[probe]["httpGet"]["port"] in own, where
+
+
+@PER_PROFILE
+def test_what_names_ports_and_pods_finds_them(name: str) -> None:
+    """Services, network policies and monitors select pods of this chart, by ports that they have."""
+    found = of_profile(name)
+    templates = [(pod["metadata"]["labels"], port_names(pod)) for _, pod in pods(found)]
+    for one in found:
+        for selector, ports in selected(one):
+            matching = [names for labels, names in templates if selector.items() <= labels.items()]
+            assert matching, one["metadata"]["name"]
+            assert ports <= set.union(*matching), one["metadata"]["name"]
+
+
+def port_names(pod: Object) -> set[str]:
+    return {port["name"] for one in containers(pod) for port in one.get("ports", ())}
+
+
+def selected(one: Object) -> Iterator[tuple[dict[str, str], set[str]]]:
+    spec: Any = one.get("spec", {})
+    match one["kind"]:
+        case "Service":
+            yield spec["selector"], {port["targetPort"] for port in spec["ports"]}
+        case "PodMonitor":
+            yield spec["selector"]["matchLabels"], {one["port"] for one in spec["podMetricsEndpoints"]}
+        case "ServiceMonitor":
+            yield spec["selector"]["matchLabels"], {one["port"] for one in spec["endpoints"]}
+        case "PodDisruptionBudget" | "Deployment" | "DaemonSet":
+            yield spec["selector"]["matchLabels"], set()
+        case "NetworkPolicy":
+            rules = spec.get("ingress", [])
+            named = {port["port"] for rule in rules for port in rule["ports"]}
+            yield spec["podSelector"]["matchLabels"], named
+            for rule in [*rules, *spec.get("egress", [])]:
+                for peer in [*rule.get("from", []), *rule.get("to", [])]:
+                    if "podSelector" in peer:
+                        yield peer["podSelector"]["matchLabels"], set()
+
+
+@PER_PROFILE
+def test_selectors_hold_only_what_never_changes(name: str) -> None:
+    """Selectors of workloads cannot be changed: with a version in them, an upgrade would fail."""
+    for one in of_profile(name):
+        if one["kind"] in {"Deployment", "DaemonSet"}:
+            labels = one["spec"]["selector"]["matchLabels"]
+            parts = {"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"}
+            assert set(labels) == parts
+            assert labels["app.kubernetes.io/instance"] == RELEASE
+            assert "helm.sh/chart" not in one["spec"]["template"]["metadata"]["labels"]
+
+
+@PER_PROFILE
+def test_all_objects_carry_the_common_labels_and_a_namespace(name: str) -> None:
+    expected = {
+        "app.kubernetes.io/name": "dump-ingest",
+        "app.kubernetes.io/instance": RELEASE,
+        "app.kubernetes.io/managed-by": "Helm",
+        "helm.sh/chart": "dump-ingest-0.1.0",
+        **profile(name).get("commonLabels", {}),
+    }
+    found = of_profile(name)
+    for one in found:
+        assert expected.items() <= one["metadata"]["labels"].items()
+        assert one["metadata"]["namespace"]
+    assert max(Counter((one["kind"], one["metadata"]["name"]) for one in found).values()) == 1
+
+
+@pytest.mark.parametrize("name", ["daemonset", "deployment", "monitoring", "tls-cert-manager"])
+def test_names_stay_short_and_apart_with_the_longest_release(name: str) -> None:
+    releases = (LONG_RELEASE, LONG_RELEASE[:-2] + "54")
+    made = [objects(usable(quick(name)), release=release) for release in releases]
+    names = [{one["metadata"]["name"] for one in found} for found in made]
+    assert all(len(one) <= 63 for one in names[0])
+    assert not names[0] & names[1]
+    for one in made[0]:
+        for key, value in one["metadata"]["labels"].items():
+            assert len(value) <= 63
+            assert len(key.rpartition("/")[2]) <= 63
+        if one["kind"] != "PrometheusRule":
+            check_schema(one, VERSIONS[1])
+
+
+def test_a_release_named_like_the_chart_does_not_say_it_twice() -> None:
+    names = {one["metadata"]["name"] for one in objects(quick("daemonset"), release="dump-ingest")}
+    assert "dump-ingest-watcher" in names

@@ -1,0 +1,234 @@
+"""Wrong values are refused before anything is installed, by a message that names them."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from tests.charts import (
+    CHART,
+    PROFILES,
+    changed,
+    containers,
+    data,
+    find,
+    objects,
+    pods,
+    profile,
+    quick,
+    render,
+)
+
+#: On top of an example: what is wrong, and what the message must say.
+WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("daemonset", {"config__store": ""}, ["config.store", "required"]),
+    ("daemonset", {"config__store": "run.zarr"}, ["/config/store"]),
+    ("daemonset", {"config__store": "memory://x"}, ["/config/store"]),
+    ("daemonset", {"config__stroe": "s3://b/x"}, ["/config", "stroe"]),
+    ("daemonset", {"config__quiet_s": "soon"}, ["/config/quiet_s", "number"]),
+    ("daemonset", {"config__quiet_s": -1}, ["/config/quiet_s"]),
+    ("daemonset", {"config__poll_s": 0}, ["/config/poll_s"]),
+    ("daemonset", {"config__order": "random"}, ["/config/order", "oldest"]),
+    ("daemonset", {"config__inflight_size": "2 gallons"}, ["/config/inflight_size"]),
+    ("daemonset", {"config__chunk_size": 10}, ["/config/chunk_size", "4,096"]),
+    ("daemonset", {"config__rank_map": {"a": 1}}, ["/config/rank_map", "'a'"]),
+    ("daemonset", {"config__replace": "yes"}, ["/config/replace", "boolean"]),
+    ("daemonset", {"config__store_options": {"secret": "hunter2"}}, ["/config/store_options/secret"]),
+    ("daemonset", {"config__scheduler": "tcp://a:1"}, ["config.scheduler", "scheduler.address"]),
+    ("daemonset", {"config__metrics": ":1"}, ["config.metrics", "watcher.metrics"]),
+    ("daemonset", {"config__rules": "a.yaml"}, ["config.rules", "anomalyRules"]),
+    ("daemonset", {"config__worker_resources": {"a": 1}}, ["config.worker_resources", "nodeLocal"]),
+    ("daemonset", {"config__store": "/store/x"}, ["config.store", "storage.existingClaim"]),
+    ("deployment", {"config__store": "/elsewhere/x"}, ["config.store", "storage.mountPath"]),
+    ("daemonset", {"existingConfigMap": "mine"}, ["config", "existingConfigMap"]),
+    ("external-scheduler", {"anomalyRules__builtin": False}, ["anomalyRules", "existingConfigMap"]),
+    ("daemonset", {"existingConfigMap": "Not A Name"}, ["/existingConfigMap"]),
+    ("daemonset", {"anomalyRules__rules": [{"kind": "range"}]}, ["/anomalyRules/rules/0", "name"]),
+    ("daemonset", {"storage__accessKey": "AKIA"}, ["/storage", "accessKey"]),
+    ("daemonset", {"storage__endpointUrl": "s3.example.com"}, ["/storage/endpointUrl"]),
+    ("daemonset", {"storage__caBundle__existingSecret": "other"}, ["storage.caBundle"]),
+    ("daemonset", {"dump__hostPath": ""}, ["dump", "hostPath"]),
+    ("daemonset", {"dump__hostPath": "data/dump"}, ["/dump/hostPath"]),
+    ("daemonset", {"dump__existingClaim": "too"}, ["dump", "not several"]),
+    ("daemonset", {"dump__directory": "/elsewhere"}, ["dump.directory", "dump.mountPath"]),
+    ("daemonset", {"dump__runAsUser": "training"}, ["/dump/runAsUser"]),
+    ("daemonset", {"dump__runAsUser": -5}, ["/dump/runAsUser"]),
+    ("daemonset", {"watcher__mode": "DaemonSet"}, ["/watcher/mode", "daemonset"]),
+    ("daemonset", {"watcher__nodeLocal": False}, ["watcher.nodeLocal", "deployment"]),
+    ("daemonset", {"watcher__worker__count": 0}, ["watcher.worker.count"]),
+    ("daemonset", {"watcher__worker__firstPort": 65535}, ["watcher.worker.firstPort"]),
+    ("daemonset", {"watcher__worker__firstPort": 9106}, ["watcher.metrics.port"]),
+    ("daemonset", {"watcher__metrics__port": 99999}, ["/watcher/metrics/port"]),
+    ("daemonset", {"watcher__terminationGracePeriodSeconds": 20}, ["terminationGrace", "drain_s"]),
+    ("daemonset", {"watcher__resources": {"memory": "2Gi"}}, ["/watcher/resources", "memory"]),
+    ("daemonset", {"watcher__replicas": 3}, ["/watcher", "replicas"]),
+    ("daemonset", {"watcher__extraEnv": {"A": "b"}}, ["/watcher/extraEnv", "array"]),
+    ("daemonset", {"watcher__nodeSelector": {"npu": True}}, ["/watcher/nodeSelector/npu", "string"]),
+    ("daemonset", {"scheduler__address": "tls://a:1"}, ["scheduler.address", "scheduler.enabled"]),
+    ("daemonset", {"scheduler__httpPort": 8786}, ["scheduler.httpPort"]),
+    ("external-scheduler", {"scheduler__address": "scheduler:8786"}, ["/scheduler/address"]),
+    ("external-scheduler", {"scheduler__address": "tcp://a:1"}, ["scheduler.address", "not encrypted"]),
+    ("external-scheduler", {"dask__tls__enabled": False}, ["scheduler.address", "dask.tls.enabled"]),
+    ("external-scheduler", {"dask__tls": {"source": "generate"}}, ["dask.tls.source"]),
+    ("external-scheduler", {"dask__tls__existingSecret": ""}, ["dask.tls.existingSecret"]),
+    ("daemonset", {"dask__tls__existingSecret": "mine"}, ["dask.tls.existingSecret", "dask.tls.source"]),
+    ("daemonset", {"dask__tls__source": "self"}, ["/dask/tls/source", "certManager"]),
+    ("daemonset", {"dask__config": {"distributed.comm": {}}}, ["/dask/config", "distributed.comm"]),
+    ("deployment", {"worker__enabled": False}, ["worker.enabled", "no worker"]),
+    ("deployment", {"worker__replicas": -1}, ["/worker/replicas"]),
+    ("deployment", {"worker__ports__nanny": 8788}, ["worker.ports"]),
+    ("deployment", {"worker__threads": 0}, ["/worker/threads"]),
+    ("autoscaling", {"worker__autoscaling__minReplicas": 30}, ["worker.autoscaling.minReplicas"]),
+    ("autoscaling", {"worker__autoscaling__kind": "keda"}, ["keda.serverAddress"]),
+    ("daemonset", {"monitoring__podMonitor__interval": "often"}, ["/monitoring/podMonitor/interval"]),
+    ("daemonset", {"monitorng": {}}, ["monitorng"]),
+    ("daemonset", {"image__digest": "latest"}, ["/image/digest"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"), WRONG, ids=lambda one: "-".join(one) if type(one) is dict else None
+)
+def test_a_wrong_value_is_refused_by_name(name: str, values: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(helm_python.HelmError) as refused:
+        render(changed(quick(name), **values))
+    for words in said:
+        assert words in refused.value.detail
+
+
+def test_what_is_generated_is_current() -> None:
+    """Schema and README follow values.yaml and the settings; alerts and dashboards are those of deploy/."""
+    done = subprocess.run(
+        [sys.executable, CHART.parent / "generate.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_links_to_every_example() -> None:
+    text = (CHART / "README.md").read_text()
+    assert [name for name in PROFILES if f"ci/{name}-values.yaml" not in text] == []
+
+
+def test_a_packed_chart_renders_the_same(tmp_path: Path) -> None:
+    """`.helmignore` leaves out examples alone."""
+    shutil.copytree(CHART, tmp_path / "dump-ingest")
+    packed = helm_python.package(tmp_path / "dump-ingest", destination=tmp_path)
+    values = profile("standalone")
+    with helm_python.Chart.load(packed) as chart:
+        rendered = chart.render(values, name="run1", namespace="train")
+        names = {file["name"] for file in chart.files}
+    assert {path.partition("/templates/")[2]: text for path, text in rendered.items()} == render(values)
+    assert not any(name.startswith("ci/") for name in names)
+
+
+def test_nothing_is_decided_by_what_the_cluster_offers() -> None:
+    """`helm template` knows no cluster, and would leave things out without a word."""
+    for template in CHART.glob("templates/**/*"):
+        assert template.is_dir() or ".Capabilities" not in template.read_text(), template
+
+
+def test_the_dump_is_read_as_its_user_and_the_store_written_as_the_same() -> None:
+    for _, pod in pods(objects(quick("deployment"))):
+        identity = pod["spec"]["securityContext"]
+        expected = 10001 if containers(pod)[0]["name"] == "scheduler" else 1000
+        assert (identity["runAsUser"], identity["runAsGroup"]) == (expected, expected)
+
+
+def test_root_reads_dumps_of_root_without_any_capability() -> None:
+    daemon_set = find(objects(changed(quick("daemonset"), dump__runAsUser=0)), "DaemonSet", "-watcher")
+    spec = daemon_set["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsUser"] == 0
+    assert spec["securityContext"]["runAsNonRoot"] is False
+    assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_role_may_switch_off_what_all_have_on() -> None:
+    """Merging maps the usual way, Helm would keep `true`."""
+    values = changed(quick("daemonset"), scheduler__securityContext={"readOnlyRootFilesystem": False})
+    scheduler = find(objects(values), "Deployment", "-scheduler")["spec"]["template"]["spec"]["containers"][0]
+    assert scheduler["securityContext"]["readOnlyRootFilesystem"] is False
+    assert scheduler["securityContext"]["allowPrivilegeEscalation"] is False
+
+
+def test_changed_settings_restart_what_reads_them_and_nothing_else() -> None:
+    before, after = (
+        {
+            one["metadata"]["name"]: one["spec"]["template"]["metadata"]
+            .get("annotations", {})
+            .get("checksum/config")
+            for one in objects(changed(quick("tls-cert-manager"), config__quiet_s=quiet_s))
+            if "template" in one.get("spec", {})
+        }
+        for quiet_s in (10, 20)
+    )
+    assert {name for name in before if before[name] != after[name]} == {
+        "run1-dump-ingest-consolidator",
+        "run1-dump-ingest-watcher",
+    }
+
+
+def test_every_role_takes_the_same_keys() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    extras: dict[str, Any] = {
+        "affinity": {"nodeAffinity": {}},
+        "extraEnv": [{"name": "X", "value": "marked"}],
+        "extraVolumeMounts": [{"name": "x", "mountPath": "/marked"}],
+        "extraVolumes": [{"name": "x", "emptyDir": {}}],
+        "nodeSelector": {"marked": "n"},
+        "podAnnotations": {"marked": "a"},
+        "podLabels": {"marked": "l"},
+        "priorityClassName": "marked",
+        "tolerations": [{"key": "marked"}],
+        "topologySpreadConstraints": [{"topologyKey": "marked"}],
+        "terminationGracePeriodSeconds": 321,
+        "updateStrategy": {"type": "marked"},
+        "lifecycle": {"postStart": {"exec": {"command": ["marked"]}}},
+    }
+    probes = {"livenessProbe", "readinessProbe", "startupProbe"}
+    others = probes | {"podSecurityContext", "resources", "securityContext"}
+    for role in ("watcher", "scheduler", "worker", "consolidator"):
+        assert extras.keys() | others <= set(values[role])
+        made = objects(changed(quick("deployment"), **{f"{role}__{key}": v for key, v in extras.items()}))
+        deployment = find(made, "Deployment", f"-{role}")["spec"]
+        spec, metadata = deployment["template"]["spec"], deployment["template"]["metadata"]
+        main = spec["containers"][0]
+        assert spec["affinity"] == extras["affinity"]
+        assert spec["nodeSelector"] == extras["nodeSelector"]
+        assert spec["priorityClassName"] == "marked"
+        assert spec["tolerations"] == extras["tolerations"]
+        assert spec["topologySpreadConstraints"] == extras["topologySpreadConstraints"]
+        assert spec["terminationGracePeriodSeconds"] == 321
+        assert spec["volumes"][-1] == extras["extraVolumes"][0]
+        assert main["volumeMounts"][-1] == extras["extraVolumeMounts"][0]
+        assert main["env"][-1] == extras["extraEnv"][0]
+        assert main["lifecycle"] == extras["lifecycle"]
+        assert metadata["annotations"]["marked"] == "a"
+        assert metadata["labels"]["marked"] == "l"
+        assert deployment["strategy"] == {"type": "marked"}
+
+
+def test_rules_are_rendered_for_those_who_evaluate_them() -> None:
+    found = objects(quick("deployment"))
+    rules = yaml.safe_load(data(found, "-config")["rules.yaml"])
+    assert rules == {"builtin": True, "rules": [{"name": "inf", "enabled": False}]}
+    with_rules = {
+        container["name"]
+        for _, pod in pods(found)
+        for container in containers(pod)
+        if "DUMP_INGEST_RULES" in {one["name"] for one in container["env"]}
+    }
+    assert with_rules == {"watcher", "consolidator"}
+
+
+def test_notes_say_what_to_do_next() -> None:
+    notes = {name: render(profile(name))["NOTES.txt"] for name in ("daemonset", "sidecar", "tls-off")}
+    assert "pod-security.kubernetes.io/enforce=privileged" in notes["daemonset"]
+    assert "helm test run1 --namespace train" in notes["daemonset"]
+    assert "get configmap run1-dump-ingest-sidecar" in notes["sidecar"]
+    assert "user 0" in notes["sidecar"]
+    assert "WARNING: dask.tls.enabled is false" in notes["tls-off"]
