@@ -126,14 +126,13 @@ def _hold(
 ) -> None:
     """Write the view whenever nobody else does."""
     from ingest.lease import LeaseHeld
-    from ingest.wiring import has_store, open_consolidator
+    from ingest.wiring import open_consolidator
     from workers.errors import ClusterError, StoreUnavailable
 
     said = ""
     while not stop.is_set():
         try:
-            if not has_store(settings):  # it is usually started together with the watchers, which make one
-                raise StoreUnavailable(f"{settings.store}: no dump-ingest store yet")
+            _demand_store(settings)
             with open_consolidator(settings, patience_s=patience_s) as consolidator:
                 consolidator.observers += observers
                 seen.lease(held=True)
@@ -150,6 +149,15 @@ def _hold(
             said = exc.message.partition(" (")[0]
             seen.lease(held=False)
             stop.wait(_STANDBY_S)
+
+
+def _demand_store(settings: Settings) -> None:
+    """Raise StoreUnavailable while there is none: it is made by watchers, which often start at the same time."""
+    from ingest.wiring import has_store
+    from workers.errors import StoreUnavailable
+
+    if not has_store(settings):
+        raise StoreUnavailable(f"{settings.store}: no dump-ingest store yet")
 
 
 def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
