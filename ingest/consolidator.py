@@ -121,6 +121,8 @@ class Consolidator:
     _lease: Lease | None = None
     _writer: ViewWriter | None = None
     _seen_at: dict[int, float] = field(default_factory=dict)
+    _unreadable: dict[StepKey, tuple[str, str]] = field(default_factory=dict)
+    """Steps whose tables are damaged: the generation that was tried, and what is wrong with it."""
     _evaluated: bool = False
     """Whether the keeper has seen every step that is in the view."""
 
@@ -151,7 +153,18 @@ class Consolidator:
         if commit.read_root(self.objects) is None:
             raise no_store(self.objects.address.url)
         self._keep_lease()
-        self._writer = ViewWriter.load(self.objects, self._writer, rebuild=rebuild)
+        # Where this ends with an error, what it holds is not what was written.
+        known, self._writer = self._writer, None
+        self._writer = ViewWriter.load(self.objects, known, rebuild=rebuild)
+        if check or rebuild:
+            self._unreadable.clear()
+        try:
+            return self._once(check=check, most=most)
+        except BaseException:
+            self._writer = None
+            raise
+
+    def _once(self, *, check: bool, most: int) -> Taken:
         announced = _announced(self.objects)
         listed, fresh_keys, gone = self._compare()
         self._tell(
@@ -165,7 +178,9 @@ class Consolidator:
         if check:
             asked |= {StepKey(rank, step) for rank, steps in listed.items() for step in steps}
         commits, damaged = self._read_commits(sorted(asked, key=lambda key: key.order))
-        fresh = {key: one for key, one in commits.items() if self._has(key) != one.fingerprint}
+        unreadable = {key: tried for key, tried in self._unreadable.items() if key in commits}
+        self._unreadable = {k: tried for k, tried in unreadable.items() if commits[k].fingerprint == tried[0]}
+        fresh = {key: one for key, one in commits.items() if self._is_fresh(key, one)}
         gone |= {key for key in asked if self._has(key) and key not in commits and key not in damaged}
         changed, new = self._sorted(fresh, gone)
         ready = {step: ranks for step, ranks in new.items() if self._is_ready(step, ranks, set(listed))}
@@ -174,11 +189,13 @@ class Consolidator:
             writer.add_ranks(sorted({key.rank for key in fresh}))
             if changed:
                 writer.begin_rewriting(changed)
-                self._take(writer, {writer.place(step): (step, ranks) for step, ranks in changed.items()})
-                writer.publish([writer.place(step) for step in changed])
-            self._append(writer, ready)
+                places = {writer.place(step): (step, ranks) for step, ranks in changed.items()}
+                self._take(writer, places, commits)
+                writer.publish(list(places))
+            self._append(writer, ready, commits)
         self._forget(announced, commits)
         self._evaluated &= not (changed or ready)
+        damaged |= {key: reason for key, (_, reason) in self._unreadable.items()}
         taken = Taken(
             tuple(ready),
             tuple(changed),
@@ -236,6 +253,9 @@ class Consolidator:
     def _has(self, key: StepKey) -> str:
         return self._writer.fingerprint(key) if self._writer else ""
 
+    def _is_fresh(self, key: StepKey, found: Commit) -> bool:
+        return self._has(key) != found.fingerprint and key not in self._unreadable
+
     def _sorted(
         self, fresh: Mapping[StepKey, Commit], gone: set[StepKey]
     ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
@@ -254,7 +274,9 @@ class Consolidator:
                 changed[key.step].add(key.rank)
         return changed, new
 
-    def _append(self, writer: ViewWriter, steps: Mapping[int, set[int]]) -> None:
+    def _append(
+        self, writer: ViewWriter, steps: Mapping[int, set[int]], commits: Mapping[StepKey, Commit]
+    ) -> None:
         """Put steps at the end of the view; each block of them is published when it is full."""
         left = sorted(steps)
         while left:
@@ -262,13 +284,20 @@ class Consolidator:
             count = writer.room if len(writer.axis) else 1
             batch, left = left[:count], left[count:]
             places = writer.add_steps(batch)
-            self._take(
-                writer, {place: (step, steps[step]) for place, step in zip(places, batch, strict=True)}
-            )
+            by_place = {place: (step, steps[step]) for place, step in zip(places, batch, strict=True)}
+            self._take(writer, by_place, commits)
             writer.publish(places)
 
-    def _take(self, writer: ViewWriter, steps: Mapping[int, tuple[int, set[int]]]) -> None:
-        """Write the objects of these steps, by place; what they share with others stays with the writer."""
+    def _take(
+        self,
+        writer: ViewWriter,
+        steps: Mapping[int, tuple[int, set[int]]],
+        commits: Mapping[StepKey, Commit],
+    ) -> None:
+        """Write the objects of these steps, by place; what they share with others stays with the writer.
+
+        What has damaged tables is noted, so that it is not tried again and again.
+        """
         jobs: list[ConsolidateJob] = []
         for place, (step, ranks) in steps.items():
             writer.clear(place)
@@ -277,10 +306,16 @@ class Consolidator:
             self._keep_lease()
             unknown: list[UnknownTensors] = []
             for result in self.run(jobs):
+                if self._lease is not None:
+                    self._lease.keep_in_time()
                 if isinstance(result, UnknownTensors):
                     unknown.append(result)
-                else:
-                    writer.note(result)
+                    continue
+                writer.note(result)
+                for rank, reason in result.damaged.items():
+                    key = StepKey(rank, result.job.step)
+                    if key in commits:
+                        self._unreadable[key] = commits[key].fingerprint, reason
             unknown.sort(key=lambda one: (one.job.place, one.job.rank_chunk))
             writer.add_tensors(key for one in unknown for key in one.keys)
             jobs = [replace(one.job, width=len(writer.axis)) for one in unknown]

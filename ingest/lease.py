@@ -63,9 +63,24 @@ class Lease:
         Raises:
             LeaseHeld: it was lost.
         """
-        self._refuse_other()
-        if self.clock() - self._renewed_at > LEASE_S / 4:
+        if self._refuse_other() != self.owner:
+            # Whoever had it meanwhile may have ended: what they wrote is there nevertheless.
+            raise LeaseHeld(f"{self.what} was given to another process, or removed", hint="Try again.")
+        if self._is_due:
             self._write()
+
+    def keep_in_time(self) -> None:
+        """Do what `keep` does, if it is time to renew the lease. Call it while something goes on for long.
+
+        Raises:
+            LeaseHeld: it was lost.
+        """
+        if self._is_due:
+            self.keep()
+
+    @property
+    def _is_due(self) -> bool:
+        return self.clock() - self._renewed_at > LEASE_S / 4
 
     def release(self) -> None:
         """Let go of it, where it is still held."""
@@ -73,14 +88,15 @@ class Lease:
         if found is not None and found[0] == self.owner:
             self.objects.delete(self.key)
 
-    def _refuse_other(self) -> None:
+    def _refuse_other(self) -> str | None:
+        """Return who has it, or had it last; None where nobody does."""
         found = self._read()
         if found is None:
-            return
+            return None
         owner, renewed_at = found
         age_s = self.clock() - renewed_at
         if owner == self.owner or abs(age_s) > LEASE_S or _has_ended(owner):
-            return
+            return owner
         host, pid, _ = owner.split(":", 2)
         raise LeaseHeld(
             f"{self.what} is being written by process {pid} on {host} (seen {max(age_s, 0):.0f} s ago)",

@@ -54,11 +54,19 @@ class ViewWriter:
     """A name for each tensor that occurs once."""
     fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
     """(step, rank): the generation that is in the view, "" for none."""
+    writer_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells its axis of tensors from that of a writer before it, which was killed before it was published."""
+    _places: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+    """Of steps and of ranks: where they stand."""
     _taken_names: set[str] = field(default_factory=set)
     _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
     """By array and block of steps, (step, rank) or (step, rank, tensor): what is to be written."""
     _unwritten: set[str] = field(default_factory=set)
     """Which of the axes of steps and ranks are longer than what is stored of them."""
+
+    def __post_init__(self) -> None:
+        """Note where steps and ranks stand."""
+        self._note_places()
 
     @classmethod
     def load(cls, objects: ObjectStore, known: ViewWriter | None, *, rebuild: bool) -> ViewWriter | None:
@@ -87,7 +95,7 @@ class ViewWriter:
             view.axis,
             names,
             fingerprints,
-            set(names),
+            _taken_names=set(names),
         )
 
     @classmethod
@@ -109,17 +117,17 @@ class ViewWriter:
 
     def has(self, step: int) -> bool:
         """Whether a step is in the view."""
-        return step in self.steps
+        return step in self._places[0]
 
     def place(self, step: int) -> int:
         """Return where a step stands."""
-        return self.steps.index(step)
+        return self._places[0][step]
 
     def steps_of(self, rank: int) -> npt.NDArray[np.int64]:
         """Return the steps that the view has of a rank, (n,)."""
-        if rank not in self.ranks:
+        if rank not in self._places[1]:
             return np.zeros(0, np.int64)
-        there = self.fingerprints[:, self.ranks.index(rank)] != ""
+        there = self.fingerprints[:, self._places[1][rank]] != ""
         steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[there]
         return steps
 
@@ -134,13 +142,14 @@ class ViewWriter:
 
     def fingerprint(self, key: StepKey) -> str:
         """Return the generation of a step that is in the view; "" for none."""
-        if key.step not in self.steps or key.rank not in self.ranks:
+        steps, ranks = self._places
+        if key.step not in steps or key.rank not in ranks:
             return ""
-        return str(self.fingerprints[self.steps.index(key.step), self.ranks.index(key.rank)])
+        return str(self.fingerprints[steps[key.step], ranks[key.rank]])
 
     def add_ranks(self, ranks: Iterable[int]) -> None:
         """Put those of the ranks that are new at the end of their axis."""
-        new = [rank for rank in ranks if rank not in self.ranks]
+        new = [rank for rank in ranks if rank not in self._places[1]]
         if new:
             self.ranks += new
             self._unwritten.add("rank")
@@ -178,12 +187,12 @@ class ViewWriter:
         Also where no rank is left of a chunk: what was there must not stay.
         """
         wide = self.state.grid.ranks
-        where = {rank: number for number, rank in enumerate(self.ranks)}
+        where = self._places[1]
         for chunk in range(-(-len(self.ranks) // wide)):
             members = ((rank, where[rank]) for rank in sorted(ranks) if where[rank] // wide == chunk)
             yield ConsolidateJob(
                 self.objects.address,
-                self.state.epoch,
+                self.writer_id,
                 self.state.grid,
                 len(self.axis),
                 step,
@@ -282,6 +291,11 @@ class ViewWriter:
         before = self.fingerprints
         grown[: before.shape[0], : before.shape[1]] = before
         self.fingerprints = grown
+        self._note_places()
+
+    def _note_places(self) -> None:
+        for places, axis in zip(self._places, (self.steps, self.ranks), strict=True):
+            places.update((axis[place], place) for place in range(len(places), len(axis)))
 
 
 def _part(index: Sequence[int], chunk: Sequence[int]) -> tuple[slice, ...]:

@@ -32,8 +32,8 @@ class ConsolidateJob:
     """
 
     store: StoreAddress
-    epoch: str
-    """Which making of the view this is: an axis of another one is another axis."""
+    writer: str
+    """Who writes the view: the axis of another writer may have other tensors at its end."""
     grid: CubeGrid
     width: int
     """How many tensors the axis has in the store."""
@@ -170,7 +170,7 @@ _AXES_LOCK = threading.Lock()
 def _axis(job: ConsolidateJob) -> TensorAxis:
     """Return the axis of tensors as it is in the store; read once in each process, and again when it grew."""
     with _AXES_LOCK:
-        key = (job.store, job.epoch)
+        key = (job.store, job.writer)
         axis = _AXES.get(key)
         if axis is None or len(axis) < job.width:
             axis = read_axis(open_objects(job.store), Cubes(job.grid), job.width)

@@ -232,6 +232,22 @@ def test_a_damaged_step_is_named_and_the_rest_is_taken_in(objects: ObjectStore) 
     assert view.ranks.tolist() == [0]
 
 
+def test_damaged_tables_are_named_each_time_and_not_tried_again_and_again(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    put(objects, 1, 1)
+    found = commit.read(objects, StepKey(1, 1))
+    assert found is not None
+    objects.put(f"{found.prefix}/statistics/c/0/0", b"nothing")
+    with Consolidator(objects) as consolidator:
+        taken = consolidator.once()
+        assert taken.appended == (1,)
+        assert [reason.partition(":")[0] for reason in taken.damaged] == ["rank 1 step 1"]
+        assert consolidator.once() == Taken(damaged=taken.damaged)
+        put(objects, 1, 1, seed=1)
+        assert consolidator.once() == Taken(rewritten=(1,))
+    assert_is_what_is_committed(objects)
+
+
 class Killed(Exception):
     """The process ends here."""
 
@@ -284,6 +300,40 @@ def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects
             continue
         break
     assert writes > 20
+    assert_is_what_is_committed(objects)
+
+
+class Unpublished(ObjectStore):
+    """Ends the process before the metadata of the view is written."""
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        if key == "consolidated/zarr.json":
+            raise Killed
+        super().put(key, data)
+
+
+def test_tensors_of_a_writer_that_was_killed_are_not_taken_for_those_of_the_next(
+    objects: ObjectStore,
+) -> None:
+    """A worker outlives the consolidator, and keeps the axis that it has read."""
+    put(objects, 0, 1)
+    once(objects)
+    put(objects, 0, 2, [*NAMES, "one"])
+    with pytest.raises(Killed):
+        once(Unpublished(objects.address))
+    objects.delete("rank_0/step_2/zarr.json")
+    put(objects, 0, 2, [*NAMES, "another"])
+    assert once(objects).appended == (2,)
+    assert_is_what_is_committed(objects)
+
+
+def test_after_an_error_a_consolidator_goes_on_from_what_is_stored(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    with Consolidator(Unpublished(objects.address)) as consolidator:
+        with pytest.raises(Killed):
+            consolidator.once()
+        consolidator.objects = objects
+        assert consolidator.once().appended == (1,)
     assert_is_what_is_committed(objects)
 
 
@@ -342,6 +392,42 @@ def test_who_lost_the_lease_writes_nothing_more(objects: ObjectStore) -> None:
     with pytest.raises(LeaseHeld):
         stopped.once()
     assert open_view(objects) is None
+
+
+def test_a_lease_that_another_one_had_meanwhile_is_lost(objects: ObjectStore) -> None:
+    """Also where the other one has let go of it, or its clock is far off."""
+    now = 1000.0
+    stopped = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    stopped.acquire()
+    other = Lease(objects, "consolidated/lease", "the view", clock=lambda: now + 10 * LEASE_S)
+    other.acquire()
+    with pytest.raises(LeaseHeld):
+        stopped.keep()
+    other.release()
+    with pytest.raises(LeaseHeld):
+        stopped.keep()
+
+
+def test_a_lease_is_renewed_while_tasks_are_run(objects: ObjectStore) -> None:
+    now = 1000.0
+    renewed: list[float] = []
+
+    def slow(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+        nonlocal now
+        for result in in_threads(jobs):
+            now += LEASE_S / 2
+            yield result
+            renewed.append(lease._renewed_at)
+
+    for step in range(4):
+        put(objects, 0, step)
+    lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    with Consolidator(objects, slow) as consolidator:
+        consolidator._lease = lease
+        objects.delete("consolidated/lease")
+        lease.acquire()
+        assert consolidator.once().appended == (0, 1, 2, 3)
+    assert renewed == sorted(set(renewed))
 
 
 def test_a_step_waits_for_all_ranks_but_not_for_ever(objects: ObjectStore) -> None:
