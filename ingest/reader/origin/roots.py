@@ -219,8 +219,11 @@ def _born(flow: Flow, ahead: Ahead) -> Iterator[Root]:
             continue
         if flow.is_followed(call) or flow.unexplained.get(call):
             continue
-        hidden = call in flow.own_writes or not call.inputs
-        yield Root(flow, ahead, call, THROUGH if is_collective(call.op_type) and hidden else BORN)
+        # A sum of finite numbers may overflow; it is never NaN.
+        from_elsewhere = (
+            call in flow.own_writes or not call.inputs or not all(map(_is_infinity, call.bad_outputs))
+        )
+        yield Root(flow, ahead, call, THROUGH if is_collective(call.op_type) and from_elsewhere else BORN)
 
 
 def _came_in(flow: Flow, ahead: Ahead) -> Iterator[Root]:

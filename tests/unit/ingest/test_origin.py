@@ -202,7 +202,7 @@ class TestWhereItBegan:
         run.op("Log.a", [CLEAN], [BAD], rank=1)
         run.op("AllReduce.sync", [BAD], [BAD], rank=1)
         answer = ask(rank=0)
-        assert operator(answer) == (0, 0, "sync")
+        assert (*operator(answer), answer.how) == (0, 0, "sync", "came through a collective")
         assert any("a rank that is not in the store" in note for note in answer.notes)
 
     def test_send_and_receive_have_different_names(
