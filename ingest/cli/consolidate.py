@@ -152,7 +152,7 @@ def _hold(
 
 
 def _demand_store(settings: Settings) -> None:
-    """Raise StoreUnavailable while there is none: it is made by watchers, which often start at the same time."""
+    """Raise StoreUnavailable while there is none: watchers make it, which often start at the same time."""
     from ingest.wiring import has_store
     from workers.errors import StoreUnavailable
 
