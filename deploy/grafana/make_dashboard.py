@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Make `dump-ingest.json`, the dashboard, of `panels.yml`; `--check` only says whether it is current.
+
+A dashboard by hand is two thousand lines, most of which say where panels stand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+PATH = HERE / "dump-ingest.json"
+_WIDTH = 24
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+#: What shows one moment, not a span of time.
+_INSTANT = ("bargauge", "stat", "table")
+
+
+def dashboard() -> dict[str, Any]:
+    """Return the whole dashboard."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for row in yaml.safe_load((HERE / "panels.yml").read_text()):
+        panels.append(
+            {
+                "type": "row",
+                "title": row["row"],
+                "collapsed": False,
+                "panels": [],
+                "gridPos": {"x": 0, "y": top, "w": _WIDTH, "h": 1},
+            }
+        )
+        top += 1
+        left, tallest = 0, 0
+        for one in row["panels"]:
+            width, height = one.get("width", 8), one.get("height", 8)
+            if left + width > _WIDTH:
+                left, top, tallest = 0, top + tallest, 0
+            panels.append(_panel(one, {"x": left, "y": top, "w": width, "h": height}))
+            left, tallest = left + width, max(tallest, height)
+        top += tallest
+    for number, panel in enumerate(panels, 1):
+        panel["id"] = number
+    return {
+        "uid": "dump-ingest",
+        "title": "dump-ingest",
+        "description": "Tensor dumps on their way into the store: how far ranks are, and what rules found.",
+        "tags": ["dump-ingest"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "timezone": "",
+        "templating": {"list": _variables()},
+        "annotations": {"list": [_alerts()]},
+        "links": [],
+        "panels": panels,
+    }
+
+
+def _panel(panel: Mapping[str, Any], place: Mapping[str, int]) -> dict[str, Any]:
+    kind = panel.get("kind", "timeseries")
+    targets = [
+        {
+            "refId": chr(ord("A") + number),
+            "datasource": _SOURCE,
+            "expr": expression,
+            "legendFormat": legend or "__auto",
+            "range": kind not in _INSTANT,
+            "instant": kind in _INSTANT,
+            "format": "table" if kind == "table" else "time_series",
+        }
+        for number, (legend, expression) in enumerate(panel["queries"].items())
+    ]
+    defaults: dict[str, Any] = {"unit": panel.get("unit", "short")}
+    if kind == "timeseries":
+        is_stacked = panel.get("stack", False)
+        defaults["custom"] = {
+            "fillOpacity": 20 if is_stacked else 0,
+            "showPoints": "never",
+            "stacking": {"mode": "normal" if is_stacked else "none"},
+        }
+        defaults["min"] = 0
+    if "thresholds" in panel:
+        steps = [{"color": color, "value": value} for color, value in panel["thresholds"]]
+        defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+        defaults["color"] = {"mode": "thresholds"}
+    return {
+        "type": kind,
+        "title": panel["title"],
+        "description": panel["text"],
+        "datasource": _SOURCE,
+        "gridPos": dict(place),
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": panel.get("options", {}),
+        "targets": targets,
+        "transformations": panel.get("transformations", []),
+    }
+
+
+def _variables() -> list[dict[str, Any]]:
+    def query(name: str, label: str, expression: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "label": label,
+            "type": "query",
+            "datasource": _SOURCE,
+            "definition": expression,
+            "query": {"query": expression, "refId": name},
+            "refresh": 2,
+            "sort": 3,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": ["All"], "value": ["$__all"]},
+        }
+
+    return [
+        {
+            "name": "datasource",
+            "label": "Data source",
+            "type": "datasource",
+            "query": "prometheus",
+            "current": {},
+        },
+        query("instance", "Watcher", "label_values(dump_ingest_watcher_ranks, instance)"),
+        query("rank", "Rank", 'label_values(dump_ingest_watcher_newest_step{instance=~"$instance"}, rank)'),
+    ]
+
+
+def _alerts() -> dict[str, Any]:
+    return {
+        "name": "Alerts",
+        "datasource": _SOURCE,
+        "enable": True,
+        "iconColor": "red",
+        "expr": 'ALERTS{alertname=~"DumpIngest.+", alertstate="firing"}',
+        "titleFormat": "{{alertname}}",
+        "textFormat": "rank {{rank}} {{instance}}",
+    }
+
+
+def main() -> int:
+    """Write the file, or say that it is not current."""
+    text = json.dumps(dashboard(), indent=2) + "\n"
+    if sys.argv[1:] == ["--check"]:
+        if PATH.read_text() != text:
+            print(f"{PATH} is not current: run {Path(__file__).name}", file=sys.stderr)  # noqa: T201
+            return 1
+        return 0
+    PATH.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
