@@ -167,6 +167,9 @@ class Consolidator:
     def _once(self, *, check: bool, most: int) -> Taken:
         announced = _announced(self.objects)
         listed, fresh_keys, gone = self._compare()
+        if self._writer is not None and self._writer.is_outgrown(len(listed)):
+            self._writer = ViewWriter.load(self.objects, None, rebuild=True)
+            listed, fresh_keys, gone = self._compare()
         self._tell(
             Listed(
                 {rank: max(steps) for rank, steps in listed.items()},
@@ -185,11 +188,12 @@ class Consolidator:
         changed, new = self._sorted(fresh, gone)
         ready = {step: ranks for step, ranks in new.items() if self._is_ready(step, ranks, set(listed))}
         if changed or ready:
-            writer = self._writer = self._writer or ViewWriter.create(self.objects, fresh)
+            writer = self._writer = self._writer or ViewWriter.create(self.objects, fresh, len(listed))
             writer.add_ranks(sorted({key.rank for key in fresh}))
-            if changed:
-                writer.begin_rewriting(changed)
-                places = {writer.place(step): (step, ranks) for step, ranks in changed.items()}
+            # Block by block: a rank that comes late may change every step there is.
+            for steps in writer.in_blocks(changed):
+                writer.begin_rewriting(steps)
+                places = {writer.place(step): (step, changed[step]) for step in steps}
                 self._take(writer, places, commits)
                 writer.publish(list(places))
             self._append(writer, ready, commits)

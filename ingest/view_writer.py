@@ -33,6 +33,8 @@ from workers.store.objects import ObjectStore
 _METADATA = f"{GROUP}/zarr.json"
 #: Stands for the generation of a step that was being written again when its writer ended.
 _HALF = "?"
+#: Steps of ranks that a view may have to be made anew for more ranks: that takes some seconds.
+_MADE_ANEW = 1024
 #: Objects that are removed at once when the view is made anew.
 _DELETIONS_AT_ONCE = 16
 
@@ -99,10 +101,10 @@ class ViewWriter:
         )
 
     @classmethod
-    def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit]) -> ViewWriter:
-        """Begin a view of a run of which these are the first commits."""
+    def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit], ranks: int) -> ViewWriter:
+        """Begin a view of a run of so many ranks, of which these are the first commits."""
         totals = [one.summary.tensors + one.summary.statistics_only for one in commits.values()]
-        grid = CubeGrid.for_size(len({key.rank for key in commits}), max(totals, default=0))
+        grid = CubeGrid.for_size(ranks, max(totals, default=0))
         return cls(objects, ViewState(uuid.uuid4().hex, 0, 0, (), grid))
 
     @property
@@ -110,10 +112,22 @@ class ViewWriter:
         """The layouts of its arrays."""
         return Cubes(self.state.grid)
 
+    def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
+        """Return steps of the view in sets that share a block of the counts of what is not finite."""
+        blocks: dict[int, list[int]] = {}
+        for step in steps:
+            blocks.setdefault(self.place(step) // self.state.grid.steps, []).append(step)
+        return list(blocks.values())
+
     @property
     def room(self) -> int:
         """How many steps fit into the last block of the counts of what is not finite."""
         return self.state.grid.steps - len(self.steps) % self.state.grid.steps
+
+    def is_outgrown(self, ranks: int) -> bool:
+        """Whether it should be made anew for so many ranks: it was begun for fewer, and is small as yet."""
+        wide = CubeGrid.for_size(ranks, 0).ranks
+        return wide > self.state.grid.ranks and len(self.steps) * len(self.ranks) <= _MADE_ANEW
 
     def has(self, step: int) -> bool:
         """Whether a step is in the view."""
@@ -233,7 +247,7 @@ class ViewWriter:
 
     def publish(self, places: Sequence[int]) -> None:
         """Write what these steps share with others, and then the metadata that makes them visible."""
-        written: dict[str, bytes] = {}
+        written = self._empty_tables()
         for layout in self.cubes.shared:
             for block in sorted({place // layout.chunk[0] for place in places}):
                 values = self._block(layout, block)
@@ -257,6 +271,17 @@ class ViewWriter:
             tensors=len(self.axis),
         )
         self._write_metadata()
+
+    def _empty_tables(self) -> dict[str, bytes]:
+        """Return the objects of new chunks of ranks in blocks of steps that are published already."""
+        wide = self.state.grid.ranks
+        new = range(-(-self.state.ranks // wide), -(-len(self.ranks) // wide))
+        return {
+            f"{GROUP}/{layout.key((block, chunk))}": layout.encode(layout.full())
+            for layout in self.cubes.tables.values()
+            for block in range(-(-self.state.steps // layout.chunk[0]))
+            for chunk in new
+        }
 
     def _write_metadata(self) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -26,7 +26,7 @@ from workers.blocks import Block, TensorAxis, block_of
 from workers.consolidate import ConsolidateJob, ConsolidateResult
 from workers.errors import DamagedStore, StoreUnavailable, UsageError
 from workers.model import StepKey, StoreAddress
-from workers.store import commit
+from workers.store import commit, cubes
 from workers.store.cubes import CubeGrid
 from workers.store.objects import ObjectStore, open_objects, resolve
 
@@ -186,6 +186,57 @@ def test_a_rank_that_comes_late_is_taken_in(objects: ObjectStore) -> None:
         assert once(objects) == Taken(rewritten=(1,))
         assert_is_what_is_committed(objects)
     assert once(objects) == Taken()
+
+
+@pytest.mark.usefixtures("_small_grid")
+def test_a_rank_that_begins_late_leaves_no_hole_in_the_tables(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new chunk of ranks, in steps beyond the first block of the tables."""
+    monkeypatch.setattr(cubes, "_STEPS_OF_TABLES", 2)
+    for step in range(5):
+        put(objects, 0, step)
+        put(objects, 1, step)
+    once(objects)
+    put(objects, 2, 5)
+    assert once(objects).appended == (5,)
+    assert not once(objects)
+    assert_is_what_is_committed(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    assert view.table("status")[:, 2].tolist() == [""] * 5 + ["complete"]
+
+
+@pytest.mark.usefixtures("_small_grid")
+def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objects: ObjectStore) -> None:
+    """However many they are, memory is that of one block."""
+    for step in range(8):
+        put(objects, 0, step)
+    once(objects)
+    for step in range(8):
+        put(objects, 1, step)
+    held: list[int] = []
+
+    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+        held.append(len({job.step for job in jobs}))
+        return in_threads(jobs)
+
+    with Consolidator(objects, run) as consolidator:
+        assert consolidator.once().rewritten == tuple(range(8))
+    assert max(held) == SMALL.steps
+    assert_is_what_is_committed(objects)
+
+
+def test_a_view_that_began_with_few_ranks_is_made_anew_for_many(objects: ObjectStore) -> None:
+    """Else each rank would have objects of its own for ever."""
+    put(objects, 0, 1)
+    once(objects)
+    for rank in range(1, 8):
+        put(objects, rank, 1)
+    once(objects)
+    view = open_view(objects)
+    assert view is not None
+    assert view.state.grid.ranks == 8
+    assert_is_what_is_committed(objects)
 
 
 def test_a_step_that_is_dumped_again_is_taken_in_again(objects: ObjectStore) -> None:
