@@ -16,6 +16,7 @@ from ingest.cli.common import (
     number,
     print_json,
     print_table,
+    printable,
     say,
 )
 from ingest.cli.ingest import SchedulerOption
@@ -90,9 +91,8 @@ def command(
     if html is not None:
         _check_writable(html)
     with ExitStack() as stack:
-        client = None
-        if scheduler is not None or workers is not None:
-            client = stack.enter_context(Cluster(chosen)).connect()
+        is_distributed = scheduler is not None or workers is not None
+        cluster = stack.enter_context(Cluster(chosen)) if is_distributed else None
         found = compare(
             a,
             b,
@@ -101,7 +101,7 @@ def command(
             include_partial=include_partial,
             ignore_unmatched=ignore_unmatched,
             keep_equal=every,
-            client=client,
+            client=cluster.connect if cluster else None,
             storage_options=chosen.store_options,
         )
     if html is not None:
@@ -189,7 +189,7 @@ def _talk(found: Comparison, *, shown: int, every: bool) -> None:
         say(f"{odd} tensors are not equal, the worst {shown} shown (--top N, --all, --html FILE)")
     if found.first:
         tensor, says = found.first.tensor, found.first.says
-        where = f"step {tensor.key_a.step}, rank {tensor.key_a.rank}: {tensor.name}"
+        where = f"step {tensor.key_a.step}, rank {tensor.key_a.rank}: {printable(tensor.name)}"
         say(f"{where}: {tensor.reason}" + (f"; {says}" if says else ""), before="[bold]first difference:[/] ")
     say(f"{found.verdict}", before=f"[bold {'green' if found.is_within else 'red'}]verdict:[/] ")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -52,7 +52,7 @@ def compare(
     include_partial: bool = False,
     ignore_unmatched: bool = False,
     keep_equal: bool = False,
-    client: Client | None = None,
+    client: Client | Callable[[], Client] | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Comparison:
     """Compare A with its reference B: one step of a rank, all steps of a rank, or whole runs.
@@ -72,7 +72,8 @@ def compare(
         include_partial: compare steps with quarantined or missing files, too.
         ignore_unmatched: whether what is in one of the two alone is no difference.
         keep_equal: list tensors that are equal, too.
-        client: of a Dask cluster, whose workers see A and B under the same names.
+        client: of a Dask cluster, whose workers see A and B under the same names; or what connects to it, and
+            is called when A and B have been found.
         storage_options: for fsspec, of stores that are named by URL; no credentials.
 
     Raises:
@@ -92,7 +93,11 @@ def compare(
     )
     gathered = _Gathered(chosen)
     with ExitStack() as stack:
-        runner: Tasks | Threads = Tasks(client) if client else stack.enter_context(Threads())
+        runner: Tasks | Threads
+        if client is None:
+            runner = stack.enter_context(Threads())
+        else:
+            runner = Tasks(client() if callable(client) else client)
         loading = stack.enter_context(ThreadPoolExecutor(2, thread_name_prefix="dump-ingest-load"))
         ahead: deque[tuple[Future[Tensors], Future[Tensors]]] = deque()
         for key_a, key_b in pairs:
@@ -224,7 +229,7 @@ class _Gathered:
             self.left_out += partial
             return
         step = _StepComparison(a, b, self.choices)
-        found = list(step.compare(runner))
+        found = sorted(step.compare(runner), key=lambda one: (not one.name_a, one.number))
         self.matched += step.matched
         self.damaged += sum(one.damaged for one in found)
         if a.keys and b.keys and not self.examples[0]:

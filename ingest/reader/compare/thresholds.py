@@ -70,6 +70,8 @@ class Limits(BaseModel):
         for name in _AT_MOST:
             limit, value = getattr(self, name), getattr(metrics, name)
             if limit is not None and not value <= limit:
+                if limit == 0 or math.isnan(value):
+                    return f"{metrics.unequal} of {metrics.count} elements differ"
                 return f"{name} {value:.3g} > {limit:.3g}"
         for name in _AT_LEAST:
             limit, value = getattr(self, name), getattr(metrics, name)

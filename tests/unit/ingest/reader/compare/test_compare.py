@@ -56,6 +56,7 @@ def test_two_ranks_of_a_real_run(nan_log: str) -> None:
     keep = ~np.isnan(values[1])
     assert log.metrics.max_abs == pytest.approx(np.abs(values[0] - values[1])[keep].max())
     assert found.worst(1)[0].name == log.name
+    assert [one.number for one in found.tensors] == sorted(one.number for one in found.tensors)
     assert found.first is not None
     assert found.first.tensor.number == min(one.number for one in found.tensors)
 

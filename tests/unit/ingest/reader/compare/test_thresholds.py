@@ -60,6 +60,7 @@ def test_the_coarser_type_counts() -> None:
         (Limits(mean_relative=1e-4), "mean_relative"),
         (Limits(rmse=1e-4), "rmse"),
         (Limits(relative_euclidean=1e-3), "relative_euclidean"),
+        (Limits(relative_euclidean=0), "100 of 100 elements differ"),
         (Limits(cosine=0.9999), "cosine 0.999 < 0.9999"),
         (Limits(within_1_per_mille=0.91), "within_1_per_mille"),
         (Limits(within_5_per_mille=0.96), "within_5_per_mille"),
