@@ -67,12 +67,18 @@ class Limits(BaseModel):
             return f"{odd} NaN or Inf in one of the two"
         if metrics.max_abs <= self.negligible:
             return ""
+        return self._too_much(metrics) or self._too_little(metrics)
+
+    def _too_much(self, metrics: Metrics) -> str:
         for name in _AT_MOST:
             limit, value = getattr(self, name), getattr(metrics, name)
             if limit is not None and not value <= limit:
                 if limit == 0 or math.isnan(value):
                     return f"{metrics.unequal} of {metrics.count} elements differ"
                 return f"{name} {value:.3g} > {limit:.3g}"
+        return ""
+
+    def _too_little(self, metrics: Metrics) -> str:
         for name in _AT_LEAST:
             limit, value = getattr(self, name), getattr(metrics, name)
             if limit is not None and not value >= limit:
