@@ -80,9 +80,10 @@ def ship() -> str:
     target = TARGETS.get(platform.machine(), "")
     if target:
         TARGET.write_text(f"{target}\n", "ascii")
-        from workers.kernels import warm_up
+        from workers import comparison_kernels, kernels
 
-        warm_up()
+        kernels.warm_up()
+        comparison_kernels.warm_up()
     return target
 
 
