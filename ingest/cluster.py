@@ -71,11 +71,11 @@ class Cluster:
         dask.config.set({**_DASK_DEFAULTS, **self._settings.dask})
         if self._client is not None:
             self._client.close(timeout=1)
+        address = self._address()
+        _check_encryption(address.get("address"))
         try:
             # Not the default client: a notebook that calls `ingest_dump` may have one of its own.
-            self._client = Client(
-                **self._address(), timeout=self._settings.scheduler_timeout_s, set_as_default=False
-            )
+            self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
             self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
         except (OSError, TimeoutError, ValueError) as exc:
             raise ClusterError(self._complaint(exc), hint=_HINT) from exc
@@ -183,6 +183,27 @@ def is_open(address: str) -> bool:
         return host != "localhost"
 
 
+def _check_encryption(address: object) -> None:
+    """Refuse an address that does not go with Dask's configuration: Dask would answer with a traceback.
+
+    Raises:
+        ClusterError: it does not.
+    """
+    import dask
+
+    if not isinstance(address, str):
+        return
+    if address.startswith("tls://") and not dask.config.get("distributed.comm.tls.client.cert", None):
+        raise ClusterError(f"no certificate for {address}", hint=_CERTIFICATE_HINT)
+    if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
+        raise ClusterError(f"{address} is not encrypted, and Dask's configuration demands it", hint=_TLS_HINT)
+
+
+_CERTIFICATE_HINT = (
+    "Set distributed.comm.tls.ca-file, .client.cert and .client.key: under `dask` in the settings, or by "
+    "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__CLIENT__CERT and ...__CLIENT__KEY."
+)
+_TLS_HINT = "Name it as tls://host:port, or take distributed.comm.require-encryption away."
 _HINT = (
     "Start one (`dask scheduler`, `dask worker`), correct --scheduler, or leave it out to use this machine."
 )
