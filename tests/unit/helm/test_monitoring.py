@@ -1,0 +1,135 @@
+"""Alerts and dashboards of the chart: those of `deploy/`, and right for Prometheus and Grafana."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+
+from tests.charts import CHART, changed, data, find, objects, profile, quick, usable
+from tests.servers.process import run_tool
+
+DEPLOY = CHART.parent.parent / "deploy"
+HAS_RULES = (CHART / "files" / "rules.yml").exists()
+HAS_DASHBOARDS = any(CHART.glob("files/dashboards/*.json"))
+needs_rules = pytest.mark.skipif(not HAS_RULES, reason="the chart has no files/rules.yml: make chart")
+needs_dashboards = pytest.mark.skipif(not HAS_DASHBOARDS, reason="the chart has no dashboards: make chart")
+
+
+def rule_of(**values: Any) -> dict[str, Any]:
+    """Return the groups of the rendered PrometheusRule, in which nothing is changed but by these values."""
+    chosen = changed(usable(quick("daemonset")), monitoring__prometheusRule={"enabled": True, **values})
+    spec: dict[str, Any] = find(objects(chosen), "PrometheusRule", "dump-ingest")["spec"]
+    return spec
+
+
+def alerts_of(**values: Any) -> dict[str, Any]:
+    return {
+        rule["alert"]: rule
+        for group in rule_of(**values)["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+
+
+@needs_rules
+def test_alerts_are_the_same_as_beside_a_plain_prometheus() -> None:
+    assert rule_of() == yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
+
+
+@needs_rules
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="not installed: promtool (make servers)")
+def test_rendered_alerts_pass_promtool(tmp_path: Path) -> None:
+    found = objects(usable(changed(profile("monitoring"), dask__tls__source="certManager")))
+    rules = find(found, "PrometheusRule", "dump-ingest")["spec"]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    assert "SUCCESS" in run_tool(["promtool", "check", "rules", "--lint-fatal", str(tmp_path / "rules.yml")])
+
+
+@needs_rules
+def test_values_change_alerts_by_name() -> None:
+    before = alerts_of()
+    after = alerts_of(
+        ruleLabels={"team": "training"},
+        runbookUrlPrefix="https://git.example.com/",
+        disabled=["DumpIngestNoWatchers"],
+        overrides={"DumpIngestWatcherDown": {"for": "15m", "labels": {"severity": "warning"}}},
+    )
+    assert before.keys() - after.keys() == {"DumpIngestNoWatchers"}
+    down = after["DumpIngestWatcherDown"]
+    assert down["for"] == "15m"
+    assert down["labels"] == {"severity": "warning", "team": "training"}
+    assert down["expr"] == before["DumpIngestWatcherDown"]["expr"]
+    for name, alert in after.items():
+        runbook = before[name]["annotations"]["runbook_url"]
+        assert alert["annotations"]["runbook_url"] == f"https://git.example.com/{runbook}"
+        assert alert["labels"]["team"] == "training"
+
+
+@needs_rules
+@pytest.mark.parametrize("values", [{"disabled": ["LagHihg"]}, {"overrides": {"LagHihg": {"for": "1m"}}}])
+def test_an_alert_that_does_not_exist_is_refused_by_name(values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmError, match="no alert LagHihg; there are DumpIngest"):
+        rule_of(**values)
+
+
+@needs_rules
+def test_alerts_know_the_jobs_by_the_names_that_the_monitors_give() -> None:
+    """An alert on the job of watchers would never fire if they were scraped under another name."""
+    found = objects(usable(changed(profile("monitoring"), dask__tls__source="certManager")))
+    jobs = {}
+    for one in found:
+        if one["kind"] in {"PodMonitor", "ServiceMonitor"}:
+            for endpoint in one["spec"].get("podMetricsEndpoints", one["spec"].get("endpoints")):
+                (job,) = (r["replacement"] for r in endpoint["relabelings"] if r["targetLabel"] == "job")
+                jobs[one["metadata"]["name"], endpoint["port"]] = job
+    assert jobs == {
+        ("run1-dump-ingest-consolidator", "metrics"): "run1/dump-ingest-consolidator",
+        ("run1-dump-ingest-scheduler", "http"): "run1/dump-ingest-scheduler",
+        ("run1-dump-ingest-watcher", "http-0"): "run1/dump-ingest-worker",
+        ("run1-dump-ingest-watcher", "metrics"): "run1/dump-ingest-watcher",
+    }
+    scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    assert {job.partition("/")[2] for job in jobs.values()} == {one["job_name"] for one in scraped}
+
+
+@needs_dashboards
+def test_dashboards_are_the_same_as_beside_a_plain_grafana() -> None:
+    found = objects(changed(quick("daemonset"), monitoring__dashboards__enabled=True))
+    maps = [one for one in found if one["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    rendered = {name: text for one in maps for name, text in one["data"].items()}
+    assert rendered == {path.name: path.read_text() for path in (DEPLOY / "grafana").glob("**/*.json")}
+    for text in rendered.values():
+        assert json.loads(text)["uid"]
+
+
+@pytest.mark.parametrize("missing", ["prometheusRule", "dashboards"])
+def test_a_chart_without_its_files_says_so(missing: str, tmp_path: Path) -> None:
+    """An alert that is silently not there is worse than none."""
+    shutil.copytree(CHART, tmp_path / "dump-ingest", ignore=shutil.ignore_patterns("rules.yml", "dashboards"))
+    values = changed(quick("daemonset"), **{f"monitoring__{missing}__enabled": True})
+    with (
+        helm_python.Chart.load(tmp_path / "dump-ingest") as chart,
+        pytest.raises(helm_python.HelmError, match=f"monitoring.{missing}.enabled: .* `make chart`"),
+    ):
+        chart.render(values, name="run1", namespace="train")
+
+
+def test_labels_and_relabelings_reach_the_monitors() -> None:
+    """Prometheus of kube-prometheus-stack takes only objects that carry the label of its release."""
+    found = objects(usable(changed(profile("monitoring"), dask__tls__source="certManager")))
+    for one in (one for one in found if one["apiVersion"].startswith("monitoring.")):
+        assert one["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+    pod_monitor = find(found, "PodMonitor", "-watcher")
+    assert pod_monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][-1]["targetLabel"] == "node"
+
+
+def test_settings_and_alerts_may_live_in_another_namespace() -> None:
+    values = changed(quick("daemonset"), monitoring__podMonitor={"enabled": True, "namespace": "monitoring"})
+    monitor = find(objects(values), "PodMonitor", "-watcher")
+    assert monitor["metadata"]["namespace"] == "monitoring"
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["train"]}
+    assert "config.yaml" in data(objects(values), "-config")
