@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench servers generated chart requirements clean
+.PHONY: help setup demo tour test lint format bench servers generated chart requirements clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ setup: $(STAMP) ## Create .venv with the pinned dependencies and the project in 
 
 demo: setup ## Ingest a real dump in which a NaN is born, and find it
 	@$(BIN)/python -m tests.demo
+
+tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
+	@$(BIN)/python -m tests.tour
 
 test: lint ## Lint, then run every test; without the servers, those that need them are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"

@@ -12,6 +12,7 @@
 #   WHEELHOUSE   directory of wheels; nothing is downloaded then. Fill it elsewhere, on the same kind of machine:
 #                pip download --require-hashes --only-binary :all: -d DIR -r requirements/build.txt
 #                pip download --require-hashes --only-binary :all: -d DIR -r requirements/runtime.txt
+#   BYTECODE     0: leave Python to compile what it imports, for a quick try
 set -eu
 
 prefix=${1:?usage: build.sh PREFIX}
@@ -55,7 +56,7 @@ done
 
 # 5. Bytecode. A read-only file system keeps none, and each start would compile anew. Checked by nothing
 #    (`unchecked-hash`): the files do not change, and layers of images round times.
-"$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site"
+[ "${BYTECODE:-1}" = 0 ] || "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site"
 
 # 6. The kernels of the statistics, for a processor that all machines have; see workers/kernel_cache.py.
 #    -P: of the installation, not of the directory that this is run in.

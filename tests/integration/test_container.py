@@ -92,7 +92,7 @@ def image() -> Iterator[Image]:
             check=False,
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHON": _interpreter(), "TOOLS": str(TOOLS)},
+            env={**os.environ, "PYTHON": _interpreter(), "TOOLS": str(TOOLS), "BYTECODE": "0"},
             timeout=200,
         )
         assert done.returncode == 0, done.stderr
