@@ -26,6 +26,7 @@ PARTS = {
     "reading": "reading back",
     "comparing": "two ranks against each other, against numpy file by file",
     "consolidating": "a question to all ranks and steps; what a further step costs",
+    "rules": "ingesting with anomaly rules against without",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",
     "small": "many small files, steps, ranks",

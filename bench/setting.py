@@ -23,6 +23,7 @@ from ingest.settings import Settings
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from workers.model import MIB, CommitSummary, Grid
+from workers.rules.values import RuleSet
 from workers.store.objects import open_objects, resolve
 
 PROFILE = Path(__file__).parent.parent / "tests" / "data" / "tinybert-large.profile.csv.xz"
@@ -72,14 +73,22 @@ def workers(count: int = WORKERS, scheduler: str | None = None) -> Iterator[Clie
         yield client
 
 
-def ingest(client: Client, dump: Path, store: str | Path, grid: Grid | None = None) -> list[CommitSummary]:
-    """Ingest a finished dump with workers that are up."""
+def ingest(
+    client: Client,
+    dump: Path,
+    store: str | Path,
+    grid: Grid | None = None,
+    *,
+    rules: RuleSet | None = None,
+) -> list[CommitSummary]:
+    """Ingest a finished dump with workers that are up; without rules, unless they are given."""
     address = resolve(str(store))
     service = Service(
         Watcher(find_dump(dump), Policy(quiet_s=0, settle_s=0), grid or Grid()),
         Submitter(lambda: client, Limits(1024 * MIB)),
         Committed(open_objects(address)),
         address,
+        rules=rules,
     )
     report = service.ingest(threading.Event())
     assert not report.failures, report.failures

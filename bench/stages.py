@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -18,6 +18,7 @@ from workers.convert import PIECE_BYTES, convert
 from workers.digest import digest
 from workers.model import CommitSummary, Entry, Grid, Origin, Segment, StepPlan
 from workers.publish import publish
+from workers.rules.values import RuleSet
 from workers.source import OpenFile
 from workers.statistics import has_statistics, summarise
 from workers.store.objects import open_objects, resolve
@@ -44,10 +45,18 @@ class Stages:
         return result
 
 
-def ingest_here(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> list[CommitSummary]:
+def ingest_here(
+    dump: Path,
+    store: Path,
+    stages: Stages,
+    grid: Grid | None = None,
+    *,
+    rules: RuleSet | None = None,
+) -> list[CommitSummary]:
     """List, inspect, plan, convert and publish every step of a dump, one after the other."""
     summaries = []
-    for plan in plans(dump, store, stages, grid):
+    for without in plans(dump, store, stages, grid):
+        plan = replace(without, rules=rules)
         receipts = [stages.time("convert", lambda job=job: convert(job)) for job in plan.jobs]  # type: ignore[misc]
         summaries.append(stages.time("publish", lambda p=plan, r=receipts: publish(p, r)))  # type: ignore[misc]
     return summaries

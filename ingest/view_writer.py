@@ -341,8 +341,7 @@ def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]
 def _remove(objects: ObjectStore) -> None:
     """Remove the view: its metadata first, so that nobody sees a part of it."""
     objects.delete(_METADATA)
-    # What rules found is no part of the view, and is not found twice.
-    kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json", "findings/")
+    kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json")
     names = [name for name in objects.sizes(GROUP) if not name.startswith(kept)]
     with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as threads:
         for _ in threads.map(lambda name: objects.delete(f"{GROUP}/{name}"), names):

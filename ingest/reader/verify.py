@@ -64,6 +64,7 @@ def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None
     yield from _check_metadata(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0)]
     yield from _verify_totals(step)
+    yield from _verify_findings(step)
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
         reason = _check_row(step, row, pieces)
         if reason:
@@ -97,6 +98,16 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
         if getattr(summary, name) != value:
             reason = f"the commit says {name} {getattr(summary, name)}, its rows make {value}"
             yield Damage(step.key, "", reason)
+
+
+def _verify_findings(step: Step) -> Iterator[Damage]:
+    """Read what rules found; their tables carry checksums."""
+    from ingest.rules.stored import findings_of
+
+    try:
+        findings_of(step)
+    except DamagedStore as exc:
+        yield Damage(step.key, "", exc.message)
 
 
 def _check_row(step: Step, row: int, pieces: Iterator[bytearray]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ingest.reader.store import DumpStore
 from ingest.rules.series import Series, StepFindings
-from ingest.rules.stored import generation_of, known_series, write_series
+from ingest.rules.stored import ensure_group, generation_of, known_series, write_series
 from workers.rules.values import RuleSet
 from workers.store.objects import ObjectStore
 
@@ -49,6 +49,7 @@ class FindingsKeeper:
             return
         names = {step: generation_of(ranks) for step, ranks in sorted(generations.items()) if ranks}
         if self._done is None:
+            ensure_group(self.objects)
             self._done = set(known_series(self.objects))
         new = [step for step, name in names.items() if (step, name) not in self._done]
         self._series = self._series or Series(self.rules)

@@ -225,7 +225,7 @@ def _entries(text: str, path: str) -> tuple[bool, list[tuple[_Raw, _Lines]]]:
         if not isinstance(keep, bool):
             raise _wrong(f"{path}:{line}", f"builtin must be true or false, got {keep!r}")
     line, rules = top.get("rules", (1, None))
-    if rules is None or _plain(rules, path) is None:
+    if rules is None or (isinstance(rules, yaml.ScalarNode) and _plain(rules, path) is None):
         return keep, []
     if not isinstance(rules, yaml.SequenceNode):
         raise _wrong(f"{path}:{line}", "rules must be a list: each rule begins with `- name: ...`")

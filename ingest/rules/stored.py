@@ -1,9 +1,11 @@
 """Findings as they are in a store: those of a commit, and those of several steps or ranks.
 
-    consolidated/findings/{step}.{generation}.{rules}
+    findings/zarr.json                                  a group
+    findings/{step}.{generation}.{rules}/zarr.json      a group without members, written once
 
-is a JSON document, written once: what the set `{rules}` found in a step of which all ranks together have this
-`{generation}`. It stands beside the consolidated view, is no part of it, and stays when that is made anew.
+The attributes of the latter are what the set `{rules}` found in a step of which all ranks together have this
+`{generation}`. So it is one object, and plain Zarr. It is no part of the consolidated view, and stays when
+that is made anew.
 """
 
 from __future__ import annotations
@@ -20,13 +22,12 @@ import xxhash
 from ingest.reader.store import Step
 from ingest.rules.series import StepFindings
 from workers.errors import DamagedStore
-from workers.rules.values import SEVERITIES, Evaluated, Finding, RuleSet
-from workers.store import findings
-from workers.store.cubes import GROUP
+from workers.rules.values import SEVERITIES, Finding, RuleSet
+from workers.store import findings, metadata
 from workers.store.objects import ObjectStore
 
-SERIES = f"{GROUP}/findings"
-FORMAT_VERSION = 1
+SERIES = "findings"
+_LEAF = "zarr.json"
 _AT_ONCE = 256
 
 
@@ -86,7 +87,7 @@ def write_series(
     """Write what was found in a step; never again for the same generation and rules."""
     found = one.found
     document = {
-        "format_version": FORMAT_VERSION,
+        "format_version": metadata.FORMAT_VERSION,
         "step": one.step,
         "evaluated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "rules": {rule.name: rule.to_dict() for rule in rules.of_series if rule.name in found.totals},
@@ -97,7 +98,13 @@ def write_series(
         "findings": [{name: _plain(value) for name, value in f.to_dict().items()} for f in found.findings],
     }
     name = f"{SERIES}/{one.step}.{generation_of(fingerprints)}.{rules.digest}"
-    objects.put(name, json.dumps(document, allow_nan=False).encode())
+    objects.put(f"{name}/{_LEAF}", metadata.encode(metadata.group({metadata.ATTRIBUTE: document})))
+
+
+def ensure_group(objects: ObjectStore) -> None:
+    """Make the group that the documents are in, where there is none."""
+    if objects.get(f"{SERIES}/{_LEAF}") is None:
+        objects.put(f"{SERIES}/{_LEAF}", metadata.encode(metadata.group()))
 
 
 def read_series(
@@ -116,7 +123,9 @@ def read_series(
     ]
     found: dict[int, SeriesDocument] = {}
     for start in range(0, len(names), _AT_ONCE):
-        keys = {f"{SERIES}/{'.'.join(map(str, name))}": name for name in names[start : start + _AT_ONCE]}
+        keys = {
+            f"{SERIES}/{'.'.join(map(str, name))}/{_LEAF}": name for name in names[start : start + _AT_ONCE]
+        }
         for key, data in objects.get_many(list(keys)).items():
             try:
                 one = _parsed(data, *keys[key])
@@ -129,7 +138,7 @@ def read_series(
 
 
 def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocument:
-    document = json.loads(data)
+    document = json.loads(data)["attributes"][metadata.ATTRIBUTE]
     rows = []
     for row in document["findings"]:
         if row["severity"] not in SEVERITIES:
@@ -158,13 +167,6 @@ def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocume
         {str(rule): int(count) for rule, count in document["totals"].items()},
         {str(rule): str(reason) for rule, reason in document["failed"].items()},
         tuple(str(one) for one in document["not_evaluated"]),
-    )
-
-
-def as_step_findings(one: SeriesDocument) -> StepFindings:
-    """Return a document as what was evaluated."""
-    return StepFindings(
-        one.step, Evaluated(one.rules, one.findings, one.totals, one.failed), one.not_evaluated
     )
 
 

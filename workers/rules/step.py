@@ -70,6 +70,7 @@ class _Columns:
     tables: Tables
     key: StepKey
     _names: dict[int, str] = field(default_factory=dict)
+    _statistics: dict[str, Values] = field(default_factory=dict)
 
     @cached_property
     def is_tensor(self) -> npt.NDArray[np.bool_]:
@@ -78,26 +79,34 @@ class _Columns:
 
     def statistic(self, name: str) -> Values:
         """Return a statistic of each row; NaN where nothing is known, or where the row is no tensor."""
+        if name not in self._statistics:
+            self._statistics[name] = self._calculated(name)
+        return self._statistics[name]
+
+    def _calculated(self, name: str) -> Values:
         if name == "abs_max":
             return np.maximum(np.abs(self.statistic("min")), np.abs(self.statistic("max")))
         if name == "rms":
-            finite = self.statistic("count") - sum(
-                self.statistic(one) for one in ("nan_count", "pos_inf_count", "neg_inf_count")
-            )
+            finite = self.statistic("count")
+            for one in ("nan_count", "pos_inf_count", "neg_inf_count"):
+                finite = finite - self.statistic(one)
             return self.statistic("l2_norm") / np.sqrt(finite)
         if name == "spread":
             return self.statistic("max") - self.statistic("min")
         return np.where(self.is_tensor, self.tables.statistic(name), np.nan)
 
-    def name(self, row: int) -> str:
-        """Return the name of the tensor of a row, as `Tensor.name` spells it."""
-        if row not in self._names:
-            table = self.tables
-            occurrence = table.number("occurrence")[row]
-            parts = [table.label(one)[row] for one in ("op_type", "op_name", "io")]
+    def names(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Return the names of the tensors of rows, as `Tensor.name` spells them."""
+        table, names = self.tables, self._names
+        unnamed = np.array([row for row in rows.tolist() if row not in names], np.int64)
+        labels = (table.label(one)[unnamed].tolist() for one in ("op_type", "op_name", "io"))
+        numbers = (table.number(one)[unnamed].tolist() for one in ("slot", "occurrence"))
+        for row, op_type, op_name, io, slot, occurrence in zip(
+            unnamed.tolist(), *labels, *numbers, strict=True
+        ):
             again = f"#{occurrence}" if occurrence else ""
-            self._names[row] = f"{'.'.join(parts)}.{table.number('slot')[row]}{again}"
-        return self._names[row]
+            names[row] = f"{op_type}.{op_name}.{io}.{slot}{again}"
+        return [names[row] for row in rows.tolist()]
 
     def chosen(self, rule: Rule, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return those of the rows that a rule is about. What costs least is asked first, names last."""
@@ -117,14 +126,9 @@ class _Columns:
                 chosen = {one for one in set(texts) if is_chosen(one_of, none_of, one)}
                 rows = rows[np.array([one in chosen for one in texts], bool)]
         if selector.include or selector.exclude:
-            rows = np.array(
-                [
-                    row
-                    for row in rows.tolist()
-                    if is_chosen(selector.include, selector.exclude, self.name(row))
-                ],
-                np.int64,
-            )
+            names = self.names(rows)
+            one_of, none_of = selector.include, selector.exclude
+            rows = rows[np.array([is_chosen(one_of, none_of, name) for name in names], bool)]
         return rows
 
     def _column(self, name: str, rows: npt.NDArray[np.int64]) -> Any:
@@ -133,7 +137,7 @@ class _Columns:
         if name == "step":
             return self.key.step
         if name == "name":
-            return np.array([self.name(row) for row in rows.tolist()], object)
+            return np.array(self.names(rows), object)
         if name in FIELDS:
             return self.tables.statistic(name)[rows]
         return (self.tables.label(name) if name in LABELS else self.tables.number(name))[rows]
@@ -178,7 +182,9 @@ def _evaluate(rule: Rule, columns: _Columns) -> tuple[list[Finding], int]:
                 found.setdefault(row, hits)
     graphs = columns.tables.label("graph")
     findings = []
-    for row in sorted(found)[: rule.limit]:
+    stored = sorted(found)[: rule.limit]
+    names = columns.names(np.array(stored, np.int64))
+    for row, name in zip(stored, names, strict=True):
         hits, value = found[row], float(found[row].values[row])
         findings.append(
             Finding(
@@ -188,7 +194,7 @@ def _evaluate(rule: Rule, columns: _Columns) -> tuple[list[Finding], int]:
                 key.step or 0,
                 row,
                 str(graphs[row]),
-                columns.name(row),
+                name,
                 value,
                 hits.threshold,
                 hits.say(row, value),
@@ -245,7 +251,7 @@ def _bounds(rule: Rule, columns: _Columns) -> Iterator[_Hits]:
     """Compare statistics with thresholds: `max_gt` is the statistic `max`, and fires above."""
     for name, threshold in rule.parameters:
         statistic, _, ending = name.rpartition("_")
-        if not isinstance(threshold, float) or statistic not in _BOUNDS:
+        if not isinstance(threshold, float) or statistic not in _BOUNDS or ending not in ("gt", "lt"):
             continue
         values = columns.statistic(statistic)
         above = ending == "gt"
@@ -289,7 +295,8 @@ def _range(rule: Rule, columns: _Columns) -> Iterator[_Hits]:
 
 def _disagreement(_: Rule, columns: _Columns) -> Iterator[_Hits]:
     problems = columns.tables.label("problem")
-    mask = np.array([DISAGREES in one for one in problems], bool) & columns.is_tensor
+    mask = np.asarray(problems != "") & columns.is_tensor
+    mask[mask] = [DISAGREES in one for one in problems[mask]]
     yield _Hits(mask, np.full(len(mask), np.nan), math.nan, lambda row, _: str(problems[row]))
 
 
