@@ -17,12 +17,14 @@ from ingest.cli.common import (
     number,
     print_json,
     print_table,
+    say,
     step_name,
     the_store,
 )
 
 if TYPE_CHECKING:
-    from ingest.reader.consolidated import ConsolidatedView
+    import pandas as pd
+
     from ingest.reader.tensor import Tensor
 
 NAME = "find"
@@ -57,6 +59,9 @@ def command(
             help="Ask the consolidated view: quick over many ranks and steps, as of when it was made.",
         ),
     ] = False,
+    include_partial: Annotated[
+        bool, typer.Option("--include-partial", help="With --consolidated: take partial steps, too.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Print no more than this many; 0: all.")] = 0,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -81,7 +86,8 @@ def command(
                 "--consolidated takes --where and --step alone",
                 hint="Say it in the condition: --where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
             )
-        _print_consolidated(opened.consolidated(), where, step, limit=limit, json=json)
+        found_in_view = opened.consolidated().find(where, step=step, include_partial=include_partial)
+        _print_consolidated(found_in_view, limit=limit, json=json)
         return
     found = opened.tensors(rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where)
     shown = found[:limit] if limit else found
@@ -93,13 +99,10 @@ def command(
         )
 
 
-def _print_consolidated(
-    view: ConsolidatedView, where: str, step: list[int] | None, *, limit: int, json: bool
-) -> None:
+def _print_consolidated(found: pd.DataFrame, *, limit: int, json: bool) -> None:
     """Print what the view knows of the tensors that fulfil a condition."""
     from workers.statistics import FIELDS
 
-    found = view.find(where, step=step)
     shown = found.head(limit) if limit else found
     if json:
         print_json([{str(name): value for name, value in row.items()} for row in shown.to_dict("records")])
@@ -111,8 +114,10 @@ def _print_consolidated(
         err.print(
             f"{len(found)} tensor{'s' * (len(found) != 1)}"
             + (f", the first {limit} shown" if len(shown) < len(found) else "")
-            + f"; as of {view.state.consolidated_at}"
+            + f"; as of {found.attrs['consolidated_at']}"
         )
+    for left_out in found.attrs["left_out"]:
+        say(left_out, before="[yellow]left out:[/] ")
 
 
 def _cell(value: float | str) -> str:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.snapshot import LeftOut
 from workers.blocks import Block, TensorAxis
 from workers.consolidate import read_axis
 from workers.digest import DIGEST_BYTES
-from workers.errors import DamagedStore
+from workers.errors import DamagedStore, StoreError
+from workers.model import StepKey
 from workers.statistics import FIELDS
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT, Cubes, ViewState, parse_state
 from workers.store.nd_arrays import ArrayLayout
@@ -23,6 +25,9 @@ from workers.store.objects import ObjectStore
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+#: How often a question is asked anew when the view changes meanwhile.
+_ATTEMPTS = 5
 
 
 @dataclass(eq=False)
@@ -151,26 +156,64 @@ class ConsolidatedView:
         dataset: xr.Dataset = xr.open_zarr(url, storage_options=options)
         return dataset
 
-    def find(self, where: str, *, step: Sequence[int] | None = None) -> pd.DataFrame:
+    def find(
+        self, where: str, *, step: Sequence[int] | None = None, include_partial: bool = False
+    ) -> pd.DataFrame:
         """Return the tensors that fulfil a condition on their statistics or names, at any rank and step.
+
+        Where steps were begun to be written again meanwhile, the view is opened and asked anew.
 
         Args:
             where: a condition such as `nan_count > 0 and io == 'output'`, on the statistics, the fields of
                 the tensor (`name`, `net`, `graph`, `op_type`, `op_name`, `io`, `slot`, `occurrence`), `rank`
-                and `step`.
+                and `step`. What is not known is NaN.
             step: only these steps.
+            include_partial: take steps with quarantined or missing files, too.
 
         Returns:
-            One line for each, by step, rank and execution: rank, step, row, name, the fields of the tensor,
-            and the statistics that the condition names.
+            One line for each, by step, rank and place in the view, which is the order of execution but for
+            tensors that came later: step, rank, name, the fields of the tensor, and the statistics that the
+            condition names. `attrs` has `consolidated_at`, the time of the view,
+            and `left_out`: what the view has, and was not looked at.
 
         Raises:
-            UsageError: `where` is no condition.
+            UsageError: `where` is no condition, or the view does not have a step.
             DamagedStore: a cube is damaged.
+            StoreError: the view is written again faster than it can be read.
         """
         from ingest.reader.consolidated_find import find
 
-        return find(self, where, step)
+        view: ConsolidatedView | None = self
+        for _ in range(_ATTEMPTS):
+            if view is None:
+                break
+            try:
+                found = find(view, where, step, include_partial=include_partial)
+            except DamagedStore:
+                if view.is_current():
+                    raise
+            else:
+                if view.is_current():
+                    return found
+            view = open_view(self.objects)
+        raise StoreError(f"{self.objects.address.url}: the view is being written again", hint="Try again.")
+
+    def left_out(self, *, include_partial: bool = False) -> list[LeftOut]:
+        """Return what is in the view and in no answer: partial steps, and those that are written again."""
+        found = []
+        again = set(self.state.rewriting)
+        status, quarantined = self.table("status"), self.table("quarantined")
+        for place, number in zip(*np.nonzero(status != ""), strict=True):
+            reason = ""
+            if int(place) in again:
+                reason = "being written again"
+            elif status[place, number] != "complete" and not include_partial:
+                files = int(quarantined[place, number])
+                reason = "partial" + f": {files} files quarantined" * (files > 0)
+            if reason:
+                key = StepKey(int(self.ranks[number]), int(self.steps[place]))
+                found.append(LeftOut(key, reason))
+        return sorted(found, key=lambda one: one.key.order)
 
     @cached_property
     def _cubes(self) -> Cubes:

@@ -57,6 +57,8 @@ _STEPS_OF_TABLES = 128
 _KEYS = 16384
 #: No axis is longer: what the metadata says is not to be believed without a bound.
 _MAX_LENGTH = 1 << 24
+#: No table of (step, rank) is larger: it takes half a GiB.
+_MAX_TABLE = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +126,23 @@ def parse_state(data: bytes | None) -> ViewState | None:
         record = dict(json.loads(data)["attributes"][metadata.ATTRIBUTE])
         if record.pop("version") != CUBES_VERSION:
             return None
-        grid = CubeGrid(**{name: int(value) for name, value in record.pop("grid").items()})
+        grid = CubeGrid(**record.pop("grid"))
         state = ViewState(grid=grid, **{**record, "rewriting": tuple(record["rewriting"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise DamagedStore(f"{GROUP}/zarr.json: damaged ({exc!r})", hint=REBUILD_HINT) from exc
-    lengths = (*grid.as_dict().values(), state.steps + 1, state.ranks + 1, state.tensors + 1)
+    lengths = (*grid.as_dict().values(), state.steps, state.ranks, state.tensors)
+    numbers = (*lengths, *state.rewriting, state.revision, state.rewrites)
     if (
-        min(lengths) < 1
+        # Booleans are no lengths, either.
+        any(type(number) is not int for number in numbers)
+        or not all(type(text) is str for text in (state.epoch, state.consolidated_at))
+        or min(grid.as_dict().values()) < 1
+        or min(numbers) < 0
         or grid.ranks * grid.tensors * grid.steps > _MAX_RANKS * _MAX_TENSORS * _MAX_STEPS
         or grid.tensors % grid.inner_tensors
-        or max(state.ranks, state.steps, state.tensors) > _MAX_LENGTH
+        or max(lengths) > _MAX_LENGTH
+        or state.steps * state.ranks > _MAX_TABLE
+        or max(state.rewriting, default=-1) >= state.steps
     ):
         raise DamagedStore(f"{GROUP}/zarr.json: impossible lengths", hint=REBUILD_HINT)
     return state

@@ -171,15 +171,18 @@ class ArrayLayout:
     def _decode_one(self, data: bytes, shape: tuple[int, ...], where: str) -> Array:
         body = without_crc32c(data, where)
         try:
-            if self.data_type == "string":
-                return np.asarray(_VLEN.decode(_ZSTD.decode(body)), object).reshape(shape)
             # What it says of its own size is not to be believed before it is compared.
+            if self.data_type == "string":
+                raw = _ZSTD.decode(body)
+                if int.from_bytes(raw[:4], "little") != math.prod(shape):  # numcodecs, vlen.pyx
+                    raise DamagedStore(f"{where}: it does not hold {math.prod(shape)} texts")
+                return np.asarray(_VLEN.decode(raw), object).reshape(shape)
             claimed = int.from_bytes(body[4:8], "little")  # c-blosc, README_HEADER.rst
             if claimed != math.prod(shape) * self.dtype.itemsize:
                 raise DamagedStore(f"{where}: {claimed} bytes, which is not its size")
             raw = _blosc(self.dtype.itemsize).decode(body)
             return np.frombuffer(raw, self.dtype.newbyteorder("<")).reshape(shape)
-        except (ValueError, RuntimeError) as exc:
+        except (ValueError, RuntimeError, MemoryError) as exc:
             raise DamagedStore(f"{where}: cannot be decoded: {exc}") from exc
 
 

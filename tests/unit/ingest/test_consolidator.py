@@ -26,6 +26,7 @@ from workers.blocks import Block, TensorAxis, block_of
 from workers.consolidate import ConsolidateJob, ConsolidateResult
 from workers.errors import DamagedStore, StoreUnavailable, UsageError
 from workers.model import StepKey, StoreAddress
+from workers.statistics import FIELDS
 from workers.store import commit, cubes
 from workers.store.cubes import CubeGrid
 from workers.store.objects import ObjectStore, open_objects, resolve
@@ -532,6 +533,10 @@ def test_a_store_that_refuses_leaves_the_view_as_it_was(
         lambda data: data.replace(b'"steps":1', b'"steps":-1', 1),
         lambda data: data.replace(b'"tensors":6', b'"tensors":99999999999', 1),
         lambda data: data.replace(b'"grid":{', b'"grid":{"more":1,', 1),
+        lambda data: data.replace(b'"steps":1', b'"steps":"1"', 1),
+        lambda data: data.replace(b'"rewriting":[]', b'"rewriting":[7]', 1),
+        lambda data: data.replace(b'"ranks":1,', b'"ranks":Infinity,', 1),
+        lambda _: b"[" * 100_000,
         lambda _: b"null",
     ],
 )
@@ -577,6 +582,49 @@ def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
     assert len(view.find("max < 1e30")) == 5 * 3 * 6
     with pytest.raises(UsageError, match="no column"):
         view.find("dtype == 'float32'")
+
+
+def test_partial_steps_are_left_out_of_conditions_and_named(objects: ObjectStore) -> None:
+    for rank in range(2):
+        key = StepKey(rank, 1)
+        status = "partial" if rank else "complete"
+        commit_tables(objects, key, make_tables(key, NAMES, [0], 0), status=status)
+    once(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    found = view.find("nan_count > 0")
+    assert found["rank"].tolist() == [0]
+    assert found.attrs["left_out"] == ["rank 1 step 1: partial"]
+    assert view.find("nan_count > 0", include_partial=True)["rank"].tolist() == [0, 1]
+    with pytest.raises(UsageError, match="no step 7") as raised:
+        view.find("nan_count > 0", step=[7])
+    assert "steps 1" in raised.value.hint
+
+
+def test_what_is_not_known_is_nan_in_conditions(objects: ObjectStore) -> None:
+    """As in `DumpStore.tensors`: statistics alone may tell the maximum and not how many NaN there are."""
+    key = StepKey(0, 1)
+    made = make_tables(key, NAMES)
+    made.statistics[2] = np.nan
+    made.statistics[2, FIELDS.index("max")] = 1e9
+    commit_tables(objects, key, made)
+    put(objects, 1, 1, NAMES[:2])
+    once(objects)
+    store = ingest.open_store(objects.address.url)
+    for where in ("nan_count > 0 or max > 1e8", "not nan_count == 0", "nan_count == 0"):
+        found = store.consolidated().find(where)
+        expected = store.tensors(where=where)
+        assert list(zip(found["rank"], found.op_name, strict=True)) == [
+            (one.rank, one.op_name) for one in sorted(expected, key=lambda one: (one.rank, one.row))
+        ]
+
+
+def test_a_condition_is_asked_anew_when_steps_were_written_again(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    once(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    put(objects, 0, 1, anomalous=[2])
+    once(objects)
+    assert view.find("nan_count > 0").op_name.tolist() == ["op2"]
 
 
 def test_tensors_of_one_name_in_several_graphs_have_names_of_their_own(objects: ObjectStore) -> None:
