@@ -132,6 +132,8 @@ class Service:
     """Whether steps that came from another dump may be replaced."""
     rules: RuleSet | None = None
     """What to look for in each step when it is committed."""
+    host: str = field(default_factory=socket.gethostname)
+    """What this host is called in commits: device ids mean something on their host only."""
     clock: Callable[[], float] = time.monotonic
     view: View | None = None
     _prepared: bool = False
@@ -283,7 +285,7 @@ class Service:
     def _plan(self, inspected: Inspected) -> StepPlan:
         listing = inspected.listing
         root = str(self.watcher.dump.root)
-        origin = Origin(listing.layout, socket.gethostname(), root, listing.rank_from)
+        origin = Origin(listing.layout, self.host, root, listing.rank_from)
         return plan_step(inspected, origin, self.store, self.watcher.grid, self.rules)
 
     def _offer(self, batch: Sequence[tuple[Inspected, StepPlan]]) -> None:

@@ -50,6 +50,8 @@ class Settings(BaseSettings):
     # Not JSON in the environment either: each host has its own, and writes it as the flag has it.
     worker_resources: Annotated[dict[str, float], NoDecode] = Field(default_factory=dict)
     """Dask resources that workers must offer (host-n17=1): pins tasks to the host that has the files."""
+    host: str | None = None
+    """What this host is called in the store. None: its host name, which a container has anew at each start."""
     workers: int | None = Field(default=None, ge=1)
     """Worker processes where there is no scheduler. None: one for each processor, at most eight."""
     poll_s: float = Field(default=1.0, gt=0)
@@ -96,7 +98,7 @@ class Settings(BaseSettings):
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, for instance {"distributed.comm.timeouts.connect": "60s"}."""
 
-    @field_validator("store", "scheduler", "rules", "webhook")
+    @field_validator("store", "scheduler", "host", "rules", "webhook")
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names none

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -86,6 +87,7 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             patient=patient,
             replace=settings.replace,
             rules=rules,
+            host=settings.host or socket.gethostname(),
         )
 
 
