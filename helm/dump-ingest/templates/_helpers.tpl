@@ -125,7 +125,7 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- else if not $v.config.store -}}
 {{- fail "config.store: is required: where the store is, such as s3://bucket/run.zarr (or set existingConfigMap)" -}}
 {{- end -}}
-{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" "rules" "anomalyRules" -}}
+{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" "host" "nothing: it is the node" "rules" "anomalyRules" -}}
 {{- if hasKey $v.config $name -}}
 {{- fail (printf "config.%s: is set by the chart; use %s" $name $instead) -}}
 {{- end -}}

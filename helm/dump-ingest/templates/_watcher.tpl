@@ -65,8 +65,19 @@ env:
   - name: DUMP_INGEST_WORKERS
     value: {{ .Values.watcher.ownWorkers | quote }}
   {{- end }}
-  {{- if include "dump-ingest.hasNearWorkers" . }}
+  {{- if eq .Values.watcher.mode "deployment" }}
+  # The name of the pod would be another one after each start, and with it what ids of devices mean.
+  - name: DUMP_INGEST_HOST
+    value: {{ include "dump-ingest.fullname" . }}-watcher
+  {{- else }}
   {{- include "dump-ingest.placeEnv" . | nindent 2 }}
+  - name: DUMP_INGEST_HOST
+    value: $({{ include "dump-ingest.place" . }})
+  {{- end }}
+  {{- if include "dump-ingest.hasNearWorkers" . }}
+  {{- if eq .Values.watcher.mode "deployment" }}
+  {{- include "dump-ingest.placeEnv" . | nindent 2 }}
+  {{- end }}
   - name: DUMP_INGEST_WORKER_RESOURCES
     value: host-$({{ include "dump-ingest.place" . }})=1
   {{- end }}

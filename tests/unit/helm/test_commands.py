@@ -138,6 +138,17 @@ def test_a_watcher_asks_for_what_the_workers_of_its_node_offer(
     assert "WORKER_RESOURCES" not in str(of_profile("deployment"))
 
 
+@pytest.mark.parametrize(
+    ("name", "host"), [("daemonset", "from-elsewhere.example"), ("deployment", "run1-dump-ingest-watcher")]
+)
+def test_a_host_has_the_same_name_after_a_restart(
+    name: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host name of a container is that of its pod, which is never the same again."""
+    (watcher,) = (one for one in all_containers(name) if one["name"] == "watcher")
+    assert load_as_in(watcher, of_profile(name), tmp_path, monkeypatch).settings.host == host
+
+
 def test_everything_under_way_can_be_finished_before_the_pod_is_killed() -> None:
     for name in PROFILES:
         drain_s = profile(name).get("config", {}).get("drain_s", 30)

@@ -41,6 +41,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("daemonset", {"config__store_options": {"secret": "hunter2"}}, ["/config/store_options/secret"]),
     ("daemonset", {"config__scheduler": "tcp://a:1"}, ["config.scheduler", "scheduler.address"]),
     ("daemonset", {"config__metrics": ":1"}, ["config.metrics", "watcher.metrics"]),
+    ("daemonset", {"config__host": "n1"}, ["config.host", "node"]),
     ("daemonset", {"config__rules": "a.yaml"}, ["config.rules", "anomalyRules"]),
     ("daemonset", {"config__worker_resources": {"a": 1}}, ["config.worker_resources", "nodeLocal"]),
     ("daemonset", {"config__store": "/store/x"}, ["config.store", "storage.existingClaim"]),
