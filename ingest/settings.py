@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     worker_resources: Annotated[dict[str, float], NoDecode] = Field(default_factory=dict)
     """Dask resources that workers must offer (host-n17=1): pins tasks to the host that has the files."""
     host: str | None = None
-    """What this host is called in the store. None: its host name; that of a container is new at each start."""
+    """What this host is called in the store. None: its host name; containers have a new one at each start."""
     workers: int | None = Field(default=None, ge=1)
     """Worker processes where there is no scheduler. None: one for each processor, at most eight."""
     poll_s: float = Field(default=1.0, gt=0)
