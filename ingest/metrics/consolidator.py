@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -129,17 +128,12 @@ class ConsolidatorMetrics:
                     self._seconds.observe(max(self._clock() - self._began, 0))
 
     def _count(self, found: Evaluated, step: int) -> None:
-        """Count what rules found in a step, each finding at its rank."""
-        severities = found.severities
-        for rank in {one.rank for one in found.findings}:
-            counts = Tally(one.rule for one in found.findings if one.rank == rank)
-            totals = [RuleTotal(rule, severities[rule], count) for rule, count in counts.items()]
-            self.findings.observe(rank, step, totals)
-        stored = Tally(one.rule for one in found.findings)
-        more = [
-            RuleTotal(rule, severities[rule], count - stored[rule]) for rule, count in found.totals.items()
-        ]
-        self.findings.observe(None, step, more)
+        """Count what rules found in a step, and note each rank of which a finding was stored."""
+        severity_of = found.severities
+        for rule, total in found.totals.items():
+            self.findings.count(RuleTotal(rule, severity_of.get(rule, "warning"), total))
+        for rank, rule, severity in {(one.rank, one.rule, one.severity) for one in found.findings}:
+            self.findings.note_place(rank, step, rule, severity)
         self.findings.count_failures(len(found.failed))
 
     def _wait_for(self, steps: Iterable[int]) -> None:

@@ -46,7 +46,7 @@ class FindingMetrics:
         """Register; `rules` are names and severities, so that each is there from the first scrape."""
         self._clock = clock
         self._rules: set[tuple[str, str]] = set()
-        self._places: set[tuple[str, str]] = set()
+        self._places: set[tuple[str, str, str]] = set()
         self._total = Counter(
             "dump_ingest_findings", "What rules found.", ["rule", "severity"], registry=registry
         )
@@ -71,16 +71,24 @@ class FindingMetrics:
         for rule, severity in rules:
             self._total.labels(rule=self._rule(rule, severity), severity=severity)
 
-    def observe(self, rank: int | None, step: int | None, totals: Iterable[RuleTotal]) -> None:
-        """Count what rules found in a step of one rank, or of several together (None)."""
-        for rule, severity, found in totals:
-            if found <= 0:
-                continue
-            name = self._rule(rule, severity)
-            self._total.labels(rule=name, severity=severity).inc(found)
-            labels = {"rank": self._place(rank, name), "rule": name, "severity": severity}
-            self._step.labels(**labels).set(-1 if step is None else step)
-            self._time.labels(**labels).set(self._clock())
+    def observe(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
+        """Count what rules found in a step of one rank, and note where it was."""
+        for total in totals:
+            self.count(total)
+            if total.found > 0:
+                self.note_place(rank, step, total.rule, total.severity)
+
+    def count(self, total: RuleTotal) -> None:
+        """Count what a rule found."""
+        name = self._rule(total.rule, total.severity)
+        self._total.labels(rule=name, severity=total.severity).inc(max(total.found, 0))
+
+    def note_place(self, rank: int | None, step: int | None, rule: str, severity: str) -> None:
+        """Note where a rule found something: at one rank, or at several together (None)."""
+        name = self._rule(rule, severity)
+        labels = {"rank": self._place(rank, name, severity), "rule": name, "severity": severity}
+        self._step.labels(**labels).set(-1 if step is None else step)
+        self._time.labels(**labels).set(self._clock())
 
     def count_failures(self, failures: int) -> None:
         """Count rules that could not be evaluated."""
@@ -93,10 +101,10 @@ class FindingMetrics:
             self._rules.add((rule, severity))
         return rule
 
-    def _place(self, rank: int | None, rule: str) -> str:
+    def _place(self, rank: int | None, rule: str, severity: str) -> str:
         if rank is None:
             return ALL_RANKS
-        place = (str(rank), rule)
+        place = (str(rank), rule, severity)
         if place not in self._places:
             if len(self._places) >= MAX_PLACES:
                 return OTHER

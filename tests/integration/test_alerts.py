@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -44,11 +44,19 @@ def jobs(cluster: DaskCluster, *watchers: int, consolidator: int) -> dict[str, l
 
 @contextmanager
 def watching(
-    dump: Path, store: Path, cluster: DaskCluster, port: int, *, prefix: tuple[str, ...] = (), **env: str
+    dump: Path,
+    store: Path,
+    cluster: DaskCluster,
+    port: int,
+    *,
+    prefix: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
     """Run a watcher that serves its metrics at a port."""
     words = ("watch", dump, "--store", store, "--scheduler", cluster.address)
-    with start(*words, env={"DUMP_INGEST_METRICS": f"127.0.0.1:{port}", **env}, prefix=prefix) as watch:
+    with start(
+        *words, env={"DUMP_INGEST_METRICS": f"127.0.0.1:{port}", **(env or {})}, prefix=prefix
+    ) as watch:
         yield watch
 
 
@@ -109,7 +117,7 @@ def test_a_nan_reaches_the_webhook_within_a_minute_with_rank_and_step(
     assert set(targets) == {one["job_name"] for one in example["scrape_configs"]}
     env = {"DUMP_INGEST_QUIET_S": "10", "DUMP_INGEST_SETTLE_S": "1", "DUMP_INGEST_POLL_S": "1"}
     with ExitStack() as running:
-        watch = running.enter_context(watching(dump, store, cluster, ports[0], **env))
+        watch = running.enter_context(watching(dump, store, cluster, ports[0], env=env))
         server = prometheus(targets, rules=[RULES], settings=settings)
         watch.wait_until(lambda: watch.events("watching"))
         written: list[float] = []

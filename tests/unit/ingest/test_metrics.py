@@ -12,6 +12,7 @@ from ingest.layouts.base import Listing
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES, FindingMetrics, RuleTotal
 from ingest.metrics.ranks import MAX_RANKS, OTHER
+from ingest.rules.series import StepFindings
 from ingest.service import Trouble
 from ingest.submit import StepCommitted, StepFailed
 from ingest.watch import View
@@ -21,6 +22,7 @@ from workers import events
 from workers.errors import REASONS, ClusterError, StoreUnavailable, UsageError
 from workers.metrics import StoreMetrics, WorkerMetrics
 from workers.model import CommitSummary, SourceFile, StepKey
+from workers.rules.values import Evaluated, Finding
 from workers.store.objects import ObjectStore, resolve
 
 NOW = 1_800_000_000.0
@@ -225,12 +227,30 @@ class TestConsolidator:
         assert value(registry, "dump_ingest_consolidator_steps_behind") == 0
         assert value(registry, "dump_ingest_consolidator_ranks") == 2
 
+    def test_findings_over_several_ranks_are_told_with_step_and_rank(
+        self, registry: CollectorRegistry
+    ) -> None:
+        metrics = ConsolidatorMetrics(registry, lambda: NOW, rules=[("replicas_diverge", "critical")])
+        labels = {"rule": "replicas_diverge", "severity": "critical"}
+        assert value(registry, "dump_ingest_findings_total", **labels) == 0
+        rows = [
+            Finding("replicas_diverge", "critical", rank, 40, 5, "0", "Parameter.w", 0.0, 0.0, "differs")
+            for rank in (3, 3, None)
+        ]
+        totals, failed = {"replicas_diverge": 700}, {"broken": "no such field"}
+        found = Evaluated("0123456789abcdef", tuple(rows), totals, failed)
+        metrics.observe(Taken(findings=(StepFindings(40, found),)))
+        assert value(registry, "dump_ingest_findings_total", **labels) == 700
+        for rank in ("3", "all"):
+            assert value(registry, "dump_ingest_last_finding_step", rank=rank, **labels) == 40
+        assert value(registry, "dump_ingest_rule_failures_total") == 1
+
     def test_ten_thousand_ranks_make_a_bounded_number_of_series(self, registry: CollectorRegistry) -> None:
         metrics = ConsolidatorMetrics(registry)
         metrics.observe(Listed({rank: 10_000 - rank for rank in range(10_000)}, tuple(range(500)), 3))
         for rank in range(10_000):
             metrics.findings.observe(rank, 7, [RuleTotal("replicas_diverge", "critical", 1)])
-        metrics.findings.observe(None, 8, [RuleTotal("missing", "warning", 1)])
+        metrics.findings.note_place(None, 8, "missing", "warning")
         count = series(registry)
         print(f"{count} series for 10,000 ranks")
         assert count <= MAX_RANKS + 1 + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 200
