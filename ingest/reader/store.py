@@ -179,7 +179,7 @@ class DumpStore:
         without_rank = (ranks or set()) - {key.rank for key in there}
         without_step = (steps or set()) - {key.step for key in there}
         if without_rank or without_step:
-            raise self._nothing_of(without_rank, without_step)
+            raise self._nothing_of(without_rank, without_step, ranks, steps or set())
         if damages is not None:
             damages += bad
         return chosen
@@ -306,26 +306,35 @@ class DumpStore:
         chosen = self.select(rank, step, damages=damages)
         return verify(self, [*(one.key for one in chosen), *(one.key for one in damages)])
 
-    def _nothing_of(self, ranks: set[int], steps: set[int]) -> UsageError:
-        what, missing = "such step of rank", ranks
+    def _nothing_of(
+        self, ranks: set[int], steps: set[int], asked: set[int] | None, asked_steps: set[int]
+    ) -> UsageError:
+        """Return the answer to a choice of which these ranks, or these steps, are not there."""
         if unknown := ranks - set(self._listed_ranks):
-            what, missing = "rank", unknown
+            what, hint = f"rank {_listed(unknown)}", self._holds(None, set())
         elif steps:
-            what, missing = "step", steps
-        return UsageError(
-            f"{self.url}: no {what} {', '.join(map(str, sorted(missing)))}", hint=self._holds(unknown, steps)
-        )
+            what, hint = f"step {_listed(steps)}", self._holds(asked, steps)
+        else:
+            what, hint = f"such step of rank {_listed(ranks)}", self._holds(ranks, asked_steps)
+        return UsageError(f"{self.url}: no {what}", hint=hint)
 
     def _absent(self, key: StepKey) -> UsageError:
-        steps = set() if key.step is None else {key.step}
-        return UsageError(f"{self.url}: {key} is not in the store", hint=self._holds(set(), steps))
+        is_known = key.rank in self._listed_ranks
+        steps = {key.step} if is_known and key.step is not None else set()
+        hint = self._holds({key.rank} if is_known else None, steps)
+        return UsageError(f"{self.url}: {key} is not in the store", hint=hint)
 
-    def _holds(self, absent_ranks: set[int], absent_steps: set[int]) -> str:
-        """Say what there is, from listings alone: to read all commits for a hint would take too long."""
-        keys = self._list(self._listed_ranks)
-        ranks = sorted({key.rank for key in keys} - absent_ranks)
-        steps = sorted({key.step for key in keys if key.step is not None} - absent_steps)
-        return f"It holds ranks {spans(ranks)} and steps {spans(steps)}."
+    def _holds(self, of: set[int] | None, absent_steps: set[int]) -> str:
+        """Say what there is of these ranks, or of all, but for steps that are known not to be committed.
+
+        From listings alone: to read all commits for a hint would take too long.
+        """
+        keys = self._list(self._listed_ranks if of is None else sorted(of))
+        ranks, steps = self._listed_ranks, {key.step for key in keys if key.step is not None} - absent_steps
+        if of is None:
+            return f"It holds ranks {spans(ranks)} and steps {spans(steps)}."
+        whose = f"rank{'s' * (len(of) > 1)} {spans(of)}"
+        return f"It holds ranks {spans(ranks)}, and of {whose} steps {spans(steps)}."
 
 
 @dataclass(eq=False)
@@ -537,6 +546,10 @@ def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:
                 yield ahead.popleft().result()
         finally:
             threads.shutdown(cancel_futures=True)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _ranks_in(objects: ObjectStore) -> list[int]:
