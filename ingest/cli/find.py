@@ -127,7 +127,7 @@ def _cell(value: float | str) -> str:
 def print_tensors(tensors: list[Tensor], *, json: bool) -> None:
     """Print tensors with their statistics."""
     if json:
-        print_json([tensor.as_dict() for tensor in tensors])
+        print_json([tensor.to_dict() for tensor in tensors])
         return
     numbers = ("NaN", "+Inf", "-Inf", "min", "max", "mean", "std")
     print_table(

@@ -63,7 +63,7 @@ def command(
     opened = the_store(store, config)
     answer = origin(opened, rank, step, cause=cause, where=where, include_partial=include_partial)
     if json:
-        print_json(answer.as_dict())
+        print_json(answer.to_dict())
     else:
         _print(answer, cause, where)
     for one in answer.left_out:

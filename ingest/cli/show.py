@@ -57,9 +57,9 @@ def command(
     tensor = _the_tensor(opened, name, rank, step, graph)
     context = context_of(opened, rank)
     if json:
-        print_json({**tensor.as_dict(), **_context_row(context, tensor)})
+        print_json({**tensor.to_dict(), **_context_row(context, tensor)})
     else:
-        for field, value in tensor.as_dict().items():
+        for field, value in tensor.to_dict().items():
             _print_field(field, _text(value))
         _print_context(context, tensor, whole_stack=stack)
         out.print()

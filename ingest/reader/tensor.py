@@ -256,7 +256,7 @@ class Tensor:
         """Whether its elements are there; else only statistics of it were dumped."""
         return self._label("kind") == Kind.TENSOR.value
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything in the index of this tensor as a flat dictionary of plain values."""
         known = self.statistics
         counts = {name: _count(getattr(known, name)) for name in COUNT_FIELDS}
@@ -307,7 +307,7 @@ class Tensor:
         return self._shaped(self._flat(begin * row, end * row), shape)
 
 
-#: The fields of `Tensor.as_dict` that are no statistics: part of the contract of `--json`.
+#: The fields of `Tensor.to_dict` that are no statistics: part of the contract of `--json`.
 TENSOR_FIELDS = (
     "rank",
     "step",

@@ -80,7 +80,7 @@ class CubeGrid:
         fitting = _ANOMALY_NBYTES // (wide * long * 8)
         return cls(wide, long, min(long, _INNER_TENSORS), max(1, min(fitting, _MAX_STEPS)))
 
-    def as_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int]:
         """Return the lengths, for the attributes of the view."""
         return asdict(self)
 
@@ -130,13 +130,13 @@ def parse_state(data: bytes | None) -> ViewState | None:
         state = ViewState(grid=grid, **{**record, "rewriting": tuple(record["rewriting"])})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise DamagedStore(f"{GROUP}/zarr.json: damaged ({exc!r})", hint=REBUILD_HINT) from exc
-    lengths = (*grid.as_dict().values(), state.steps, state.ranks, state.tensors)
+    lengths = (*grid.to_dict().values(), state.steps, state.ranks, state.tensors)
     numbers = (*lengths, *state.rewriting, state.revision, state.rewrites)
     if (
         # Booleans are no lengths, either.
         any(type(number) is not int for number in numbers)
         or not all(type(text) is str for text in (state.epoch, state.consolidated_at))
-        or min(grid.as_dict().values()) < 1
+        or min(grid.to_dict().values()) < 1
         or min(numbers) < 0
         or grid.ranks * grid.tensors * grid.steps > _MAX_RANKS * _MAX_TENSORS * _MAX_STEPS
         or grid.tensors % grid.inner_tensors

@@ -27,7 +27,7 @@ class OriginTensor:
     is_bad: bool
     """Whether it is what was looked for."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values; statistics that are not known are None."""
         numbers = {name: _plain(name, getattr(self.statistics, name)) for name in FIELDS}
         return {
@@ -56,7 +56,7 @@ class OriginOperator:
     is_assumed: bool = False
     """Whether only the order of execution speaks for it."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -71,7 +71,7 @@ class OriginCollective:
     to_ranks: tuple[int, ...]
     is_assumed: bool = False
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
             "op_type": self.op_type,
@@ -96,7 +96,7 @@ class OriginLater:
     born_again: tuple[str, ...] = ()
     """Operators that gave it anew, from clean inputs."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
             "step": self.step,
@@ -123,15 +123,15 @@ class OriginSpread:
     steps: tuple[OriginLater, ...] = ()
     """Later steps that have it."""
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "next": [one.as_dict() for one in self.next],
+            "next": [one.to_dict() for one in self.next],
             "operators": self.operators,
-            "collectives": [one.as_dict() for one in self.collectives],
+            "collectives": [one.to_dict() for one in self.collectives],
             "ranks": list(self.ranks),
             "ends": list(self.ends),
-            "steps": [one.as_dict() for one in self.steps],
+            "steps": [one.to_dict() for one in self.steps],
         }
 
 
@@ -170,7 +170,7 @@ class OriginAnswer:
         """Whether there is an operator to name."""
         return self.rank is not None
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return one object of plain values."""
         line = self.source
         source = None
@@ -189,10 +189,10 @@ class OriginAnswer:
             "what": self.what,
             "came_in": self.came_in,
             "source": source,
-            "inputs": [one.as_dict() for one in self.inputs],
-            "outputs": [one.as_dict() for one in self.outputs],
-            "spread": self.spread.as_dict() if self.found else None,
-            "alternatives": [one.as_dict() for one in self.alternatives],
+            "inputs": [one.to_dict() for one in self.inputs],
+            "outputs": [one.to_dict() for one in self.outputs],
+            "spread": self.spread.to_dict() if self.found else None,
+            "alternatives": [one.to_dict() for one in self.alternatives],
             "notes": list(self.notes),
             "left_out": [
                 {"rank": one.key.rank, "step": one.key.step, "reason": one.reason} for one in self.left_out

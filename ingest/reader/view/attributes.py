@@ -15,13 +15,13 @@ from ingest.reader.store import Step
 from ingest.reader.tensor import Tensor
 from ingest.reader.view.names import Operator
 
-#: Of `Tensor.as_dict`: what says nothing of an array that is there, or is said by another attribute.
+#: Of `Tensor.to_dict`: what says nothing of an array that is there, or is said by another attribute.
 _LEFT_OUT = frozenset(["shape", "dtype", "is_dumped"])
 
 
 def of_tensor(step: Step, row: int) -> dict[str, Any]:
-    """Return the attributes of one tensor: `Tensor.as_dict`, with `logical_dtype` and `logical_shape`."""
-    fields = Tensor(step, row).as_dict()
+    """Return the attributes of one tensor: `Tensor.to_dict`, with `logical_dtype` and `logical_shape`."""
+    fields = Tensor(step, row).to_dict()
     known = {"logical_dtype": fields["dtype"], "logical_shape": fields["shape"]}
     known |= {name: value for name, value in fields.items() if name not in _LEFT_OUT}
     if step.device(row) is not None:

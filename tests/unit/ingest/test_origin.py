@@ -135,8 +135,8 @@ class TestRealDumps:
         dump = next(path.parent for path in sorted(dumps[name].glob("*/rank_0")))
         answer = origin_of(dump, store)
         assert not answer.found
-        assert answer.as_dict()["rank"] is None
-        assert answer.as_dict()["alternatives"] == []
+        assert answer.to_dict()["rank"] is None
+        assert answer.to_dict()["alternatives"] == []
 
     def test_statistics_alone_are_enough(self, dumps: DumpLibrary, store: Path) -> None:
         """msProbe's statistics become NaN and do not count it; the stack names the line."""
@@ -149,7 +149,7 @@ class TestRealDumps:
     @pytest.mark.parametrize("part", ["stats", "tf", "torchair", "mindspore_acl"])
     def test_dumps_of_cann_get_an_answer(self, part: str, dumps: DumpLibrary, store: Path) -> None:
         answer = origin_of(dumps["cann-bin-synthetic"] / part, store, include_partial=True)
-        assert answer.as_dict()
+        assert answer.to_dict()
 
     @pytest.mark.skipif(not SAMPLES.is_dir(), reason="samples are not there")
     def test_old_layouts_get_an_answer(self, store: Path) -> None:
@@ -405,7 +405,7 @@ class TestOtherCauses:
         answer = origin_of(dumps["cann-bin-synthetic"] / "torchair", store)
         assert (answer.how, answer.cause, answer.rank, answer.step) == ("recorded", "overflow", 1, 0)
         assert any("task and stream" in note for note in answer.notes)
-        assert answer.as_dict() == ingest.origin(open_store(store), cause="overflow").as_dict()
+        assert answer.to_dict() == ingest.origin(open_store(store), cause="overflow").to_dict()
 
     def test_wrong_requests_are_refused(self, run: MadeRun, ask: Callable[..., OriginAnswer]) -> None:
         run.op("MatMul.a", [CLEAN, GOOD], [GOOD])

@@ -114,7 +114,7 @@ def test_what_is_not_there_is_said(choice: dict[str, Any], filled: DumpStore) ->
 
 def test_dictionary_of_a_tensor_is_plain_json(filled: DumpStore) -> None:
     tensor = filled.tensors(where="nan_count > 0")[0]
-    found = json.loads(json.dumps(tensor.as_dict()))
+    found = json.loads(json.dumps(tensor.to_dict()))
     assert (found["shape"], found["nan_count"], found["rank"]) == ([50], 1, 1)
 
 
