@@ -9,8 +9,11 @@
 {{- if not $full -}}
 {{- $full = ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- end -}}
+{{- /* What names a service has no dots, and begins with a letter. */ -}}
+{{- $full = replace "." "-" $full -}}
+{{- if regexMatch "^[0-9]" $full -}}{{- $full = printf "r%s" $full -}}{{- end -}}
 {{- if gt (len $full) 45 -}}
-{{- $full = printf "%s-%s" ($full | trunc 36 | trimSuffix "-" | trimSuffix ".") ($full | sha256sum | trunc 8) -}}
+{{- $full = printf "%s-%s" ($full | trunc 36 | trimSuffix "-") ($full | sha256sum | trunc 8) -}}
 {{- end -}}
 {{- $full -}}
 {{- end -}}
@@ -160,6 +163,9 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- end -}}
 {{- if and $v.scheduler.enabled $v.scheduler.address -}}
 {{- fail "scheduler.address: names another scheduler; set scheduler.enabled=false with it" -}}
+{{- end -}}
+{{- if and $v.scheduler.enabled (not $v.dask.tls.enabled) (ne $v.scheduler.service.type "ClusterIP") -}}
+{{- fail (printf "scheduler.service.type: %s opens the scheduler to others, who could run code there; it needs dask.tls.enabled=true" $v.scheduler.service.type) -}}
 {{- end -}}
 {{- if and $v.scheduler.address (not $v.scheduler.enabled) -}}
 {{- $isTls := hasPrefix "tls://" $v.scheduler.address -}}

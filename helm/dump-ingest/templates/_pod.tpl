@@ -243,6 +243,8 @@ resources:
   {{- if .hostPath }}
   hostPath:
     path: {{ .hostPath }}
+    # Made by Kubernetes it would be root's, and the job could not dump into it.
+    type: Directory
   {{- else if .existingClaim }}
   persistentVolumeClaim:
     claimName: {{ .existingClaim }}

@@ -211,6 +211,12 @@ def test_ports_of_dask_are_those_that_the_container_declares(name: str) -> None:
         assert pinned == {port["containerPort"] for port in container["ports"]}
 
 
+@pytest.mark.parametrize(("name", "asks"), [("daemonset", True), ("deployment", True), ("sidecar", False)])
+def test_doctor_asks_for_workers_where_there_are_some(name: str, asks: bool) -> None:
+    (doctor,) = (one for one in all_containers(name) if one["name"] == "doctor")
+    assert ("DUMP_INGEST_SCHEDULER" in environment(doctor)) is asks
+
+
 def test_rules_that_are_wrong_are_found_by_the_command(tmp_path: Path) -> None:
     """The schema knows only the shape of rules; what they say is checked at the start."""
     values = changed(quick("deployment"), anomalyRules__rules=[{"name": "inf", "no_such_field": 1}])

@@ -1,5 +1,6 @@
 """What the chart sends to Kubernetes, for each example: valid, secure, consistent."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -222,6 +223,13 @@ def test_names_stay_short_and_apart_with_the_longest_release(name: str) -> None:
             assert len(key.rpartition("/")[2]) <= 63
         if one["kind"] != "PrometheusRule":
             check_schema(one, VERSIONS[1])
+
+
+@pytest.mark.parametrize("release", ["7b.pretrain", "a"])
+def test_any_release_gives_names_that_a_service_may_have(release: str) -> None:
+    """Helm takes dots and digits in front; a service does not."""
+    service = find(objects(quick("daemonset"), release=release), "Service", "-scheduler")
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", service["metadata"]["name"])
 
 
 def test_a_release_named_like_the_chart_does_not_say_it_twice() -> None:

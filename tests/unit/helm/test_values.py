@@ -72,6 +72,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("daemonset", {"watcher__nodeSelector": {"npu": True}}, ["/watcher/nodeSelector/npu", "string"]),
     ("daemonset", {"scheduler__address": "tls://a:1"}, ["scheduler.address", "scheduler.enabled"]),
     ("daemonset", {"scheduler__httpPort": 8786}, ["scheduler.httpPort"]),
+    ("tls-off", {"scheduler__service": {"type": "LoadBalancer"}}, ["scheduler.service.type", "dask.tls"]),
     ("external-scheduler", {"scheduler__address": "scheduler:8786"}, ["/scheduler/address"]),
     ("external-scheduler", {"scheduler__address": "tcp://a:1"}, ["scheduler.address", "not encrypted"]),
     ("external-scheduler", {"dask__tls__enabled": False}, ["scheduler.address", "dask.tls.enabled"]),
