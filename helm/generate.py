@@ -98,6 +98,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     "monitoringFrom": _OBJECTS,
     "mountPath": _ABSOLUTE,
     "nameOverride": _NAME,
+    "namespace": _NAME,
     "nodeSelector": _STRINGS,
     "ownWorkers": {"minimum": 1},
     "patienceSeconds": {"type": "number", "minimum": 0},
@@ -226,6 +227,12 @@ def _own_map(entries: tuple[Value, ...]) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": False,
+        # `null` takes a key away: right for a probe, wrong for what templates rely on.
+        "required": [
+            entry.name
+            for entry in entries
+            if entry.children or entry.path == "config" or isinstance(entry.default, bool | int | str)
+        ],
         "properties": {entry.name: _schema_of(entry) for entry in entries},
     }
 

@@ -67,7 +67,7 @@ rendering, for secret and checksums must agree. The key of the CA is thrown away
 {{/* Arguments of `dask worker`. Takes (dict "root" $ "threads" 1 "ports" (list worker nanny http)). */}}
 {{- define "dump-ingest.workerArgs" -}}
 - worker
-- {{ include "dump-ingest.schedulerAddress" .root }}
+- {{ include "dump-ingest.schedulerAddress" .root | quote }}
 - --nworkers=1
 - --nthreads={{ .threads }}
 - --memory-limit=$(MEMORY_LIMIT)

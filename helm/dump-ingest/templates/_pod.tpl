@@ -107,7 +107,7 @@ resources:
   valueFrom:
     secretKeyRef:
       name: {{ $.root.Values.storage.existingSecret }}
-      key: {{ $key }}
+      key: {{ $key | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -128,7 +128,7 @@ resources:
 {{- end }}
 {{- if or .caBundle.existingConfigMap .caBundle.existingSecret }}
 - name: AWS_CA_BUNDLE
-  value: /etc/store-ca/{{ .caBundle.key }}
+  value: {{ printf "/etc/store-ca/%s" .caBundle.key | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -148,7 +148,7 @@ resources:
   valueFrom:
     secretKeyRef:
       name: {{ . }}
-      key: {{ $.Values.webhook.tokenKey }}
+      key: {{ $.Values.webhook.tokenKey | quote }}
 {{- end }}
 {{- end -}}
 
@@ -181,12 +181,12 @@ resources:
 {{- end }}
 {{- if .root.Values.storage.existingClaim }}
 - name: store
-  mountPath: {{ .root.Values.storage.mountPath }}
+  mountPath: {{ .root.Values.storage.mountPath | quote }}
 {{- end }}
 {{- end }}
 {{- if .dump }}
 - name: dump
-  mountPath: {{ .root.Values.dump.mountPath }}
+  mountPath: {{ .root.Values.dump.mountPath | quote }}
   readOnly: true
   {{- if .root.Values.dump.hostPath }}
   # A file system that is mounted on the node later shows here, too.
@@ -242,7 +242,7 @@ resources:
   {{- with .root.Values.dump }}
   {{- if .hostPath }}
   hostPath:
-    path: {{ .hostPath }}
+    path: {{ .hostPath | quote }}
     # Made by Kubernetes it would be root's, and the job could not dump into it.
     type: Directory
   {{- else if .existingClaim }}

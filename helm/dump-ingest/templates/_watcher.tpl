@@ -46,7 +46,7 @@ name: watcher
 command: [dump-ingest]
 args:
   - watch
-  - {{ include "dump-ingest.dumpDirectory" . }}
+  - {{ include "dump-ingest.dumpDirectory" . | quote }}
   - --config=/etc/dump-ingest/config.yaml
   {{- with .Values.watcher.extraArgs }}
   {{- toYaml . | nindent 2 }}
@@ -57,7 +57,7 @@ env:
   {{- . | nindent 2 }}
   {{- end }}
   - name: DUMP_INGEST_METRICS
-    value: "{{ .Values.watcher.metrics.host }}:{{ .Values.watcher.metrics.port }}"
+    value: {{ printf "%s:%v" .Values.watcher.metrics.host .Values.watcher.metrics.port | quote }}
   {{- if include "dump-ingest.usesCluster" . }}
   - name: DUMP_INGEST_SCHEDULER
     value: {{ include "dump-ingest.schedulerAddress" . | quote }}

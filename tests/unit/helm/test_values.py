@@ -89,6 +89,10 @@ WRONG: list[tuple[str, dict[str, Any], list[str]]] = [
     ("autoscaling", {"worker__autoscaling__kind": "keda"}, ["keda.serverAddress"]),
     ("daemonset", {"monitoring__podMonitor__interval": "often"}, ["/monitoring/podMonitor/interval"]),
     ("daemonset", {"monitorng": {}}, ["monitorng"]),
+    ("daemonset", {"config": None}, ["config", "missing"]),
+    ("daemonset", {"watcher": None}, ["watcher", "missing"]),
+    ("daemonset", {"watcher__metrics__port": None}, ["/watcher/metrics", "port"]),
+    ("daemonset", {"watcher": "on"}, ["/watcher", "object"]),
     ("daemonset", {"image__digest": "latest"}, ["/image/digest"]),
 ]
 
@@ -139,6 +143,45 @@ def test_the_dump_is_read_as_its_user_and_the_store_written_as_the_same() -> Non
         identity = pod["spec"]["securityContext"]
         expected = 10001 if containers(pod)[0]["name"] == "scheduler" else 1000
         assert (identity["runAsUser"], identity["runAsGroup"]) == (expected, expected)
+
+
+def test_values_are_only_values() -> None:
+    """What looks like YAML or like a template stays what it is."""
+    strange = 'a: b # "c" {{ .Values }}\n- d'
+    values = changed(
+        quick("daemonset"),
+        config__store=f"s3://{strange}",
+        dump__hostPath=f"/{strange}",
+        dump__mountPath=f"/{strange}",
+        storage__region=strange,
+        storage__accessKeyIdKey=strange,
+        storage__caBundle={"existingSecret": "ca", "key": strange},
+        image__repository=strange,
+        extraEnv=[{"name": "A", "value": strange}],
+        watcher__extraArgs=[strange],
+        watcher__metrics__host=strange,
+        commonLabels={"a": strange},
+    )
+    found = objects(values)
+    watcher = find(found, "DaemonSet", "-watcher")["spec"]["template"]["spec"]
+    container = watcher["containers"][0]
+    assert yaml.safe_load(data(found, "-config")["config.yaml"])["store"] == f"s3://{strange}"
+    assert container["args"] == ["watch", f"/{strange}", "--config=/etc/dump-ingest/config.yaml", strange]
+    assert container["image"] == f"{strange}:0.1.0"
+    assert watcher["volumes"][-1]["hostPath"]["path"] == f"/{strange}"
+    assert container["volumeMounts"][-1]["mountPath"] == f"/{strange}"
+    environment = {one["name"]: one for one in container["env"]}
+    assert environment["A"]["value"] == environment["AWS_DEFAULT_REGION"]["value"] == strange
+    assert environment["AWS_ACCESS_KEY_ID"]["valueFrom"]["secretKeyRef"]["key"] == strange
+    assert environment["AWS_CA_BUNDLE"]["value"] == f"/etc/store-ca/{strange}"
+    assert environment["DUMP_INGEST_METRICS"]["value"] == f"{strange}:9108"
+
+
+@pytest.mark.parametrize("probe", ["livenessProbe", "readinessProbe", "resources"])
+def test_null_takes_a_default_away(probe: str) -> None:
+    found = objects(changed(quick("deployment"), **{f"worker__{probe}": None}))
+    worker = find(found, "Deployment", "-worker")["spec"]["template"]["spec"]["containers"][0]
+    assert probe not in worker
 
 
 def test_root_reads_dumps_of_root_without_any_capability() -> None:
