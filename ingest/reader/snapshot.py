@@ -39,6 +39,19 @@ class Snapshot:
     chosen: dict[StepKey, Step] = field(repr=False)
     """By step, then rank. Run files are not among them."""
     left_out: tuple[LeftOut, ...] = ()
+    _by_step: dict[int, dict[int, Step]] = field(init=False, repr=False)
+    """By step, then rank."""
+    _ranks: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Put the steps in order, once: a run may have a hundred thousand, and each of them is asked for."""
+        by_step: dict[int, dict[int, Step]] = {}
+        for key in sorted(self.chosen, key=lambda key: key.order):
+            if key.step is not None:
+                by_step.setdefault(key.step, {})[key.rank] = self.chosen[key]
+        # A frozen value: what follows from the rest of it is set once, here.
+        object.__setattr__(self, "_by_step", by_step)
+        object.__setattr__(self, "_ranks", tuple(sorted({key.rank for key in self.chosen})))
 
     @property
     def keys(self) -> list[StepKey]:
@@ -48,17 +61,16 @@ class Snapshot:
     @property
     def ranks(self) -> list[int]:
         """The ranks that have any of its steps, in order."""
-        return sorted({key.rank for key in self.chosen})
+        return list(self._ranks)
 
     @property
     def steps(self) -> list[int]:
         """The steps that any rank has, in order."""
-        return sorted({key.step for key in self.chosen if key.step is not None})
+        return list(self._by_step)
 
     def of_step(self, step: int) -> dict[int, Step]:
         """Return one step of every rank that has it, by rank."""
-        keys = (StepKey(rank, step) for rank in self.ranks)
-        return {key.rank: self.chosen[key] for key in keys if key in self.chosen}
+        return dict(self._by_step.get(step, {}))
 
     def step(self, rank: int, step: int) -> Step | None:
         """Return one step of one rank; None where the snapshot has it not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from workers.errors import UsageError
 
@@ -32,13 +32,20 @@ def near(wanted: str, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for word in words for name in by_word[word][:_SHOWN]))[:_SHOWN]
 
 
+def fits(pattern: str) -> Callable[[str], bool]:
+    """Return whether a glob matches a name, or is that name: names may hold `[`, `*` and `?`."""
+    match = re.compile(fnmatch.translate(pattern)).match
+    return lambda name: name == pattern or match(name) is not None
+
+
 def matching(pattern: str, names: Sequence[str]) -> list[int]:
     """Return the places of the names that a glob matches.
 
     Raises:
         UsageError: none; it names those that are near.
     """
-    found = [place for place, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)]
+    fitting = fits(pattern)
+    found = [place for place, name in enumerate(names) if fitting(name)]
     if not found:
         nearest = near(pattern, names)
         raise UsageError(

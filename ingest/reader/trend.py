@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import numpy.typing as npt
 
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.store import Choice, DumpStore
-from ingest.reader.suggest import matching
+from ingest.reader.suggest import fits, matching
 from ingest.reader.survey import Survey
 from workers.blocks import Block, TensorKey
 from workers.errors import UsageError
@@ -247,12 +246,12 @@ def _chosen(survey: Survey, pattern: str) -> Iterator[tuple[Block, npt.NDArray[n
     Raises:
         UsageError: after the last one, where no tensor of any block fits.
     """
-    fits = re.compile(fnmatch.translate(pattern)).match
+    fitting = fits(pattern)
     known: list[bool] = []
     there = np.zeros(0, bool)
     for block in survey.blocks():
         width = block.row.shape[1]
-        known += [fits(survey.axis[place].name) is not None for place in range(len(known), width)]
+        known += [fitting(survey.axis[place].name) for place in range(len(known), width)]
         there = np.pad(there, (0, max(width - there.size, 0)))
         present = block.present.any(axis=0)
         there[:width] |= present

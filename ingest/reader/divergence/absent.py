@@ -39,9 +39,10 @@ def absent_steps(snapshot: Snapshot) -> list[Missing]:
     excused = {one.key for one in snapshot.left_out}
     lacking: dict[tuple[str, int], list[int]] = {}
     others: dict[tuple[str, int], set[int]] = {}
+    known = snapshot.ranks
     for step in snapshot.steps:
         have = snapshot.of_step(step)
-        lack = [rank for rank in snapshot.ranks if rank not in have and StepKey(rank, step) not in excused]
+        lack = [rank for rank in known if rank not in have and StepKey(rank, step) not in excused]
         if not lack:
             continue
         is_missed = len(have) >= len(lack)

@@ -405,9 +405,8 @@ class _Search:
         return [tuple(sorted(one)) for one in known if not any(one < other for other in known)]
 
     def _presence(self, content: npt.NDArray[np.int32]) -> Presence:
-        with_step = np.array(
-            [[rank in self.snapshot.of_step(step) for rank in self.ranks] for step in self.steps]
-        )
+        there = (self.snapshot.of_step(step) for step in self.steps)
+        with_step = np.array([[rank in ranks for rank in self.ranks] for ranks in there])
         return Presence(self.ranks, self.steps, content, self.patterns.all, with_step)
 
     def _note_unshared(self, tensors: list[int], keys: Sequence[TensorKey]) -> None:
@@ -422,9 +421,9 @@ class _Search:
     def _note_holes(self) -> None:
         """Say which ranks may be missing: those of which there is nothing, among ranks of which there is."""
         known = {*self.ranks, *(one.key.rank for one in self.snapshot.left_out)}
-        holes = set(range(max(known))) - known
-        # Else some ranks were chosen to be dumped.
-        if holes and len(holes) < len(known):
+        # Else some ranks were chosen to be dumped. Counted first: a number of a rank may be anything.
+        if 0 < max(known) + 1 - len(known) < len(known):
+            holes = set(range(max(known))) - known
             self.notes.append(f"there is nothing of rank{'s' * (len(holes) > 1)} {spans(holes)} in the store")
 
     def _note_outputs(

@@ -46,6 +46,15 @@ def gappy() -> Replicas:
 
 
 class TestNumbers:
+    def test_a_name_that_looks_like_a_glob_is_found_by_itself(self) -> None:
+        made = Replicas()
+        made.put(0, 1, {"Adam.w[0].input.0": 1, "Adam.w0.input.0": 2})
+        assert trend(made.store, "Adam.w[0].input.0", "max")["name"].unique().tolist() == [
+            "Adam.w[0].input.0",
+            "Adam.w0.input.0",
+        ]
+        assert trend(made.store, "Adam.w[[]0].input.0", "max")["name"].tolist() == ["Adam.w[0].input.0"]
+
     def test_a_trend_is_what_the_files_hold(self, nan_log: Path, dumps: DumpLibrary) -> None:
         store = ingest.open_store(nan_log)
         frame = trend(store, "Log.*", "norm")
