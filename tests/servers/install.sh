@@ -10,6 +10,7 @@ need ceph-osd ceph-osd
 need ceph ceph-common
 need radosgw radosgw
 need prometheus prometheus
+need systemd-analyze systemd
 command -v alertmanager >/dev/null || need prometheus-alertmanager prometheus-alertmanager
 need ip iproute2
 need openssl openssl
