@@ -237,7 +237,7 @@ def _say_findings(report: Report) -> None:
         failed.update(one.found.failed)
     if counts:
         parts = ", ".join(f"{count} {severity}" for severity, count in counts.items())
-        say(f"rules found {parts}; `dump-ingest anomalies STORE` lists them", before="[yellow]found:[/] ")
+        say(f"{parts}; `dump-ingest anomalies` lists them", before="[yellow]rules found:[/] ")
     for rule, reason in failed.items():
         say(f"the rule {rule} could not be evaluated: {reason}", before="[yellow]problem:[/] ")
 

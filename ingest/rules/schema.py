@@ -54,7 +54,6 @@ class BaseRule(BaseModel):
     """Ranks, such as 0-7 or [0, 2, 8-15]. None: all."""
 
     _selects: ClassVar[tuple[str, ...]] = ("include", "exclude", "op_type", "exclude_op_type", "io", "graph")
-    _common: ClassVar[frozenset[str]]
 
     @field_validator("include", "exclude", "op_type", "exclude_op_type", "io", "graph", mode="before")
     @classmethod
@@ -85,7 +84,7 @@ class BaseRule(BaseModel):
             dtype=getattr(self, "dtype", ()),
             rank=self.rank,
         )
-        own = [name for name in type(self).model_fields if name not in _COMMON]
+        own = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
         return Rule(
             self.name,
             self.kind,
@@ -153,7 +152,7 @@ class _Bounded(_StepRule):
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> _Bounded:
-        bounds = [name for name in type(self).model_fields if name not in _COMMON]
+        bounds = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
         if all(getattr(self, name) is None for name in bounds):
             message = f"needs at least one of {', '.join(bounds)}"
             raise ValueError(message)
@@ -312,7 +311,8 @@ AnyRule: TypeAlias = (
 MODELS: dict[str, type[BaseRule]] = {
     model.model_fields["kind"].annotation.__args__[0]: model for model in AnyRule.__args__
 }
-_COMMON = frozenset([*_StepRule.model_fields])
+#: Fields that no kind has of its own.
+COMMON_FIELDS = frozenset([*_StepRule.model_fields])
 RULE: TypeAdapter[AnyRule] = TypeAdapter(Annotated[AnyRule, Field(discriminator="kind")])
 
 

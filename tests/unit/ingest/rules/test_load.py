@@ -1,9 +1,11 @@
 """Files of rules: what they change, and that each mistake is named with its line."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from ingest.rules import table
 from ingest.rules.load import load_rules, rules_like
 from ingest.rules.schema import MODELS, file_schema
 from tests.cli import run
@@ -148,3 +150,24 @@ def test_a_service_with_a_wrong_rule_does_not_start(file: Path, tmp_path: Path) 
     file.write_text("rules:\n  - name: nan\n    severity: info\n")
     file.write_text(run("rules", "show", "nan", env=env).stdout)
     assert "19 on, 0 off" in run("rules", "validate", env=env).stderr
+
+
+PAGE = (Path(__file__).parents[4] / "docs" / "rules.md").read_text()
+
+
+@pytest.mark.parametrize("made", table.tables(), ids=["built-in", "kinds", "fields"])
+def test_the_page_holds_the_tables_that_the_code_makes(made: str) -> None:
+    """`python -m ingest.rules.table` prints them."""
+    assert made in PAGE
+
+
+def test_the_example_of_the_page_is_a_file_of_rules(file: Path) -> None:
+    (example,) = re.findall(r"^```yml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    file.write_text(example)
+    names = {rule.name for rule in load_rules(file).enabled.rules}
+    assert {"activations_too_wide", "loss_jumps", "inf"} <= names
+    assert "headroom_float8" not in names
+
+
+def test_every_built_in_rule_says_where_it_comes_from() -> None:
+    assert all(rule.source and rule.description for rule in load_rules().rules)
