@@ -30,17 +30,6 @@ def quick(name: str) -> dict[str, Any]:
     return values if "dask" in values else changed(values, dask__tls__source="certManager")
 
 
-def usable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values without what needs files that `make chart` has not put into the chart yet."""
-    made = changed(values)
-    monitoring = made.get("monitoring", {})
-    if not (CHART / "files" / "rules.yml").exists():
-        monitoring.pop("prometheusRule", None)
-    if not any((CHART / "files").glob("dashboards/*.json")):
-        monitoring.pop("dashboards", None)
-    return made
-
-
 def changed(values: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
     """Return values with some of them replaced, as `helm --set` does it; `__` stands for a dot."""
     made: dict[str, Any] = json.loads(json.dumps(values))
@@ -76,7 +65,7 @@ def objects(values: Mapping[str, Any], *, release: str = RELEASE) -> list[Object
 @functools.cache
 def of_profile(name: str) -> tuple[Object, ...]:
     """Return the objects of an example. Not to be changed."""
-    return tuple(objects(usable(profile(name))))
+    return tuple(objects(profile(name)))
 
 
 def find(found: list[Object] | tuple[Object, ...], kind: str, suffix: str) -> Object:

@@ -8,6 +8,7 @@ from typing import Any
 import helm_python
 import kubernetes_validate
 import pytest
+import yaml
 
 from tests.charts import (
     CHART,
@@ -22,7 +23,6 @@ from tests.charts import (
     pods,
     profile,
     quick,
-    usable,
 )
 
 VERSIONS = ("1.29", "1.35")
@@ -44,7 +44,7 @@ LONG_RELEASE = "a-release-whose-name-is-as-long-as-helm-permits-it-53"
 
 @PER_PROFILE
 def test_helm_finds_nothing_to_complain_of(name: str) -> None:
-    report = helm_python.lint(CHART, usable(profile(name)), strict=True)
+    report = helm_python.lint(CHART, profile(name), strict=True)
     # 1 is information: an icon is recommended.
     assert [found for found in report["messages"] if found["severity"] > 1] == []
     assert report["errors"] == []
@@ -101,6 +101,18 @@ def test_every_container_runs_without_privileges(name: str) -> None:
             assert not security.get("privileged"), where
             assert container["resources"]["limits"]["memory"], where
             assert container["resources"]["requests"]["cpu"], where
+
+
+def test_containers_run_as_the_user_of_the_image() -> None:
+    """So that what the image has prepared for its user is right here, too."""
+    image = (CHART.parent.parent / "deploy" / "Dockerfile").read_text()
+    (uid,) = re.findall(r"^ARG UID=(\d+)$", image, re.MULTILINE)
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values["podSecurityContext"]["runAsUser"] == int(uid)
+    (version,) = re.findall(
+        r'^version = "(.+)"$', (CHART.parent.parent / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version
 
 
 @PER_PROFILE
@@ -213,7 +225,7 @@ def test_all_objects_carry_the_common_labels_and_a_namespace(name: str) -> None:
 @pytest.mark.parametrize("name", ["daemonset", "deployment", "monitoring", "tls-cert-manager"])
 def test_names_stay_short_and_apart_with_the_longest_release(name: str) -> None:
     releases = (LONG_RELEASE, LONG_RELEASE[:-2] + "54")
-    made = [objects(usable(quick(name)), release=release) for release in releases]
+    made = [objects(quick(name), release=release) for release in releases]
     names = [{one["metadata"]["name"] for one in found} for found in made]
     assert all(len(one) <= 63 for one in names[0])
     assert not names[0] & names[1]
