@@ -72,7 +72,7 @@ class Cluster:
         if self._client is not None:
             self._client.close(timeout=1)
         address = self._address()
-        _check_encryption(address.get("address"))
+        check_encryption(address.get("address"))
         try:
             # Not the default client: a notebook that calls `ingest_dump` may have one of its own.
             self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
@@ -183,7 +183,7 @@ def is_open(address: str) -> bool:
         return host != "localhost"
 
 
-def _check_encryption(address: object) -> None:
+def check_encryption(address: object) -> None:
     """Refuse an address that does not go with Dask's configuration: Dask would answer with a traceback.
 
     Raises:

@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import LocalCluster
 from distributed.utils import get_ip
 
-from ingest.cluster import is_open
+from ingest.cluster import check_encryption, is_open
 from tests.cli import run
 from tests.dumps import DumpLibrary
+from workers.errors import ClusterError
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,18 @@ def test_a_command_warns_of_a_scheduler_that_others_can_reach(dumps: DumpLibrary
         done = run("ingest", dumps["nan-log-2rank"] / "dump", *words)
         assert done.stderr.count("is not encrypted") == 1
         assert "use tls://" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "config", "said"),
+    [
+        ("tls://10.0.0.1:8786", {}, "no certificate for tls://10.0.0.1:8786"),
+        ("tcp://10.0.0.1:8786", {"distributed.comm.require-encryption": True}, "is not encrypted"),
+    ],
+)
+def test_an_address_that_does_not_go_with_the_configuration_is_refused_at_once(
+    address: str, config: dict[str, object], said: str
+) -> None:
+    """Dask would wait for its timeout, and then print a traceback."""
+    with dask.config.set(config), pytest.raises(ClusterError, match=said):
+        check_encryption(address)
