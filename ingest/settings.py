@@ -169,7 +169,7 @@ class Settings(BaseSettings):
             message = "must be a URL such as https://host/path"
             raise ValueError(message)
         if parts.username or parts.password:
-            message = "must hold no credentials: a token is taken from DUMP_INGEST_WEBHOOK_TOKEN"
+            message = "must hold no credentials; a token comes from the environment, see docs/rules.md"
             raise ValueError(message)
         return value
 
@@ -243,6 +243,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in found.items()}
 
 
+def _shown(value: Any) -> str:
+    """Return a wrong value as a message may show it: without what may be a credential in a URL."""
+    return "a URL" if isinstance(value, str) and "://" in value and "@" in value else repr(value)
+
+
 def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
     lines = []
     for one in error.errors():
@@ -250,7 +255,7 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
         what = (
             "is no setting"
             if one["type"] == "extra_forbidden"
-            else f"{one['msg'].lower()}, got {one['input']!r}"
+            else f"{one['msg'].lower()}, got {_shown(one['input'])}"
         )
         lines.append(f"{name} ({origins.get(name, 'default')}): {what}")
     return "; ".join(lines)

@@ -33,10 +33,13 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 @app.command("validate")
 def validate(config: ConfigOption = None) -> None:
-    """Check the settings; exits with 2 when something is wrong."""
+    """Check the settings, and the rules that they name; exits with 2 when something is wrong."""
+    from ingest.rules.load import load_rules
     from ingest.settings import load
 
-    for name in load(config).unknown_variables:
+    loaded = load(config)
+    load_rules(loaded.settings.rules)
+    for name in loaded.unknown_variables:
         err.print(f"[yellow]warning:[/] {name} is no setting")
     err.print("The settings are valid.")
 

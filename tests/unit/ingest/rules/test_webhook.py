@@ -15,9 +15,10 @@ import pytest
 from pydantic import ValidationError
 
 from ingest.rules.webhook import SENT_FINDINGS, PostDropped, Posted, PostEvent, PostRetried, Webhook
-from ingest.settings import Settings
+from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary
+from workers.errors import UsageError
 from workers.rules.values import Finding
 
 SECRET = "not-for-logs"  # noqa: S105  (of a test)
@@ -197,6 +198,9 @@ def test_the_token_comes_from_the_environment_and_goes_nowhere_else(
 def test_a_url_with_credentials_or_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(ValidationError):
         Settings(webhook=url)
+    with pytest.raises(UsageError) as raised:
+        load(webhook=url)
+    assert "word" not in raised.value.message
 
 
 @pytest.mark.dask
