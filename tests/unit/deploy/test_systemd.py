@@ -92,6 +92,15 @@ def test_variables_of_environment_files_are_settings(file: Path, monkeypatch: py
     assert_settings(assignments(file.read_text()), monkeypatch)
 
 
+@pytest.mark.parametrize("unit", NAMES)
+def test_settings_of_one_service_win_over_those_of_the_host(unit: str) -> None:
+    """The last file wins, and what a drop-in adds comes last."""
+    files = re.findall(r"^EnvironmentFile=-?(.*)$", (UNITS / unit).read_text(), re.MULTILINE)
+    assert files[0] == "/etc/default/dump-ingest"
+    assert len(files) == 2
+    assert "EnvironmentFile=" not in (UNITS / "dump-ingest-.service.d" / "10-common.conf").read_text()
+
+
 def test_what_an_administrator_has_written_stays(installed: Path) -> None:
     """`install.sh` runs again for each upgrade."""
     settings = installed / "etc" / "default" / "dump-ingest"
