@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from workers.kernels import _compiled as compiled
+from workers.kernels import compiled
 
 #: Elements per block: what is computed of it, two arrays of float64, takes 32 KiB.
 BLOCK: Final = 2048

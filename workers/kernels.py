@@ -41,7 +41,8 @@ _REORDER: Final = {"reassoc", "contract", "nsz"}
 kernel_cache.use_target()
 
 
-def _compiled(fastmath: set[str]) -> Callable[[Function], Function]:
+def compiled(fastmath: set[str]) -> Callable[[Function], Function]:
+    """Return what compiles a loop, or loads it from the cache, with these liberties in arithmetic."""
     return lambda function: kernel_cache.compiled(function, fastmath)
 
 
@@ -94,7 +95,7 @@ def warm_up() -> None:
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
 
 
-@_compiled(_REORDER)
+@compiled(_REORDER)
 def _extreme_keys(bits: Any, shift: Any, mask: Any) -> Any:
     # Bits as signed integers order like the floats once those of negative ones are turned round; beyond the
     # keys of the infinities are those of NaN. (Minima of floats are not turned into vector instructions.)
@@ -107,7 +108,7 @@ def _extreme_keys(bits: Any, shift: Any, mask: Any) -> Any:
     return low, high
 
 
-@_compiled(_REORDER)
+@compiled(_REORDER)
 def _signs(x: Any, one: Any) -> Any:
     # Counted in the type of the elements, so that all lanes have one width: exact up to 4096.
     zero = one - one
@@ -120,7 +121,7 @@ def _signs(x: Any, one: Any) -> Any:
     return negative, null
 
 
-@_compiled(_REORDER)
+@compiled(_REORDER)
 def _moments(x: Any) -> Any:
     # From the first element on, so that equal elements have exactly themselves for their mean.
     first = np.float64(x[0])
@@ -135,7 +136,7 @@ def _moments(x: Any) -> Any:
     return mean, m2
 
 
-@_compiled(set())
+@compiled(set())
 def _merge(state: Any, n: Any, mean: Any, m2: Any) -> None:
     """Join the moments of a block by Chan's formula; see `workers.statistics`."""
     before = state[FINITE]
@@ -146,7 +147,7 @@ def _merge(state: Any, n: Any, mean: Any, m2: Any) -> None:
     state[FINITE] = total
 
 
-@_compiled(set())
+@compiled(set())
 def _choose_unit(state: Any) -> None:
     """Choose the unit for the elements so far; it never shrinks, for the largest one decides."""
     largest = max(abs(state[MIN]), abs(state[MAX]))
@@ -162,7 +163,7 @@ def _choose_unit(state: Any) -> None:
         state[UNIT] = unit
 
 
-@_compiled(set())
+@compiled(set())
 def _set_apart(x: Any, scratch: Any) -> Any:
     """Copy what is finite to `scratch`; return how many that are, and the counts of NaN, +Inf and -Inf."""
     n, nan, pos_inf, neg_inf = 0, 0, 0, 0
@@ -180,7 +181,7 @@ def _set_apart(x: Any, scratch: Any) -> Any:
     return n, nan, pos_inf, neg_inf
 
 
-@_compiled(set())
+@compiled(set())
 def _accumulate_floats(  # noqa: PLR0917  (compiled functions have no keywords)
     x: Any, bits: Any, shift: Any, mask: Any, infinity: Any, one: Any, state: Any, scratch: Any
 ) -> None:
@@ -222,7 +223,7 @@ def _accumulate_floats(  # noqa: PLR0917  (compiled functions have no keywords)
         state[NEGATIVE] += neg_inf
 
 
-@_compiled(_REORDER)
+@compiled(_REORDER)
 def _accumulate_integers(x: Any, state: Any) -> None:
     for start in range(0, x.size, BLOCK):
         block = x[start : start + BLOCK]
@@ -247,7 +248,7 @@ def _accumulate_integers(x: Any, state: Any) -> None:
         _merge(state, block.size, mean, m2)
 
 
-@_compiled(set())
+@compiled(set())
 def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
     # Four tables, so that equal neighbours do not wait for one another.
     tables = np.zeros((4, 256), np.int64)
