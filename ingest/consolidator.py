@@ -204,7 +204,7 @@ class Consolidator:
             tuple(ready),
             tuple(changed),
             tuple(step for step in new if step not in ready),
-            tuple(f"{key}: {reason}" for key, reason in damaged.items()),
+            tuple(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items()),
             tuple(self._evaluate(most)),
         )
         self._tell(taken)

@@ -205,7 +205,7 @@ def _cell(level: int, wide: int, *, present: bool, bad: bool, in_colour: bool) -
 def _legend(edges: list[float], *, bad: bool, gaps: bool, in_colour: bool) -> Text:
     parts = []
     if len(edges) == 1:
-        parts.append((0, number(edges[0])))
+        parts.append((len(_SHADES) - 1, number(edges[0])))  # as `_levels` has it where all are equal
     else:
         parts += [
             (level, f"{number(low)} to {number(high)}") for level, (low, high) in enumerate(pairwise(edges))
