@@ -11,7 +11,7 @@ from ingest.reader.divergence.result import Difference, Missing
 from ingest.reader.spans import spans
 from ingest.reader.store import DumpStore
 from workers.blocks import TensorKey
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore, StoreError, UsageError
 from workers.rules.select import is_chosen
 from workers.rules.values import Finding, Rule, Selector
 
@@ -45,7 +45,11 @@ class Compared:
             answer = divergence(store, step=[*before, step])
         except UsageError:
             return cls()  # one rank, or no complete step: nothing to compare
-        except (DamagedStore, ArithmeticError, ValueError, LookupError, TypeError) as exc:
+        except DamagedStore as exc:
+            return cls(failed=exc.message)
+        except StoreError:
+            raise
+        except Exception as exc:  # noqa: BLE001  (the view must not wait for it)
             return cls(failed=f"{type(exc).__name__}: {exc}"[:500])
         return cls(answer, tuple(str(one) for one in answer.left_out if one.key.step == step))
 

@@ -11,6 +11,7 @@ far off as one that doubles.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from ingest.reader.survey import Survey
 from ingest.rules.replicas import Compared, chooses
 from workers.blocks import Block, TensorAxis, TensorKey
 from workers.digest import DIGEST_BYTES
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.rules.values import Evaluated, Finding, Rule, RuleSet, evaluated
 
 Values = npt.NDArray[np.float64]
@@ -64,6 +65,20 @@ class _Seen:
         return self.row.nbytes + self.digest.nbytes + sum(one.nbytes for one in self.values.values())
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What the rules of a set have come to in one step."""
+
+    found: list[list[Finding]] = field(default_factory=list)
+    totals: dict[str, int] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, rule: Rule, findings: list[Finding], total: int) -> None:
+        if total:
+            self.found.append(findings)
+            self.totals[rule.name] = total
+
+
 @dataclass
 class Series:
     """Evaluates the rules of a set that look at several steps or ranks, one step after the other.
@@ -95,37 +110,36 @@ class Series:
         Raises:
             StoreUnavailable: the store did not answer; try again.
         """
+        tally = _Tally()
         over_steps = [rule for rule in self.rules.of_series if rule.kind in _OVER_STEPS]
-        found: list[list[Finding]] = []
-        totals: dict[str, int] = {}
-        failed: dict[str, str] = {}
-        left_out: list[str] = []
-        history = self._history(over_steps, store, step, before, generation) if over_steps else []
-        for rule in self.rules.of_series:
+        if over_steps:
             try:
-                if rule.kind in _OVER_STEPS:
-                    findings, total = self._over_steps(rule, step, history)
-                else:
-                    continue
-            except (ArithmeticError, ValueError, LookupError, TypeError, MemoryError) as exc:
-                failed[rule.name] = f"{type(exc).__name__}: {exc}"[:500]
-                continue
-            if total:
-                found.append(findings)
-                totals[rule.name] = total
+                history = self._history(over_steps, store, step, before, generation)
+            except DamagedStore as exc:
+                tally.failed.update((rule.name, exc.message) for rule in over_steps)
+            else:
+                for rule in over_steps:
+                    self._try(tally, rule, step, history)
+        left_out: tuple[str, ...] = ()
         over_ranks = [rule for rule in self.rules.of_series if rule.kind not in _OVER_STEPS]
         if over_ranks:
             compared = Compared.of(store, step, sorted(before)[-_AGREED_BEFORE:])
-            left_out += compared.left_out
+            left_out = compared.left_out
             for rule in over_ranks:
                 if compared.failed:
-                    failed[rule.name] = compared.failed
-                    continue
-                every = list(compared.findings(rule, step))
-                if every:
-                    found.append(every[: rule.limit])
-                    totals[rule.name] = len(every)
-        return StepFindings(step, evaluated(self.rules, found, totals, failed), tuple(left_out))
+                    tally.failed[rule.name] = compared.failed
+                else:
+                    every = list(compared.findings(rule, step))
+                    tally.add(rule, every[: rule.limit], len(every))
+        return StepFindings(step, evaluated(self.rules, tally.found, tally.totals, tally.failed), left_out)
+
+    def _try(self, tally: _Tally, rule: Rule, step: int, history: Sequence[_Seen]) -> None:
+        try:
+            findings, total = self._over_steps(rule, step, history)
+        except Exception as exc:  # noqa: BLE001  (the view must not wait for what a rule stumbles over)
+            tally.failed[rule.name] = f"{type(exc).__name__}: {exc}"[:500]
+        else:
+            tally.add(rule, findings, total)
 
     def _history(
         self, rules: Sequence[Rule], store: DumpStore, step: int, before: Mapping[int, str], generation: str
@@ -134,26 +148,33 @@ class Series:
         longest = max(_steps_before(rule) for rule in rules)
         wanted = [(one, before[one]) for one in sorted(before)[-longest:]] + [(step, generation)]
         unread = [one for one in wanted if one not in self._seen]
-        for one in unread:
-            self._seen[one] = None
         if unread:
-            self._read(store, dict(unread))
+            read = self._read(store, dict(unread))
+            self._seen.update((one, read.get(one[0])) for one in unread)
         for one in [one for one in self._seen if one not in wanted]:
             del self._seen[one]
         kept = [seen for one in wanted if (seen := self._seen[one]) is not None]
         if self._seen[wanted[-1]] is None:
-            return []
+            raise DamagedStore(f"step {step} could not be read")
         while len(kept) > 2 and sum(one.nbytes for one in kept) > MAX_HISTORY_NBYTES:
             kept.pop(0)
         return kept
 
-    def _read(self, store: DumpStore, unread: Mapping[int, str]) -> None:
+    def _read(self, store: DumpStore, unread: Mapping[int, str]) -> dict[int, _Seen]:
+        """Return what is kept of these steps, without those that are gone or damaged."""
+        found: dict[int, _Seen] = {}
         try:
             survey = Survey(store.snapshot(step=list(unread), include_partial=True))
         except UsageError:
-            return  # nothing of these steps is there any more
-        for block in survey.blocks():
-            self._seen[block.step, unread[block.step]] = self._reduced(block, survey.axis)
+            # One of them is gone, or all are.
+            for one, generation in unread.items() if len(unread) > 1 else ():
+                found |= self._read(store, {one: generation})
+            return found
+        for step in survey.snapshot.steps:
+            # One damaged step must not hide what is in those after it.
+            with suppress(DamagedStore):
+                found[step] = self._reduced(survey.block(step), survey.axis)
+        return found
 
     def _reduced(self, block: Block, axis: TensorAxis) -> _Seen:
         """Return what the rules need of a step."""

@@ -177,6 +177,20 @@ def test_a_step_that_is_dumped_again_is_evaluated_again(objects: ObjectStore) ->
     assert not ingest.anomalies(DumpStore(objects)).findings
 
 
+def test_a_step_that_cannot_be_read_is_named_and_the_others_are_evaluated(objects: ObjectStore) -> None:
+    put(objects, [[1], [1], [2], [2], [2]])
+    chosen = rules(kind="unchanged", include="*Grad*")
+    keeper = FindingsKeeper(objects, chosen)
+    # As the view has it, for the consolidator would not take in what is damaged.
+    generations = {step: {0: str(step)} for step in (0, 1, 2, 3, 4, 9)}
+    for name in [name for name in objects.sizes("rank_0/step_1") if name.endswith("labels/c/0/0")]:
+        objects.put(f"rank_0/step_1/{name}", b"damaged")
+    found = list(keeper.evaluate(generations))
+    assert [one.step for one in found if one.found.failed] == [1, 9]
+    assert [one.step for one in found if one.found.findings] == [4]
+    assert any("step 1: rule mine" in one for one in ingest.anomalies(DumpStore(objects)).not_evaluated)
+
+
 def test_a_damaged_document_is_named_and_the_rest_is_listed(objects: ObjectStore) -> None:
     put(objects, [[1], [1], [1], [1]])
     evaluated(objects, rules(kind="unchanged", include="*Grad*"))
