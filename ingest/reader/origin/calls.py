@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.origin.kinds import is_collective, is_input, is_output, is_parameter
+from ingest.reader.origin.kinds import gives_alike, is_collective, is_input, is_output, is_parameter
 from ingest.reader.store import Step
 from workers.model import Kind
 from workers.statistics import FIELDS
@@ -47,6 +47,8 @@ class Operand:
     content: Content
     holds: str
     """`NaN`, `+Inf`, `-Inf`, `Inf` for both infinities; "" where neither is known to be there."""
+    is_plain: bool = False
+    """Whether it is NaN, or one infinity, all over: tensors that have nothing in common may look so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +83,15 @@ class Call:
         return f"{self.op_type}.{self.op_name}.{operand.io}.{operand.slot}{repeated}"
 
 
+class Begun(NamedTuple):
+    """A call of a collective."""
+
+    row: int
+    """Of its first tensor."""
+    gave: tuple[Content, ...] = ()
+    """Its outputs, where it gives all ranks of its group the same; none where they were not dumped."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Look:
     """What one step of one rank shows: no more than the calls with something bad, and the collectives."""
@@ -89,8 +100,8 @@ class Look:
     step: int
     calls: tuple[Call, ...]
     """In order of execution."""
-    collectives: dict[CallKey, int] = field(repr=False, default_factory=dict)
-    """Every call of a collective, with the row of its first tensor; in order of execution."""
+    collectives: dict[CallKey, Begun] = field(repr=False, default_factory=dict)
+    """Every call of a collective, in order of execution."""
     is_ordered: bool = True
     """Whether the dump tells in which order its operators ran."""
     has_inputs: bool = True
@@ -143,11 +154,13 @@ def look(step: Step, is_bad: IsBad) -> Look:
     rows = _tensor_rows(tables)
     op_types = tables.label("op_type")[rows]
     collective = {op_type for op_type in set(op_types.tolist()) if is_collective(op_type)}
-    collectives: dict[CallKey, int] = {}
+    io = tables.label("io")
+    collectives: dict[CallKey, Begun] = {}
     if collective:
         for row in rows[[op_type in collective for op_type in op_types]].tolist():
-            collectives.setdefault(_key(tables, row), row)
-    io = tables.label("io")
+            begun = collectives.setdefault(key := _key(tables, row), Begun(row))
+            if is_output(io[row]) and gives_alike(key.op_type):
+                collectives[key] = begun._replace(gave=(*begun.gave, _content(step, row)))
     found = Look(
         step.key.rank,
         int(step.key.step or 0),
@@ -235,7 +248,9 @@ def _operand(step: Step, row: int) -> Operand:
     tables = step.tables
     io = sys.intern(str(tables.label("io")[row]))
     slot = int(tables.number("slot")[row])
-    return Operand(row, io, slot, step.shape(row), _content(tables, row), _holds(tables, row))
+    return Operand(
+        row, io, slot, step.shape(row), _content(step, row), _holds(tables, row), _is_plain(tables, row)
+    )
 
 
 def _holds(tables: Tables, row: int) -> str:
@@ -248,14 +263,20 @@ def _holds(tables: Tables, row: int) -> str:
     return ""
 
 
-def _content(tables: Tables, row: int) -> Content:
+def _is_plain(tables: Tables, row: int) -> bool:
+    counts = (tables.statistic(name)[row] for name in ("nan_count", "pos_inf_count", "neg_inf_count"))
+    return bool(max(counts) == tables.statistic("count")[row])
+
+
+def _content(step: Step, row: int) -> Content:
+    tables = step.tables
     dtype = sys.intern(str(tables.label("dtype")[row]))
     if tables.label("kind")[row] == Kind.TENSOR.value:
         return dtype, tables.digest[row].tobytes()
     known = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
     telling = sum(value is not None for value in known[FIELDS.index("nan_count") :])
     # Little that agrees proves nothing: then it is like no other.
-    return (dtype.lower(), known) if telling > 1 else (dtype, "row", row)
+    return (dtype.lower(), known) if telling > 1 else (dtype, step.key, row)
 
 
 def _unknown(tables: Tables, rows: npt.NDArray[np.int64], bad: Mask) -> int:

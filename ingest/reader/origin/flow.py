@@ -1,31 +1,36 @@
 """How something bad went from call to call in one step, on one rank and between ranks.
 
 Tensors of equal content are taken for one tensor: what a call reads was written by the latest earlier call
-that wrote the same bits. Collectives of one name are taken for one on all ranks. Clocks of different ranks
-are never compared: ranks are ordered by collectives, which end on none of them before all have begun.
+that wrote the same bits. Collectives of one name are taken for one on the ranks where they gave the same, for
+there may be several groups of ranks, and compilers number operators anew on each rank. Clocks of different
+ranks are never compared: ranks are ordered by collectives that end on none of them before all have begun.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from ingest.reader.origin.calls import Call, CallKey, Content, Look, Operand
+from ingest.reader.origin.calls import Begun, Call, CallKey, Content, Look, Operand
 from ingest.reader.origin.kinds import (
     is_collective,
     is_container,
     is_optimizer,
     is_parameter,
+    is_point_to_point,
     receives_as_is,
+    synchronises,
     writes_in_place,
 )
 
 #: By content, the calls of one rank that wrote it.
 Writers: TypeAlias = dict[Content, list[tuple[Call, Operand]]]
+#: A collective that several ranks meet in: its name, and what it gave where that tells groups apart.
+Meeting: TypeAlias = tuple[CallKey, tuple[Content, ...]]
 
 #: Rounds in which levels settle; more are needed only where ranks disagree on the order of collectives.
 _ROUNDS = 100
@@ -78,8 +83,10 @@ class Flow:
     """Bad inputs that a call has written itself: they were dumped after an update in place."""
     unexplained: dict[Call, list[Operand]] = field(default_factory=lambda: defaultdict(list))
     """Bad inputs that no call of the dump has written."""
-    level: dict[CallKey, int] = field(default_factory=dict)
+    level: dict[Meeting, int] = field(default_factory=dict)
     """How many collectives must have ended before one, at least, itself included."""
+    twins: set[Call] = field(default_factory=set)
+    """Calls of collectives that another one, of another name, may be on another rank: nothing tells."""
 
     @property
     def calls(self) -> Iterator[Call]:
@@ -93,18 +100,55 @@ class Flow:
         A call that must have ended before another one began has no higher level, and a lower one if they
         are on different ranks.
         """
-        if call.key in self.level:
-            return self.level[call.key]
-        rows, levels = self._begun[call.rank]
+        begun = self.looks[call.rank].collectives.get(call.key)
+        if begun is not None and (meeting := self._meeting(call.key, begun)) in self.level:
+            return self.level[meeting]
+        rows, meetings = self.meetings[call.rank]
         place = bisect_right(rows, call.row)
-        return levels[place - 1] if place else 0
+        return self.level.get(meetings[place - 1], 0) if place else 0
 
     @cached_property
-    def _begun(self) -> dict[int, tuple[list[int], list[int]]]:
-        return {
-            rank: (list(look.collectives.values()), [self.level.get(key, 0) for key in look.collectives])
-            for rank, look in self.looks.items()
-        }
+    def meetings(self) -> dict[int, tuple[list[int], list[Meeting]]]:
+        """By rank, the collectives that order it among others: their rows, and which these are."""
+        found: dict[int, tuple[list[int], list[Meeting]]] = {}
+        for rank, look in self.looks.items():
+            every = [(begun.row, self._meeting(key, begun)) for key, begun in look.collectives.items()]
+            some = [(row, meeting) for row, meeting in every if meeting is not None and look.is_ordered]
+            found[rank] = [row for row, _ in some], [meeting for _, meeting in some]
+        return found
+
+    def _meeting(self, key: CallKey, begun: Begun) -> Meeting | None:
+        known = begun.gave or self.are_names_alike
+        return (key, begun.gave) if known and synchronises(key.op_type) else None
+
+    @cached_property
+    def are_names_alike(self) -> bool:
+        """Whether no collective shows that its name is that of another one on another rank."""
+        gave: dict[CallKey, tuple[Content, ...]] = {}
+        for look in self.looks.values():
+            for key, begun in look.collectives.items():
+                if begun.gave and gave.setdefault(key, begun.gave) != begun.gave:
+                    return False
+        return True
+
+    def after_of(self, call: Call) -> dict[int, int]:
+        """Return by rank the row after which everything ran later than a call, as collectives show."""
+        where: dict[Meeting, list[tuple[int, int]]] = defaultdict(list)
+        for rank, (rows, meetings) in self.meetings.items():
+            for row, meeting in zip(rows, meetings, strict=True):
+                where[meeting].append((rank, row))
+        found, queue, passed = {call.rank: call.row}, [call.rank], set[Meeting]()
+        for rank in queue:
+            rows, meetings = self.meetings[rank]
+            for meeting in meetings[bisect_right(rows, found[rank]) :]:
+                if meeting in passed:
+                    continue
+                passed.add(meeting)
+                for other, row in where[meeting]:
+                    if other not in found or row < found[other]:
+                        found[other] = row
+                        queue.append(other)
+        return found
 
     def is_followed(self, call: Call) -> bool:
         """Whether something bad came to a call from another one."""
@@ -170,7 +214,7 @@ def trace(step: int, looks: Mapping[int, Look]) -> Flow:
     Takes time and memory in proportion to the calls with something bad.
     """
     flow = Flow(step, looks)
-    flow.level = _levels(looks.values())
+    flow.level = _levels(meetings for _, meetings in flow.meetings.values())
     for look in looks.values():
         _trace_rank(flow, look)
     _trace_collectives(flow)
@@ -179,10 +223,10 @@ def trace(step: int, looks: Mapping[int, Look]) -> Flow:
     return flow
 
 
-def _levels(looks: Iterable[Look]) -> dict[CallKey, int]:
-    level: dict[CallKey, int] = {}
+def _levels(meetings: Iterable[Sequence[Meeting]]) -> dict[Meeting, int]:
+    level: dict[Meeting, int] = {}
     # Ranks that run the same collectives in the same order are one for this.
-    orders = dict.fromkeys(tuple(look.collectives) for look in looks if look.is_ordered)
+    orders = dict.fromkeys(map(tuple, meetings))
     for _ in range(_ROUNDS):
         changed = False
         for order in orders:
@@ -283,29 +327,54 @@ def _trace_collectives(flow: Flow) -> None:
         if call.bad_outputs:
             takers[call.key].append(call)
     for key, sources in givers.items():
-        if len({call.rank for call in (*sources, *takers[key])}) > 1:
-            flow.cross(Crossing(key, tuple(sources), tuple(takers[key])))
+        if not is_point_to_point(key.op_type):
+            _cross(flow, key, sources, takers[key])
     _trace_renamed(flow, calls, [call for of in givers.values() for call in of])
+
+
+def _cross(flow: Flow, key: CallKey, givers: Sequence[Call], takers: Sequence[Call]) -> None:
+    """Join what was put into collectives of one name to what they gave.
+
+    Where all ranks of a group are given the same, that tells the groups apart.
+    """
+    groups: dict[object, list[Call]] = defaultdict(list)
+    for call in takers:
+        groups[_gave(flow, call)].append(call)
+    for gave, targets in groups.items():
+        sources = [call for call in givers if _gave(flow, call) in (gave, ())]
+        is_assumed = not sources or (not gave and not flow.are_names_alike)
+        if len({call.rank for call in (*(sources or givers), *targets)}) > 1:
+            flow.cross(Crossing(key, tuple(sources or givers), tuple(targets), is_assumed))
+
+
+def _gave(flow: Flow, call: Call) -> tuple[Content, ...]:
+    return flow.looks[call.rank].collectives[call.key].gave
 
 
 def _trace_renamed(flow: Flow, calls: Iterable[Call], givers: Iterable[Call]) -> None:
     """Join calls of a collective under different names, by what they gave: that is the same, bit for bit."""
-    by_output: dict[Content, list[Call]] = defaultdict(list)
+    by_output: dict[object, list[Call]] = defaultdict(list)
     by_input: dict[Content, list[Call]] = defaultdict(list)
     for call in givers:
         for operand in call.bad_outputs:
-            by_output[operand.content].append(call)
+            by_output[call.op_type, operand.content].append(call)
         for operand in call.bad_inputs:
             by_input[operand.content].append(call)
     for call in calls:
         if was_given(flow, call) or flow.arriving.get(call):
             continue
         contents = [output.content for output in call.bad_outputs]
-        sources = [one for content in contents for one in by_output.get(content, ())]
+        sources = [one for content in contents for one in by_output.get((call.op_type, content), ())]
         if not sources and receives_as_is(call.op_type):
             sources = [one for content in contents for one in by_input.get(content, ())]
         others = tuple(dict.fromkeys(one for one in sources if one.rank != call.rank))
-        if others:
+        if not others:
+            continue
+        if all(output.is_plain for output in call.bad_outputs) and all(
+            call.key in flow.looks[one.rank].collectives for one in others
+        ):
+            flow.twins.add(call)  # that it has the same bits proves nothing
+        else:
             flow.cross(Crossing(call.key, others, (call,)))
 
 
@@ -361,7 +430,7 @@ def _before_collective(flow: Flow, call: Call, *, hidden: bool) -> Iterator[Call
         earlier = [
             one
             for one in look.calls
-            if one.row < begin and any(operand.holds != "-Inf" for operand in one.bad_outputs)
+            if one.row < begin.row and any(operand.holds != "-Inf" for operand in one.bad_outputs)
         ]
         if earlier:
             yield earlier[-1]

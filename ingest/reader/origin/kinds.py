@@ -20,6 +20,9 @@ _COLLECTIVE = re.compile(
     rf"|(?:mint)?{_PREFIX}*(?:broadcast|send|receive|recv|isend|irecv)(?:tensor|v2|default|\d+)?"
     r"|(?:mint)?(?:hcom|hccl|nccl|dist|distributed|c10d)+(?:functional)?(?:gather|scatter|reduce).*"
 )
+_ALIKE = re.compile(r"allreduce|broadcast|allgather(?!matmul|mm)|allconcat")
+_SYNCHRONISES = re.compile(r"allreduce|allgather|reducescatter|alltoall|allconcat|barrier")
+_POINT_TO_POINT = re.compile(r"send|recv|receive")
 _RECEIVES = re.compile(r"recv|receive|broadcast|allgather|alltoall|scatter|exchange")
 _OPTIMIZER = re.compile(
     r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb(?!da)|^lars|rmsprop|ftrl|^sgd|optim"
@@ -61,6 +64,21 @@ def is_collective(op_type: str) -> bool:
 def receives_as_is(op_type: str) -> bool:
     """Whether what a collective gives is what another rank has put in, bit for bit."""
     return _RECEIVES.search(_plain(op_type)) is not None
+
+
+def gives_alike(op_type: str) -> bool:
+    """Whether a collective gives all ranks of its group the same, bit for bit."""
+    return _ALIKE.search(_plain(op_type)) is not None
+
+
+def synchronises(op_type: str) -> bool:
+    """Whether a collective ends on no rank of its group before all of them have begun it."""
+    return _SYNCHRONISES.search(_plain(op_type)) is not None
+
+
+def is_point_to_point(op_type: str) -> bool:
+    """Whether it sends to or receives from single ranks: one name on two ranks is not one transfer."""
+    return _POINT_TO_POINT.search(_plain(op_type)) is not None
 
 
 def is_optimizer(op_type: str) -> bool:

@@ -147,7 +147,9 @@ class Root:
             doubts += self._doubts_of_birth()
         elif self.how == CAME_IN and not look.has_outputs:
             doubts.append("no outputs were dumped: the operator that wrote this input is not named")
-        if self.is_weak:
+        if self.call in self.flow.twins:
+            doubts.append("collectives of other names on other ranks gave the same: it may be one of these")
+        elif self.is_weak:
             doubts.append("something bad was there before on this rank: it may follow from that")
         return doubts
 
@@ -208,6 +210,8 @@ def _is_infinity(operand: Operand) -> bool:
 def _weakened(root: Root, first: int) -> Root:
     """Mark a root that may follow from what was bad before it on its rank."""
     hidden = root.how != BORN or not root.call.inputs
+    if root.call in root.flow.twins:
+        return replace(root, is_weak=True)
     if first < root.row and hidden and root.flow.looks[root.call.rank].is_ordered:
         return replace(root, is_weak=True)
     return root

@@ -205,13 +205,13 @@ class _Search:
             outputs=outputs,
             spread=self._spread(root),
             alternatives=self._alternatives(root, others),
-            notes=tuple(dict.fromkeys(self._notes(root, step))),
+            notes=tuple(dict.fromkeys(self._notes(root, others, step))),
             left_out=(*self._snapshot.left_out, *self._scan.damaged),
         )
         step.forget_tables()
         return answer
 
-    def _notes(self, root: Root, step: Step) -> list[str]:
+    def _notes(self, root: Root, others: Sequence[Root], step: Step) -> list[str]:
         call = root.call
         notes = [sentence(one) for one in root.doubts()]
         if root.how == CAME_IN and not root.flow.looks[call.rank].has_outputs:
@@ -229,7 +229,10 @@ class _Search:
         if root.weight is Weight.ABSORBED:
             notes.append("It went nowhere: all that read it gave finite numbers.")
         elif root.how == BORN and len(root.reached) == 1 and root.flow.looks[call.rank].has_inputs:
-            notes.append("No operator of the dump has read it: an output of the network, or of no use to it.")
+            if any(one.is_weak and one.call.rank == call.rank for one in others):
+                notes.append("No operator has read the same bits: others may have read it in another form.")
+            else:
+                notes.append("No operator of the dump has read it: an output of the network, or of no use.")
         return [*notes, *self._notes_on_the_way()]
 
     def _cause_of(self, root: Root) -> str:
@@ -318,17 +321,20 @@ class _Search:
 
     def _alternatives(self, root: Root, others: Sequence[Root]) -> tuple[OriginOperator, ...]:
         reached = set(root.reached)
+        after = root.flow.after_of(root.call)
         found = []
         for other in others:
             if other.call in reached or other.call is root.call:
                 continue
             call = other.call
             same_rank = call.rank == root.call.rank
-            if other.is_weak:
+            if call in root.flow.twins:
+                reason = "a collective of another name on another rank gave the same: it may follow from that"
+            elif other.is_weak:
                 reason = "may follow from what was bad before it"
             elif same_rank:
                 reason = "later on the same rank; does not follow from the first as far as the dump shows"
-            elif root.flow.level_of(call) > root.flow.level_of(root.call):
+            elif call.row > after.get(call.rank, call.row):
                 reason = "on another rank, after a later collective; does not follow from the first"
             else:
                 reason = "on another rank, and no collective between them tells which was first"

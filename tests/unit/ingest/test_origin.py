@@ -217,6 +217,72 @@ class TestWhereItBegan:
         assert answer.spread.ranks == (0, 1)
         assert [(one.from_ranks, one.to_ranks) for one in answer.spread.collectives] == [((0,), (1,))]
 
+    def test_collectives_of_one_name_in_several_groups_are_told_apart(
+        self, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        """Ranks 0, 1 and ranks 2, 3 reduce among themselves, under one name."""
+        births, given = {0: BAD, 3: WORSE}, (numbers(7, NAN, 9), numbers(NAN, NAN, 11))
+        for rank in range(4):
+            if rank in births:
+                run.op("Log.log", [GOOD], [births[rank]], rank=rank)
+            run.op("AllReduce.op1", [births.get(rank, CLEAN)], [given[rank // 2]], rank=rank)
+        answer = ask()
+        assert operator(answer) == (0, 0, "log")
+        assert answer.spread.ranks == (0, 1)
+        assert [(one.from_ranks, one.to_ranks) for one in answer.spread.collectives] == [((0,), (1,))]
+        assert [(one.rank, one.op_name) for one in answer.alternatives] == [(3, "log")]
+
+    @pytest.mark.parametrize("gathers", ["AllReduce", "Send"])
+    def test_names_that_do_not_mean_one_collective_order_nothing(
+        self, gathers: str, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        """Each rank numbers its operators on its own: `op2` is the second one here, the first one there."""
+        run.op(f"{gathers}.op1", [CLEAN], [numbers(1)], rank=0)
+        run.op(f"{gathers}.op2", [CLEAN], [numbers(2)], rank=0)
+        run.op("Log.late", [CLEAN], [BAD], rank=0)
+        run.op(f"{gathers}.op2", [CLEAN], [numbers(1)], rank=1)
+        run.op("Log.early", [CLEAN], [WORSE], rank=1)
+        run.op(f"{gathers}.op3", [CLEAN], [numbers(2)], rank=1)
+        answer = ask()
+        assert {answer.op_name, *(one.op_name for one in answer.alternatives)} == {"late", "early"}
+        assert "no collective between them tells" in answer.alternatives[0].reason
+
+    def test_groups_that_do_not_meet_are_in_no_order(
+        self, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        for rank in range(2):
+            run.op("AllReduce.op0", [CLEAN], [numbers(3, 3)], rank=rank)
+        run.op("Log.log", [CLEAN], [BAD], rank=0)
+        run.op("Log.log", [CLEAN], [BAD], rank=2)
+        for rank in range(2, 4):
+            run.op("AllReduce.op0", [CLEAN], [numbers(4, 4)], rank=rank)
+        answer = ask()
+        assert operator(answer) == (2, 0, "log")
+        assert "no collective between them tells" in answer.alternatives[0].reason
+
+    def test_what_is_nan_all_over_proves_no_way(self, run: MadeRun, ask: Callable[..., OriginAnswer]) -> None:
+        """What came to rank 1 through `op3` is from a rank that is not there, and not from `late`."""
+        one, nan = np.array(1, np.float32), np.array(NAN, np.float32)
+        run.op("AllReduce.op3", [one], [nan], rank=1)
+        run.op("AllReduce.op3", [one], [one], rank=0)
+        run.op("Log.late", [one], [nan], rank=0)
+        for rank in range(2):
+            run.op("AllReduce.op9", [nan], [nan], rank=rank)
+        answer = ask()
+        assert operator(answer) == (0, 0, "late")
+        assert [(other.rank, other.op_name) for other in answer.alternatives] == [(1, "op3")]
+        assert answer.spread.collectives == ()
+
+    def test_what_was_read_in_another_form_is_not_said_to_be_unread(
+        self, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        run.op("Log.log", [CLEAN], [BAD])
+        run.op("Add.add", [BAD.astype(np.float16)], [WORSE])
+        answer = ask()
+        assert operator(answer) == (0, 0, "log")
+        assert any("in another form" in note for note in answer.notes)
+        assert [one.op_name for one in answer.alternatives] == ["add"]
+
     def test_all_reduce_in_place_shows_its_result_as_its_input(
         self, run: MadeRun, ask: Callable[..., OriginAnswer]
     ) -> None:
