@@ -182,7 +182,9 @@ def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
         said = [f"{what}: {spans(steps)}" for what, steps in parts.items() if steps]
         err.print("; ".join(said) or "nothing is new")
         if view is not None:
-            err.print(f"the view has {view.steps} steps, {view.ranks} ranks, {view.tensors} tensors")
+            lengths = ((view.steps, "step"), (view.ranks, "rank"), (view.tensors, "tensor"))
+            sizes = (f"{count} {what}{'s' * (count != 1)}" for count, what in lengths)
+            err.print(f"the view has {', '.join(sizes)}")
     for one in taken.findings:
         if total := sum(one.found.totals.values()):
             counts = ", ".join(f"{rule} {count}" for rule, count in one.found.totals.items())

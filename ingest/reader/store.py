@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.reader.spans import spans
 from ingest.reader.tensor import Tensor
@@ -186,7 +185,7 @@ class DumpStore:
 
     @cached_property
     def _listed_ranks(self) -> list[int]:
-        return _ranks_in(self.objects)
+        return commit.list_ranks(self.objects)
 
     def _list(self, ranks: Sequence[int]) -> list[StepKey]:
         """Return what there is of these ranks, committed or not, in order; each rank is listed once."""
@@ -414,7 +413,7 @@ class Step:
         for label, value in (equal or {}).items():
             mask &= self.tables.label(label) == value
         if where is not None:
-            mask &= where.mask(self._columns(), len(mask))
+            mask &= where.mask(self._columns(where.names), len(mask))
         return [int(row) for row in np.flatnonzero(mask)]
 
     def element(self, row: int) -> ElementType:
@@ -503,18 +502,24 @@ class Step:
             self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
         return self._readers[path], first
 
-    def _columns(self) -> dict[str, Any]:
-        found: dict[str, Any] = {name: self.tables.label(name) for name in tables.LABELS}
-        found |= {name: self.tables.number(name) for name in tables.NUMBERS}
-        found |= {name: self.tables.statistic(name) for name in FIELDS}
-        names: npt.NDArray[Any] = np.array(
-            [Tensor(self, row).name for row in range(len(self.tables.labels))], object
-        )
-        return found | {
-            "rank": self.key.rank,
-            "step": -1 if self.key.step is None else self.key.step,
-            "name": names,
-        }
+    def _columns(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return these columns; `rank` and `step` are single numbers."""
+        found: dict[str, Any] = {}
+        for name in names:
+            if name in tables.LABELS:
+                found[name] = self.tables.label(name)
+            elif name in tables.NUMBERS:
+                found[name] = self.tables.number(name)
+            elif name in FIELDS:
+                found[name] = self.tables.statistic(name)
+            elif name == "rank":
+                found[name] = self.key.rank
+            elif name == "step":
+                found[name] = -1 if self.key.step is None else self.key.step
+            else:
+                rows = range(len(self.tables.labels))
+                found[name] = np.array([Tensor(self, row).name for row in rows], object)
+        return found
 
 
 def _reopen(address: StoreAddress, found: Commit, table: Tables | None) -> Step:
@@ -550,12 +555,6 @@ def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:
 
 def _listed(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
-
-
-def _ranks_in(objects: ObjectStore) -> list[int]:
-    """Return the ranks for which there is anything at all, in order."""
-    names = objects.children()
-    return sorted(int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal())
 
 
 def _matches(pattern: str | re.Pattern[str], name: str) -> bool:
