@@ -9,8 +9,8 @@ on either side whose shape differs.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ingest.reader.compare.mapping import NameMapping
@@ -41,7 +41,11 @@ class Match:
     b: int
     how: How
     ambiguous: bool = False
-    """Whether it might as well be another one: there are more of these on one side than on the other."""
+    """Whether it might as well be another one.
+
+    There are more of these on one side than on the other, digests show that they are in another order, or
+    other operators of the same name but for its number show that numbers were given anew.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +80,37 @@ def match(a: Tensors, b: Tensors, mapping: NameMapping | None = None) -> Matchin
                 # Of several with other shapes, nothing says which is which.
                 groups = [(ours, theirs) for ours, theirs in groups if len(ours) == len(theirs) == 1]
             take([pair for ours, theirs in groups for pair in _in_order(ours, theirs, how)])
+    if any(one.how is not How.EXACT for one in found) or left_a or left_b:
+        found = list(_with_doubts(a, b, found))
     found.sort(key=lambda one: one.a)
     return Matching(found, list(left_a), list(left_b))
+
+
+def _with_doubts(a: Tensors, b: Tensors, found: Iterable[Match]) -> Iterator[Match]:
+    """Mark the pairs that might as well be others."""
+    groups: dict[Hashable, list[Match]] = {}
+    for one in found:
+        if one.how is How.MAPPING:
+            yield one
+        else:
+            groups.setdefault(_scope(a, one.a), []).append(one)
+    operators_a, operators_b = _operators(a), _operators(b)
+    for scope, pairs in groups.items():
+        in_a, in_b = operators_a[scope], operators_b[scope]
+        numbered_anew = in_a != in_b and not in_a.isdisjoint(in_b)
+        there = {b.digests[one.b].tobytes() for one in pairs}
+        for one in pairs:
+            mine, other = a.digests[one.a].tobytes(), b.digests[one.b].tobytes()
+            in_other_order = one.how is How.ORDER and any(mine) and mine != other and mine in there
+            yield replace(one, ambiguous=True) if numbered_anew or in_other_order else one
+
+
+def _operators(tensors: Tensors) -> dict[Hashable, set[str]]:
+    """Return the names of operators by what is the same of them when numbers are given anew."""
+    found: dict[Hashable, set[str]] = {}
+    for number, key in enumerate(tensors.keys):
+        found.setdefault(_scope(tensors, number), set()).add(key.op_name)
+    return found
 
 
 def _by_mapping(a: Tensors, b: Tensors, mapping: NameMapping) -> list[Match]:

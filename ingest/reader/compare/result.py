@@ -184,6 +184,8 @@ class Comparison:
     only_a: tuple[StepKey, ...] = ()
     """Steps of A for which there is none in B."""
     only_b: tuple[StepKey, ...] = ()
+    incomplete: int = 0
+    """Steps that are complete in one of the two alone; they are among `left_out`."""
     notes: tuple[str, ...] = ()
     unmatched_matter: bool = True
     """Whether what is in one of the two alone is a difference."""
@@ -202,7 +204,7 @@ class Comparison:
     def is_within(self) -> bool:
         """Whether no difference was found: all tensors within their limits, and all there."""
         good = GOOD if self.unmatched_matter else GOOD | UNMATCHED
-        missing = self.unmatched_matter and (self.only_a or self.only_b)
+        missing = self.unmatched_matter and (self.only_a or self.only_b or self.incomplete)
         return not missing and all(verdict in good for verdict, n in self.counts.items() if n)
 
     @property

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ingest.reader.compare.mapping import NameMapping
-from ingest.reader.compare.matching import How, Match, match
+from ingest.reader.compare.matching import Match, match
 from ingest.reader.compare.result import (
     ComparedStep,
     ComparedTensor,
@@ -84,7 +84,7 @@ def compare(
     (side_a, selected_a), (side_b, selected_b) = (
         _open(one, include_partial=include_partial, storage_options=storage_options) for one in (a, b)
     )
-    pairs, only_a, only_b = _pair_steps(side_a, selected_a, side_b, selected_b)
+    pairs, only_a, only_b, incomplete = _pair_steps(side_a, selected_a, side_b, selected_b)
     chosen = _Choices(
         mapping or NameMapping(),
         thresholds or Thresholds(),
@@ -118,6 +118,7 @@ def compare(
         left_out=(*left_out, *gathered.left_out),
         only_a=tuple(only_a),
         only_b=tuple(only_b),
+        incomplete=incomplete + gathered.incomplete,
         notes=tuple(_rank_notes(pairs) + gathered.notes()),
         unmatched_matter=not ignore_unmatched,
         damaged=gathered.damaged,
@@ -147,8 +148,10 @@ def _open(
 
 def _pair_steps(
     a: Source, selected_a: Selection, b: Source, selected_b: Selection
-) -> tuple[list[tuple[StepKey, StepKey]], list[StepKey], list[StepKey]]:
+) -> tuple[list[tuple[StepKey, StepKey]], list[StepKey], list[StepKey], int]:
     """Return which step is compared with which, in order, and what only one side has.
+
+    The number is of steps that both have, but one of them not whole: these are in no list.
 
     One rank against one rank is compared whatever their numbers; several by their numbers. So are steps,
     but that one step is compared with another only where both are named.
@@ -186,7 +189,13 @@ def _pair_steps(
         only_b = [key for key in only_b if key.rank == pairs[0][1].rank]
     if selected_b.rank is not None:
         only_a = [key for key in only_a if key.rank == pairs[0][0].rank]
-    return pairs, only_a, only_b
+    rank_of_a = {theirs: ours for ours, theirs in rank_of_b.items()}
+    left_a, left_b = ({one.key for one in side.left_out} for side in (a, b))
+    half_a = [key for key in only_a if StepKey(rank_of_b.get(key.rank, key.rank), key.step) in left_b]
+    half_b = [key for key in only_b if StepKey(rank_of_a.get(key.rank, key.rank), key.step) in left_a]
+    only_a = [key for key in only_a if key not in half_a]
+    only_b = [key for key in only_b if key not in half_b]
+    return pairs, only_a, only_b, len(half_a) + len(half_b)
 
 
 def _holds(side: Source) -> str:
@@ -219,6 +228,7 @@ class _Gathered:
     examples: tuple[str, str] = ("", "")
     dropped: int = 0
     damaged: int = 0
+    incomplete: int = 0
     _tensors: list[ComparedTensor] = field(default_factory=list)
     _unused: set[int] | None = None
 
@@ -227,6 +237,7 @@ class _Gathered:
         partial = [(side, LeftOut(t.key, t.partial)) for side, t in (("A", a), ("B", b)) if t.partial]
         if partial and not self.choices.include_partial:
             self.left_out += partial
+            self.incomplete += len(partial) == 1
             return
         step = _StepComparison(a, b, self.choices)
         found = sorted(step.compare(runner), key=lambda one: (not one.name_a, one.number))
@@ -250,7 +261,7 @@ class _Gathered:
         if len(self._tensors) > MAX_KEPT:
             self._drop()
         order = {step.key_a: n for n, step in enumerate(self.steps)}
-        return sorted(self._tensors, key=lambda one: order[one.key_a])
+        return sorted(self._tensors, key=lambda one: (order[one.key_a], not one.name_a, one.number))
 
     def notes(self) -> list[str]:
         """Return what should be known beside the figures."""
@@ -457,7 +468,7 @@ class _StepComparison:
             verdict,
             reason,
             pair.how.value if pair else "",
-            pair is not None and pair.ambiguous and pair.how is not How.EXACT,
+            pair is not None and pair.ambiguous,
             basis,
             None,
             damaged,

@@ -29,14 +29,16 @@ class Selection:
 def parse(text: str) -> Selection:
     """Read `run.zarr`, `run.zarr@RANK`, `run.zarr@RANK,STEP`, `run.zarr@step=STEP` or `...@rank=R,step=S`.
 
-    A path that exists as it is written is taken as it is, `@` and all.
+    A path that exists as it is written is taken as it is, `@` and all; so is a URL whose last `@` is followed
+    by something with a point, as in `s3://bucket/run@2.zarr`.
 
     Raises:
         UsageError: what stands behind `@` is neither a rank nor a step.
     """
     where, at, choice = text.rpartition("@")
     # An `@` before a `/` belongs to the URL: s3://user@host/run.zarr
-    if not at or not where or "/" in choice or Path(text).exists():
+    is_name = "/" in choice or ("://" in text and "." in choice)
+    if not at or not where or is_name or _exists(text):
         return Selection(text)
     found: dict[str, int] = {}
     for place, part in enumerate(choice.split(",")):
@@ -50,3 +52,10 @@ def parse(text: str) -> Selection:
             )
         found[name] = int(number)
     return Selection(where, found.get("rank"), found.get("step"))
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # too long for a name, or no name at all
+        return False

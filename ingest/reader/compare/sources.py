@@ -88,9 +88,21 @@ def open_source(
         StoreError: the store cannot be reached.
     """
     path = Path(selection.where)
-    if path.is_dir() and not (path / "zarr.json").exists():
+    try:
+        path.stat()
+        exists = True
+    except PermissionError as exc:
+        raise UsageError(f"{selection.where}: {exc.strerror}", hint="Ask for the right to read it.") from exc
+    except (OSError, ValueError):  # not there, or no name at all
+        exists = False
+    if exists and path.is_dir() and not (path / "zarr.json").exists():
         return DumpSource(selection, find_dump(path))
-    if "://" not in selection.where and not path.exists():
+    if exists and path.is_file():
+        raise UsageError(
+            f"{selection.where} is a file",
+            hint="Name the store or the dump that it is in, and a rank and step.",
+        )
+    if "://" not in selection.where and not exists:
         raise UsageError(
             f"{selection.where} does not exist",
             hint="Name a store (run.zarr, run.zarr@RANK,STEP, s3://bucket/run.zarr) or a dump directory.",

@@ -156,6 +156,23 @@ def test_partial_steps_are_left_out_and_named(made: MadeDump, tmp_path: Path) ->
         compare(f"{made.root}@step=1", made.root)
 
 
+def test_a_step_that_is_complete_on_one_side_alone_is_a_difference_and_not_missing(
+    made: MadeDump, tmp_path: Path
+) -> None:
+    for step in (0, 1):
+        made.add(np.ones(3), tensor_name(A, time=1_795_220_037_870_000), step=step)
+    ingest_directly(made.root, tmp_path / "whole.zarr")
+    made.add(b"not npy", tensor_name("Bad.op-op1"), step=1)
+    ingest_directly(made.root, tmp_path / "partial.zarr")
+    for partial in (tmp_path / "partial.zarr", made.root):
+        for a, b in ((partial, tmp_path / "whole.zarr"), (tmp_path / "whole.zarr", partial)):
+            found = compare(a, b)
+            assert (found.only_a, found.only_b, found.incomplete) == ((), (), 1)
+            assert [one.key for _, one in found.left_out] == [StepKey(0, 1)]
+            assert found.verdict == "different"
+            assert compare(a, b, ignore_unmatched=True).verdict == "equal"
+
+
 def test_shapes_that_differ_are_said_not_compared(made: MadeDump, store: Path) -> None:
     found = compare(f"{two_ranks(made, store, np.ones((2, 3)), np.ones((3, 2)))}@0", f"{store}@1")
     (one,) = found.tensors
@@ -236,19 +253,18 @@ def peak():
 
 comparison_kernels.warm_up()
 before = peak()
-found = compare(sys.argv[1] + "@0", sys.argv[1] + "@1")
+found = compare(sys.argv[1], sys.argv[2])
 assert found.tensors[0].metrics.unequal == 1000, found
 print((peak() - before) // 1024)
 """
 
 
-def test_memory_does_not_depend_on_the_size_of_a_tensor(made: MadeDump, store: Path) -> None:
+def test_memory_does_not_depend_on_the_size_of_a_tensor(made: MadeDump, store: Path, tmp_path: Path) -> None:
     """Two of 512 MiB take less than one of them; two of 8 GiB have been seen to take as much."""
     nbytes = 512 * MIB
-    for rank in (0, 1):
-        path = made.add(
-            npy_header("<f4", (nbytes // 4,)), tensor_name(A, time=1_795_220_037_870_000), rank=rank
-        )
+    other = MadeDump(tmp_path / "other")
+    for rank, dump in enumerate((made, other)):
+        path = dump.add(npy_header("<f4", (nbytes // 4,)), tensor_name(A, time=1_795_220_037_870_000))
         with path.open("r+b") as file:
             header = file.seek(0, 2)
             file.truncate(header + nbytes)
@@ -256,7 +272,7 @@ def test_memory_does_not_depend_on_the_size_of_a_tensor(made: MadeDump, store: P
             file.write(np.full(1000, 1 + rank, np.float32).tobytes())
     ingest_directly(made.root, store)
     done = subprocess.run(
-        [sys.executable, "-c", _PEAK, str(store)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _PEAK, str(store), str(other.root)], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 480
 
@@ -321,6 +337,9 @@ def test_damage_is_named_and_the_rest_compared(nan_log: str, tmp_path: Path) -> 
     ("a", "b", "said"),
     [
         ("none.zarr", "none.zarr", "does not exist"),
+        ("long" * 2000 + "@0", "{store}", "does not exist"),
+        ("run\0.zarr@0", "{store}", "does not exist"),
+        (__file__, "{store}", "is a file"),
         ("{store}@9", "{store}", "no rank 9"),
         ("{store}@0,9", "{store}", "no step 9"),
         ("{store}@0,1", "{store}@1,9", "no step 9"),

@@ -76,6 +76,26 @@ def test_what_might_be_another_one_is_said() -> None:
     assert found.only_a == [2]
 
 
+def test_another_order_that_digests_show_is_said() -> None:
+    """As many on either side, but what is first here is second there."""
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32, 33)]
+    a, b = tensors(*CONV[:3]), tensors(*renumbered)
+    a.digests[:, 0], b.digests[:, 0] = (1, 2, 3), (2, 1, 3)
+    assert [one.ambiguous for one in match(a, b).pairs] == [True, True, False]
+
+
+def test_the_same_name_may_be_another_operator_where_numbers_were_given_anew() -> None:
+    """`op1` is the second one in A, and the first one in B."""
+    found = match(tensors(*CONV[:3]), tensors(*CONV[1:]))
+    assert pairs(found) == [(0, 2, How.ORDER), (1, 0, How.EXACT), (2, 1, How.EXACT)]
+    assert all(one.ambiguous for one in found.pairs)
+
+
+def test_runs_of_a_loop_that_are_missing_make_no_doubt_of_names() -> None:
+    runs = [CONV[0]._replace(occurrence=n) for n in range(3)]
+    assert not any(one.ambiguous for one in match(tensors(*runs), tensors(*runs[:2])).pairs)
+
+
 def test_another_scope_type_or_slot_is_another_tensor() -> None:
     others = ["Conv2D|Default/other-Conv2D-op0|output|0", "Conv3D|Default/net-Conv2D-op0|output|0"]
     others += ["Conv2D|Default/net-Conv2D-op0|output|1", "Conv2D|Default/net-Conv2D-op0|input|0"]
@@ -181,6 +201,8 @@ def test_a_mapping_file_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> 
         ("run.zarr@step=3,rank=1", Selection("run.zarr", 1, 3)),
         ("s3://user@host/run.zarr", Selection("s3://user@host/run.zarr")),
         ("s3://b/run.zarr@2", Selection("s3://b/run.zarr", 2)),
+        ("s3://user@host/run@2.zarr", Selection("s3://user@host/run@2.zarr")),
+        ("s3://user@host/run@2.zarr@0,1", Selection("s3://user@host/run@2.zarr", 0, 1)),
         ("@", Selection("@")),
     ],
 )
