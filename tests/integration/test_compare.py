@@ -1,0 +1,46 @@
+"""`compare` between two stores on object storage, on a cluster."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.reader.compare import Verdict, compare
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.servers.ceph import S3Bucket
+from tests.servers.cluster import DaskCluster
+
+
+@pytest.mark.dask
+@pytest.mark.s3
+def test_two_stores_on_object_storage_are_compared_on_a_cluster(
+    s3_bucket: S3Bucket,
+    s3_cluster: DaskCluster,
+    s3_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Workers read both sides themselves, and say what threads say of the dumps that these are of."""
+    from distributed import Client
+
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    values = np.linspace(1, 2, 300, dtype=np.float32)
+    sides = []
+    for number in range(2):
+        dump = MadeDump(tmp_path / f"dump{number}")
+        for place in range(6):
+            changed = values + np.float32(number * (place % 2))
+            dump.add(changed, tensor_name(f"Add.net_Add-op{place}", time=1_795_220_037_870_000 + place))
+        sides.append((dump.root, f"{s3_bucket.url}/run{number}.zarr"))
+        ingest_directly(*sides[-1], SMALL_GRID)
+    (dump_a, store_a), (dump_b, store_b) = sides
+
+    with Client(s3_cluster.address, set_as_default=False) as client:
+        found = compare(f"{store_a}@0,0", store_b, client=client)
+
+    assert found.counts == {Verdict.EQUAL: 3, Verdict.DIFFERENT: 3}
+    of_dumps = compare(dump_a, dump_b)
+    assert [one.to_dict() for one in found.tensors] == [one.to_dict() for one in of_dumps.tensors]
+    assert [one.metrics and one.metrics.max_abs for one in found.tensors] == [pytest.approx(1)] * 3
