@@ -36,7 +36,7 @@ bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.txt
 	@$(BIN)/python -m bench $(if $(QUICK),--quick)
 
-servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus (Debian, root)
+servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus, Alertmanager (Debian, root)
 	@tests/servers/install.sh
 
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.
