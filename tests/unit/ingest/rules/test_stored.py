@@ -65,9 +65,7 @@ def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
     assert list(found.to_pandas()["rule"].unique()) == ["nan", "loss_not_finite"]
 
 
-@pytest.mark.parametrize(
-    "name", ["lenet-4rank", "tinybert-2rank", "lenet-1rank", "dtypes-1rank", "longnames-1rank"]
-)
+@pytest.mark.parametrize("name", ["lenet-4rank", "tinybert-2rank", "dtypes-1rank", "longnames-1rank"])
 def test_a_healthy_dump_fires_nothing(name: str, dumps: DumpLibrary, tmp_path: Path) -> None:
     store = tmp_path / "run.zarr"
     root = dumps[name]
@@ -196,11 +194,10 @@ def test_rules_are_tried_on_what_is_stored_and_write_nothing(nan: Path) -> None:
 
 
 def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path) -> None:
-    done = run("anomalies", nan, "--rule", "nan", "--limit", 1)
-    assert done.stdout.splitlines()[1].startswith("critical  nan   1     2     Log.Default_net")
-    assert "10 findings: 10 critical; the first 1 shown" in done.stderr
-    rows = run("anomalies", nan, "--step", 3, "--json").json
-    assert {row["step"] for row in rows} == {3}
+    done = run("anomalies", nan, "--rule", "nan", "--step", 3, "--limit", 1, "--json")
+    rows = done.json
+    assert [(row["rule"], row["rank"], row["step"]) for row in rows] == [("nan", 1, 3)]
+    assert done.stderr.startswith("5 findings: 5 critical; the first 1 shown")
     assert list(rows[0]) == [
         "rule", "severity", "rank", "step", "row", "graph", "name", "value", "threshold", "reason",
     ]  # fmt: skip
