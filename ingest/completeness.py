@@ -56,6 +56,8 @@ class Inspection:
     note: str = ""
     """Why a file holds no tensor, though nothing is wrong with it."""
     overflow: OverflowRecord | None = None
+    is_poison: bool = False
+    """The file kills the process that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,20 @@ class Inspected:
 
     @property
     def unreadable(self) -> list[str]:
-        """The files whose bytes the disk does not give, in order of path."""
+        """The files whose bytes the disk does not give, or that are poison as bytes, in order of path."""
         return sorted(path for path, inspection in self.inspections.items() if not inspection.readable)
+
+    @property
+    def undecoded(self) -> list[str]:
+        """The files that are poison as tensors and not as bytes, in order of path."""
+        found = self.inspections.items()
+        return sorted(path for path, inspection in found if inspection.is_poison and inspection.readable)
+
+    @property
+    def poison(self) -> tuple[SourceFile, ...]:
+        """The files that kill the process that reads them."""
+        files = self.listing.files
+        return tuple(f for f in files if f.path in self.inspections and self.inspections[f.path].is_poison)
 
     @property
     def unfinished(self) -> str:
@@ -87,7 +101,11 @@ class Inspected:
 
 
 def inspect(
-    root: Path, listing: Listing, description: Description, unreadable: Collection[str] = ()
+    root: Path,
+    listing: Listing,
+    description: Description,
+    unreadable: Collection[str] = (),
+    poison: Mapping[SourceFile, bool] | None = None,
 ) -> Inspected:
     """Read the first bytes of every tensor file of a listing.
 
@@ -96,6 +114,8 @@ def inspect(
         listing: the step.
         description: from `Dump.describe`.
         unreadable: files that are known not to be readable to their end.
+        poison: files that are known to kill the process that reads them, as they are now; and whether their
+            bytes may be read where they are not taken for tensors.
 
     Raises:
         SourceChanged: a file vanished or changed since it was listed, or cannot be read just now.
@@ -104,8 +124,8 @@ def inspect(
     denied: list[Problem] = []
     where = str(listing.key)
     for file in listing.files:
-        if file.path in unreadable:
-            inspections[file.path] = Inspection(problem="cannot be read: input/output error", readable=False)
+        if (bad := _known_bad(file, unreadable, poison or {})) is not None:
+            inspections[file.path] = bad
             continue
         named = description.named.get(file.path)
         if named is None and not _may_be_overflow_json(file):
@@ -128,6 +148,25 @@ def inspect(
                 raise SourceChanged(f"{file.path} cannot be read just now: {exc.strerror}") from exc
             inspections[file.path] = Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
     return Inspected(listing, description, inspections, tuple(denied))
+
+
+def _known_bad(
+    file: SourceFile, unreadable: Collection[str], poison: Mapping[SourceFile, bool]
+) -> Inspection | None:
+    if file.path in unreadable:
+        return Inspection(problem="cannot be read: input/output error", readable=False)
+    return _POISON[poison[file]] if file in poison else None
+
+
+#: By whether its bytes may be read.
+_POISON = {
+    True: Inspection(problem="kills the process that decodes it; its bytes are kept", is_poison=True),
+    False: Inspection(
+        problem="kills the process that reads it; its bytes are not in the store",
+        readable=False,
+        is_poison=True,
+    ),
+}
 
 
 def _inspect(opened: OpenFile, file: SourceFile, named: Named) -> Inspection:

@@ -51,7 +51,7 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[Row]:
         yield Row(Entry(file, Kind.FILE, TensorName()))
     elif not inspection.readable or inspection.problem:
         readable = inspection.readable
-        if named is not None and name is None and readable:
+        if named is not None and name is None and readable and not inspection.is_poison:
             yield Row(Entry(file, Kind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
         else:
             wrong = inspection.problem

@@ -31,17 +31,26 @@ from workers.model import (
 from workers.rules.values import RuleSet
 
 
-def fingerprint(files: Iterable[SourceFile], layout: str, grid: Grid, unreadable: Iterable[str] = ()) -> str:
+def fingerprint(
+    files: Iterable[SourceFile],
+    layout: str,
+    grid: Grid,
+    unreadable: Iterable[str] = (),
+    undecoded: Iterable[str] = (),
+) -> str:
     """Return the name of the generation that these source files make: 32 hexadecimal digits.
 
     XXH3-128 over converter version, layout, grid, and path, size and modification time of each file; and the
-    paths of what the disk does not give, for without them the rest lies elsewhere.
+    paths of what the disk does not give, and of what is not taken for tensors because it kills the process
+    that does: without them the rest lies elsewhere.
     """
     running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
     for file in files:
         running.update(f"{file.path}\0{file.size}\0{file.mtime_ns}\n".encode("utf-8", "surrogateescape"))
     for path in unreadable:
         running.update(f"unreadable\0{path}\n".encode("utf-8", "surrogateescape"))
+    for path in undecoded:
+        running.update(f"undecoded\0{path}\n".encode("utf-8", "surrogateescape"))
     return running.hexdigest()
 
 
@@ -56,7 +65,7 @@ def plan_step(
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
     arrays = _arrays(entries, grid)
-    name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable)
+    name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
     jobs = tuple(
         ShardJob(
             key=listing.key,
@@ -80,6 +89,7 @@ def plan_step(
         jobs=jobs,
         problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
         rules=rules,
+        poison=inspected.poison,
         reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
     )
 

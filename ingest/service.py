@@ -19,9 +19,16 @@ from ingest.plan import fingerprint, plan_step
 from ingest.rules.series import StepFindings
 from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
 from ingest.watch import View, Watcher
-from workers.errors import ClusterError, DumpIngestError, StoreError, UnreadableFile, UsageError
-from workers.model import CommitSummary, Origin, StepKey, StepPlan, StoreAddress
-from workers.paths import to_text
+from workers.errors import (
+    ClusterError,
+    DumpIngestError,
+    PoisonedFile,
+    StoreError,
+    UnreadableFile,
+    UsageError,
+)
+from workers.model import CommitSummary, Origin, SourceFile, StepKey, StepPlan, StoreAddress
+from workers.paths import from_text, to_text
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.commit import Commit
@@ -37,6 +44,12 @@ _BATCH_S = 0.1
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
 _TICK_S = 0.25
+#: So many files of a step may be poison. If there are more, it is not the files.
+_MAX_POISON = 8
+_POISON_HINT = (
+    "So many files are hardly all bad: look at the memory of the workers, at their logs, and at the versions "
+    "of their libraries. Nothing of the step is visible."
+)
 #: How often workers may see another file than this process before it is no coincidence.
 _MAX_STALE = 5
 _STALE_HINT = (
@@ -96,8 +109,8 @@ class Report:
             self.commits.append(outcome.summary)
         elif isinstance(outcome, StepFailed) and isinstance(outcome.error, StoreError):
             self.stopped_by = outcome.error
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
-            pass  # it is planned again, without the bytes of that file
+        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile | PoisonedFile):
+            pass  # it is planned again, without the bytes of that file, or without taking them for a tensor
         elif isinstance(outcome, StepFailed):
             self.failures[outcome.plan.key] = outcome.error
 
@@ -168,7 +181,7 @@ class Service:
                 raise
             self._tell(Trouble(exc))
             return []
-        outcomes = [*self._given_up, *self._checked(outcomes)]
+        outcomes = [*self._given_up, *map(self._believed, self._checked(outcomes))]
         self._given_up.clear()
         for outcome in outcomes:
             self._note(outcome)
@@ -296,7 +309,10 @@ class Service:
                 self._prepared = True
             found = self.committed.read([plan.key for _, plan in batch])
             offered = [
-                plan for inspected, plan in batch if not self._stands(inspected, plan, found.get(plan.key))
+                plan
+                for inspected, plan in batch
+                if not self._learn_poison(inspected, found.get(plan.key))
+                and not self._stands(inspected, plan, found.get(plan.key))
             ]
         except (StoreError, ClusterError) as exc:
             if not self.patient:
@@ -333,6 +349,37 @@ class Service:
             return True
         return False
 
+    def _learn_poison(self, inspected: Inspected, found: Commit | None) -> bool:
+        """Take over what an earlier process found to be poison; whether there is anything to plan anew."""
+        key = inspected.listing.key
+        known = self.watcher.poison.get(key, {})
+        recorded = {} if found is None else _poison_of(found)
+        new = {f: recorded[f] for f in inspected.listing.files if f in recorded and f not in known}
+        if not new:
+            return False
+        self.watcher.poison[key] = {**known, **new}
+        self.watcher.forget(key)
+        self._view_is_fresh = False
+        return True
+
+    def _believed(self, outcome: Outcome) -> Outcome:
+        """Return the outcome; where too many files of a step seem to be poison, it is not the files."""
+        if not (isinstance(outcome, StepFailed) and isinstance(outcome.error, PoisonedFile)):
+            return outcome
+        key = outcome.plan.key
+        if len(self.watcher.poison.get(key, {})) < _MAX_POISON:
+            return outcome
+        del self.watcher.poison[key]
+        message = f"{outcome.error.message}; and before it {_MAX_POISON} other files of this step"
+        return StepFailed(outcome.plan, ClusterError(message, hint=_POISON_HINT))
+
+    def _note_poison(self, plan: StepPlan, path: str) -> None:
+        """Have a step planned again without decoding a file, or without reading it if it was not decoded."""
+        entries = [entry for entry in plan.entries if entry.source.path == path]
+        was_decoded = any(entry.header is not None for entry in entries)
+        self.watcher.poison.setdefault(plan.key, {})[entries[0].source] = was_decoded
+        self.watcher.forget(plan.key)
+
     def _stale_in_a_row(self, plan: StepPlan) -> int:
         name, times = self._stale.get(plan.key, ("", 0))
         return times if name == plan.fingerprint else 0
@@ -356,6 +403,8 @@ class Service:
         elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
             self.watcher.unreadable.setdefault(key, set()).add(outcome.error.path)
             self.watcher.forget(key)
+        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, PoisonedFile):
+            self._note_poison(outcome.plan, outcome.error.path)
         elif isinstance(outcome, StepFailed):
             self._stale.pop(key, None)
             self._paused[key] = self.clock() + _FAILED_PAUSE_S
@@ -370,6 +419,19 @@ class Service:
     def _tell(self, happening: Happening) -> None:
         for observer in self.observers:
             observer(happening)
+
+
+def _poison_of(found: Commit) -> dict[SourceFile, bool]:
+    """Return the files that a commit says are poison, and whether it has their bytes."""
+    try:
+        return {
+            SourceFile(from_text(row["source"]), int(row["size"]), int(row["mtime_ns"])): bool(
+                row["bytes_kept"]
+            )
+            for row in found.record.get("poison", [])
+        }
+    except (KeyError, TypeError, ValueError):
+        return {}  # then it is found out again
 
 
 def _comes_from_elsewhere(plan: StepPlan, found: Commit) -> UsageError | None:

@@ -6,6 +6,9 @@ larger step has a task for each of its jobs, and one that publishes when all rec
 Only a window of bytes is in flight; more is submitted as tasks finish. A task that fails is submitted again
 under a new key (an old key would return its old error), with a growing pause. The scheduler keeps nothing:
 when it restarts, futures come back as cancelled and are submitted again.
+
+Of a step of which workers have died, each task is submitted by itself, and converts in a process of its own:
+see `workers.isolate`. It is so from then on, until the step is committed.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from workers.errors import (
     StoreDenied,
     StoreFormatError,
     UsageError,
+    WorkerDied,
 )
 from workers.model import MIB, CommitSummary, Receipt, ShardJob, StepKey, StepPlan
 
@@ -130,6 +134,8 @@ class _Step:
     attempts: dict[int, int] = field(default_factory=dict)
     packed: bytes | None = None
     """The plan, where it must be published by itself: packed while the jobs run."""
+    apart: bool = False
+    """Whether its jobs are converted in processes of their own."""
 
     def nbytes(self, number: int) -> int:
         """Return the bytes to read for one of its jobs, or for all."""
@@ -150,7 +156,7 @@ class _Part:
     @property
     def may_share(self) -> bool:
         """Whether it may be done together with others: not where it has failed before, maybe for all."""
-        return self.number == _WHOLE and not self.step.attempts
+        return self.number == _WHOLE and not self.step.attempts and not self.step.apart
 
 
 @dataclass(eq=False, slots=True)
@@ -171,6 +177,8 @@ class Submitter:
     resources: Mapping[str, float] = field(default_factory=dict)
     """What a worker must offer to be given a task, as Dask counts resources."""
     _steps: dict[StepKey, _Step] = field(default_factory=dict)
+    _deadly: set[StepKey] = field(default_factory=set)
+    """Steps of which workers have died, and that are not committed since."""
     _ready: deque[_Part] = field(default_factory=deque)
     """What to submit, in this order."""
     _later: list[tuple[float, int, _Part]] = field(default_factory=list)
@@ -206,7 +214,7 @@ class Submitter:
 
     def offer(self, plan: StepPlan) -> None:
         """Take on a step; it stays under way until an outcome says that it is committed, failed or stale."""
-        step = _Step(plan, self.clock())
+        step = _Step(plan, self.clock(), apart=plan.key in self._deadly)
         self._steps[plan.key] = step
         numbers = [_WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
         self._ready += [_Part(step, number, step.nbytes(number)) for number in numbers]
@@ -316,7 +324,11 @@ class Submitter:
         if number == _WHOLE:
             packed = tasks.pack_steps([part.step.plan for part in parts])
             future = client.submit(
-                tasks.run_steps, packed, key=f"ingest-{suffix}", pure=False, resources=needed
+                tasks.run_steps_apart if step.apart else tasks.run_steps,
+                packed,
+                key=f"ingest-{suffix}",
+                pure=False,
+                resources=needed,
             )
         elif number == _PUBLISH:
             receipts = [step.receipts[job.number] for job in plan.jobs]
@@ -327,7 +339,11 @@ class Submitter:
         else:
             packed = tasks.pack_convert(plan.jobs[number])
             future = client.submit(
-                tasks.run_convert, packed, key=f"convert-{suffix}", pure=False, resources=needed
+                tasks.run_convert_apart if step.apart else tasks.run_convert,
+                packed,
+                key=f"convert-{suffix}",
+                pure=False,
+                resources=needed,
             )
         task = _Task(parts, nbytes, future)
         self._inflight.add(task)
@@ -365,6 +381,7 @@ class Submitter:
             yield self._fail(step, number, result)
         elif isinstance(result, CommitSummary):
             del self._steps[plan.key]
+            self._deadly.discard(plan.key)
             if number == _WHOLE:
                 yield from (JobConverted(plan, job) for job in plan.jobs)
             yield StepCommitted(plan, result, self.clock() - step.offered_at)
@@ -382,6 +399,9 @@ class Submitter:
         if isinstance(error, (*_FINAL, DumpError)) or attempt >= self.limits.max_attempts:
             self._drop(step)
             return StepFailed(step.plan, error)
+        if isinstance(error, WorkerDied):
+            step.apart = True
+            self._deadly.add(step.plan.key)
         pause_s = self.limits.pause_s(attempt)
         again = _Part(step, number, step.nbytes(number))
         heapq.heappush(self._later, (self.clock() + pause_s, next(self._count), again))
@@ -414,7 +434,7 @@ def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[
     except NoValidWorkerError:
         return ClusterError(f"{what}: no worker offers what the task needs", hint=NO_WORKER_HINT)
     except KilledWorker as exc:
-        return ClusterError(f"{what}: every worker that took the task died ({exc.last_worker!r:.100})")
+        return WorkerDied(f"{what}: every worker that took the task died ({exc.last_worker!r:.100})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
         return as_error(what, exc)
     return result

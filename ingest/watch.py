@@ -19,7 +19,7 @@ from ingest.completeness import (
 from ingest.layouts.base import Dump, Listing, Problem
 from ingest.plan import fingerprint
 from workers.errors import SourceChanged
-from workers.model import Grid, StepKey
+from workers.model import Grid, SourceFile, StepKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Watcher:
     """Pending steps that wait for permissions, and on what."""
     unreadable: dict[StepKey, set[str]] = field(default_factory=dict)
     """Files that the disk was found not to give, by step."""
+    poison: dict[StepKey, dict[SourceFile, bool]] = field(default_factory=dict)
+    """Files that were found to kill the process that reads them; and whether their bytes may be read."""
     _known: dict[StepKey, Listing] = field(default_factory=dict)
     _inspected: dict[StepKey, Inspected] = field(default_factory=dict)
     _names: dict[StepKey, tuple[Listing, str]] = field(default_factory=dict)
@@ -131,6 +133,7 @@ class Watcher:
                     listing,
                     self.dump.describe(listing),
                     self.unreadable.get(listing.key, ()),
+                    self.poison.get(listing.key),
                 )
             except SourceChanged as exc:
                 return Waiting(exc.message)
@@ -142,7 +145,15 @@ class Watcher:
 
     def _forget(self, present: Collection[StepKey]) -> None:
         self.clock.forget(present)
-        for cache in (self._known, self._names, self._inspected, self.waiting, self.denied, self.unreadable):
+        for cache in (
+            self._known,
+            self._names,
+            self._inspected,
+            self.waiting,
+            self.denied,
+            self.unreadable,
+            self.poison,
+        ):
             for key in [key for key in cache if key not in present]:
                 del cache[key]
 

@@ -38,7 +38,7 @@ PIECE_BYTES = 16 * MIB
 MAX_CONVERTED_BYTES = 256 * MIB
 
 
-def convert(job: ShardJob) -> Receipt:
+def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> Receipt:
     """Read the files of a job once; write whole shards; report digests, statistics and places.
 
     Payloads of equal type and digest are stored once. Memory: one piece, one inner chunk and one encoded
@@ -46,34 +46,56 @@ def convert(job: ShardJob) -> Receipt:
     layout of up to `MAX_CONVERTED_BYTES` twice its size; and what `Uploads` holds, where the store is not a
     directory.
 
+    Args:
+        job: what to convert.
+        run: does it, in place of `convert_here`.
+
     Raises:
         SourceChanged: a file is not what the plan saw. Nothing refers to what was written so far.
         UnreadableFile: the disk does not give a file.
         AccessDenied: a file may not be read.
         StoreError: the store refused.
     """
-    started = time.perf_counter()
     events.emit(events.ConvertStarted(job))
     try:
-        objects = open_objects(job.store)
-        with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
-            work = _Conversion(job, target.put)
-            for segment in job.segments:
-                work.run(segment)
+        receipt = (run or convert_here)(job)
     except BaseException as exc:
         events.emit(events.ConvertFailed(job, exc))
         raise
-    receipt = work.receipt(time.perf_counter() - started)
     events.emit(events.Converted(job, receipt))
     return receipt
+
+
+def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receipt:
+    """Do what `convert` says, and tell nobody but `begin`: it is called with each row before that is read."""
+    started = time.perf_counter()
+    objects = open_objects(job.store)
+    with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
+        work = _Conversion(job, target.put, begin)
+        for segment in job.segments:
+            work.run(segment)
+    return work.receipt(time.perf_counter() - started)
+
+
+def rehearse(job: ShardJob, begin: Callable[[int], None]) -> None:
+    """Do the same with the files of a job, and write nothing."""
+    work = _Conversion(job, lambda _key, _data: None, begin)
+    for segment in job.segments:
+        work.run(segment)
 
 
 class _Conversion:
     """One run of one job: what has been found so far."""
 
-    def __init__(self, job: ShardJob, put: Callable[[str, bytes | bytearray], None]) -> None:
+    def __init__(
+        self,
+        job: ShardJob,
+        put: Callable[[str, bytes | bytearray], None],
+        begin: Callable[[int], None] | None = None,
+    ) -> None:
         self._job = job
         self._put = put
+        self._begin = begin
         largest = max(entry.nbytes for entry in job.entries.values())
         self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(largest, 1))))
         self._place = {row: place for place, row in enumerate(job.entries)}
@@ -104,6 +126,8 @@ class _Conversion:
         root, where = Path(self._job.root), str(self._job.key)
         for row in segment.rows:
             entry = self._job.entries[row]
+            if self._begin is not None:
+                self._begin(row)
             try:
                 with OpenFile(root, entry.source, where) as file:
                     self._bytes_read += entry.nbytes

@@ -5,9 +5,11 @@ DumpIngestError
 ├── DumpError               the dump is bad: another attempt will not help
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
 │   ├── UnreadableFile      the disk does not give one file: plan again without its bytes
+│   ├── PoisonedFile        one file kills the process that reads it: plan again without reading so much of it
 │   ├── AccessDenied        files of another user: change the owner or the mode
 │   └── SourceChanged       a file changed while it was read: scan again
 ├── ClusterError            no Dask scheduler or workers: retry when they are back
+│   └── WorkerDied          the process that did the work died: do it in a process of its own
 └── StoreError              the store refused
     ├── StoreDenied         wrong credentials or no permission: do not retry
     ├── StoreUnavailable    worth another attempt
@@ -74,6 +76,27 @@ def _rebuild_unreadable(message: str, path: str, hint: str) -> UnreadableFile:
     return UnreadableFile(message, path=path, hint=hint)
 
 
+class PoisonedFile(DumpError):
+    """One file, alone, kills every process that reads it."""
+
+    reason = "poison"
+    hint = (
+        "The file is quarantined. Look for the death in the log of the worker and of the kernel; to have it "
+        "read again, with more memory or another version, touch the file."
+    )
+
+    def __init__(self, message: str, *, path: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_poisoned, (self.message, self.path, self.hint)
+
+
+def _rebuild_poisoned(message: str, path: str, hint: str) -> PoisonedFile:
+    return PoisonedFile(message, path=path, hint=hint)
+
+
 class AccessDenied(DumpError, PermissionError):
     """Dump files belong to another user."""
 
@@ -95,6 +118,10 @@ class ClusterError(DumpIngestError):
     """The Dask cluster did not do the work: out of reach, restarted, or a worker died."""
 
     reason = "cluster"
+
+
+class WorkerDied(ClusterError):
+    """The process that did the work died, or ran out of memory."""
 
 
 class StoreError(DumpIngestError):
@@ -138,6 +165,7 @@ REASONS = (
     "damaged_store",
     "dump",
     "other",
+    "poison",
     "source_changed",
     "store_denied",
     "store_format",

@@ -250,6 +250,8 @@ class StepPlan:
     """What is wrong with the step as a whole, beside the problems of its entries."""
     reported: Mapping[int, Reported] = field(repr=False, default_factory=dict)
     """By row: the statistics that the dump itself gives."""
+    poison: tuple[SourceFile, ...] = field(repr=False, default=())
+    """Files that kill the process that reads them; they are among the quarantined."""
     rules: RuleSet | None = field(repr=False, default=None)
     """What to look for when it is committed; None for nothing. No part of the fingerprint."""
 

@@ -77,10 +77,31 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
             "graphs": sorted(set(built.label("graph")) - {""}),
             "stored": shards,
             "problems": _problems(plan, built),
+            **_poison(plan),
         },
     )
     events.emit(events.Published(summary, time.perf_counter() - started))
     return summary
+
+
+def _poison(plan: StepPlan) -> dict[str, Any]:
+    """Return what the record says of files that kill the process that reads them; nothing where none does.
+
+    Whoever plans the step again need not find out again.
+    """
+    if not plan.poison:
+        return {}
+    readable = {entry.source.path: entry.readable for entry in plan.entries}
+    rows = [
+        {
+            "source": paths.to_text(file.path),
+            "size": file.size,
+            "mtime_ns": file.mtime_ns,
+            "bytes_kept": readable[file.path],
+        }
+        for file in plan.poison
+    ]
+    return {"poison": rows}
 
 
 def _evaluated(plan: StepPlan, built: Tables) -> Evaluated | None:

@@ -7,10 +7,11 @@ passes on.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from workers.convert import convert
-from workers.errors import DumpIngestError
+from workers.errors import DumpIngestError, WorkerDied
+from workers.isolate import convert_apart
 from workers.model import CommitSummary, Receipt, ShardJob, StepPlan
 from workers.publish import publish
 
@@ -44,6 +45,16 @@ def run_convert(packed: bytes) -> Receipt:
     return convert(job)
 
 
+def run_convert_apart(packed: bytes) -> Receipt:
+    """Run `workers.isolate.convert_apart`: after a worker died of this job."""
+    job: ShardJob = pickle.loads(packed)  # noqa: S301
+    return _convert_apart(job)
+
+
+def _convert_apart(job: ShardJob) -> Receipt:
+    return convert(job, convert_apart)
+
+
 def run_publish(packed: bytes) -> CommitSummary:
     """Run `workers.publish.publish`."""
     packed_plan, receipts = pickle.loads(packed)  # noqa: S301
@@ -53,12 +64,18 @@ def run_publish(packed: bytes) -> CommitSummary:
 def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Convert and publish steps one after the other; return for each what came of it, in their order."""
     plans: Sequence[StepPlan] = pickle.loads(packed)  # noqa: S301
-    return [_run_step(plan) for plan in plans]
+    return [_run_step(plan, convert) for plan in plans]
 
 
-def _run_step(plan: StepPlan) -> CommitSummary | DumpIngestError:
+def run_steps_apart(packed: bytes) -> list[CommitSummary | DumpIngestError]:
+    """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
+    plans: Sequence[StepPlan] = pickle.loads(packed)  # noqa: S301
+    return [_run_step(plan, _convert_apart) for plan in plans]
+
+
+def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:
     try:
-        return publish(plan, [convert(job) for job in plan.jobs])
+        return publish(plan, [run(job) for job in plan.jobs])
     except Exception as exc:  # noqa: BLE001  (the other steps of the task have nothing to do with it)
         return as_error(str(plan.key), exc)
 
@@ -67,4 +84,6 @@ def as_error(what: str, exc: Exception) -> DumpIngestError:
     """Return an exception as an error of this project; `what` names the step."""
     if isinstance(exc, DumpIngestError):
         return exc
+    if isinstance(exc, MemoryError):
+        return WorkerDied(f"{what}: a worker ran out of memory")
     return DumpIngestError(f"{what}: {type(exc).__name__}: {exc}"[:500])

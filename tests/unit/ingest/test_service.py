@@ -20,16 +20,18 @@ from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from tests.fake_client import FakeClient, jobs_of
 from tests.npy_files import MadeDump, tensor_name
+from workers.convert import convert
 from workers.errors import (
     ClusterError,
     DumpIngestError,
+    PoisonedFile,
     SourceChanged,
     StoreDenied,
     StoreError,
     StoreFormatError,
     StoreUnavailable,
 )
-from workers.model import Grid, Kind, StepKey
+from workers.model import Entry, Grid, Kind, Receipt, ShardJob, StepKey
 from workers.store.objects import ObjectStore, open_objects, resolve
 
 pytestmark = pytest.mark.timeout(30)
@@ -320,3 +322,65 @@ def test_stopped_service_leaves_whole_steps_only(filled: MadeDump, store: Path) 
     running.watch(stop, drain_s=1)
     assert not store.exists()
     assert not running.submitter.busy
+
+
+def _poisoning(monkeypatch: pytest.MonkeyPatch, is_poison: Callable[[Entry], bool]) -> list[str]:
+    """Have these entries kill who reads them; return where it will be noted that they did."""
+    killed: list[str] = []
+
+    def deadly(job: ShardJob) -> Receipt:
+        for entry in job.entries.values():
+            if is_poison(entry):
+                killed.append(entry.source.path)
+                raise PoisonedFile("died of it", path=entry.source.path)
+        return convert(job)
+
+    monkeypatch.setattr("workers.tasks.convert", deadly)
+    return killed
+
+
+def test_poison_is_quarantined_and_found_out_once(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What kills as a tensor is kept as bytes, what kills as bytes is named; the next process knows both."""
+    first = filled.add(np.ones(3), tensor_name("A.a", time=1), step=1, rank=1).read_bytes()
+    filled.add(np.ones(3), tensor_name("B.b"), step=1, rank=1)
+
+    def is_poison(entry: Entry) -> bool:
+        return "/B.b" in entry.source.path or ("/A.a" in entry.source.path and entry.header is not None)
+
+    killed = _poisoning(monkeypatch, is_poison)
+    report = ingest(filled, store)
+    assert sorted(name.rpartition("/")[2][:3] for name in killed) == ["A.a", "B.b", "B.b"]
+    assert not report.failures
+    step = open_store(str(store)).step(1, 1)
+    assert (step.commit.summary.status, step.commit.summary.quarantined) == ("partial", 2)
+    rows = [row for row, kind in enumerate(step.tables.label("kind")) if kind == Kind.QUARANTINED]
+    offsets = dict(zip(step.tables.label("source")[rows], step.tables.number("offset")[rows], strict=True))
+    assert sorted(offsets.values()) == [-1, 0]
+    assert bytes(step.read(next(row for row in rows if step.tables.number("offset")[row] == 0))) == first
+
+    killed.clear()
+    assert ingest(filled, store).commits == []
+    assert killed == []
+    # A file that comes late makes a new generation; what is known of the others still holds.
+    filled.add(np.ones(3), step=1, rank=1)
+    assert len(ingest(filled, store).commits) == 1
+    assert killed == []
+    # Whoever touches a file wants it read again.
+    os.utime(filled.directory(1, rank=1) / tensor_name("A.a", time=1), ns=(10**18, 10**18))
+    ingest(filled, store)
+    assert len(killed) == 1
+
+
+def test_step_full_of_poison_fails_and_quarantines_nothing(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the workers, and not so many files."""
+    for slot in range(12):
+        filled.add(np.ones(3), tensor_name(slot=slot), step=1, rank=1)
+    _poisoning(monkeypatch, lambda entry: "rank_1" in entry.source.path and "/1/" in entry.source.path)
+    report = ingest(filled, store)
+    assert report.failures.keys() == {StepKey(1, 1)}
+    assert "look at the memory of the workers" in report.failures[StepKey(1, 1)].hint
+    assert StepKey(1, 1) not in open_store(str(store)).keys

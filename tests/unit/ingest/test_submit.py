@@ -1,11 +1,14 @@
 """The submitter against a client whose tasks finish when the test says so."""
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
-from distributed import Client, Future
+from distributed import Client, Future, KilledWorker
+from distributed.scheduler import WorkerState
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,11 +25,12 @@ from ingest.submit import (
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
-from workers.convert import convert
+from workers.convert import convert, convert_here
 from workers.errors import (
     AccessDenied,
     ClusterError,
     DumpIngestError,
+    PoisonedFile,
     SourceChanged,
     StoreDenied,
     StoreFormatError,
@@ -344,3 +348,57 @@ def test_fake_has_what_the_real_client_has() -> None:
     """The fake above is only worth something as long as it looks like Dask."""
     assert all(hasattr(Future, name) for name in ("add_done_callback", "result", "cancel", "status"))
     assert all(hasattr(Client, name) for name in ("submit",))
+
+
+def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
+    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bad file is in one of them: from then on no worker dies, and the others are committed."""
+    bench = offered(Bench(), small_plans[:3])
+    bench.client.pending[0].fail(_killed())
+    assert kinds(bench.drive()) == [TaskRetried] * 3
+    monkeypatch.setattr("workers.tasks.convert_apart", _poisoned_in(small_plans[1]))
+    bench.now = 10
+    bench.drive()
+    assert [future.function.__name__ for future in bench.client.pending] == ["run_steps_apart"] * 3
+    outcomes = bench.finish()
+    assert kinds(outcomes) == [JobConverted, StepCommitted, StepFailed, JobConverted, StepCommitted]
+    (failed,) = (outcome for outcome in outcomes if isinstance(outcome, StepFailed))
+    assert isinstance(failed.error, PoisonedFile)
+
+    bench.submitter.offer(small_plans[1])
+    bench.submitter.offer(small_plans[2])
+    bench.drive()
+    names = [future.function.__name__ for future in bench.client.pending]
+    assert names == ["run_steps_apart", "run_steps"]
+
+
+def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    bench.client.pending[0].fail(_killed())
+    bench.client.pending[1].fail(MemoryError())
+    bench.drive()
+    bench.now = 10
+    bench.drive()
+    names = [future.function.__name__ for future in bench.client.pending]
+    assert names.count("run_convert_apart") == 2
+
+
+def test_poisoned_file_crosses_processes() -> None:
+    error = pickle.loads(pickle.dumps(PoisonedFile("died", path="a.npy")))  # noqa: S301
+    assert (error.message, error.path, error.reason) == ("died", "a.npy", "poison")
+
+
+def _killed() -> KilledWorker:
+    return KilledWorker("ingest-1", cast("WorkerState", "tcp://127.0.0.1:1"), 3)
+
+
+def _poisoned_in(poisoned: StepPlan) -> Callable[[ShardJob], Receipt]:
+    def converts(job: ShardJob) -> Receipt:
+        if job.key == poisoned.key:
+            raise PoisonedFile("died", path=poisoned.entries[0].source.path)
+        return convert_here(job)
+
+    return converts
