@@ -19,9 +19,9 @@ demo: setup ## Ingest a real dump in which a NaN is born, and find it
 tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
 	@$(BIN)/python -m tests.tour
 
-test: lint ## Lint, then run every test; without the servers, those that need them are skipped
+test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check
