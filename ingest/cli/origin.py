@@ -114,7 +114,7 @@ def _headline(answer: OriginAnswer) -> str:
         )
     if answer.how == "born":
         return f"{answer.what} was born in {operator} on {place}"
-    return f"{answer.what} came through {operator} to {place}; who put it in is not in the dump"
+    return f"{answer.what} came through {operator} to {place}; who put it in is not known"
 
 
 def _print_tensors(tensors: Sequence[OriginTensor]) -> None:

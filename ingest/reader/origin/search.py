@@ -152,7 +152,8 @@ class _Search:
             else:
                 self._pass_by(candidates)
             self._pass_by([root for root in roots if root.weight is Weight.HARMLESS])
-            if not real:
+            # Of infinity that operators made, as much may matter in the next step: each one is looked at.
+            if not candidates:
                 self._scan.note_harmless(step)
         return self._nothing() if self._fallback is None else self._answer(*self._fallback)
 
@@ -263,6 +264,10 @@ class _Search:
         if has_doubts and not earlier and self._condition is None:
             notes.append(f"Step {call.step} is the first of the answer: it may have begun before.")
         before = self._snapshot.step(call.rank, earlier[-1]) if earlier else None
+        if has_doubts and before is None and earlier and self._condition is None:
+            notes.append(
+                f"Rank {call.rank} has no step {earlier[-1]} in the answer: it may have begun there."
+            )
         if has_doubts and before is not None and not self._scan.suspects_of(before):
             notes.append(f"In step {earlier[-1]} nothing of that was on this rank, parameters included.")
         left = [*self._snapshot.left_out, *self._scan.damaged]
@@ -296,7 +301,7 @@ class _Search:
                 f"Rank {spans(silent)} has no {call.op_name} in its dump: it may have come from there."
             )
         if not absent and not silent:
-            notes.append("It is a collective: a rank that is not in the store may have put it in.")
+            notes.append("It is a collective: a rank that the answer is not about may have put it in.")
         return notes
 
     def _notes_on_the_way(self) -> list[str]:
@@ -385,18 +390,20 @@ def _is_assumed(flow: Flow, call: Call) -> bool:
 def _collectives(root: Root) -> list[OriginCollective]:
     """Return through which collectives it came to ranks whose own input was clean."""
     flow, reached = root.flow, set(root.reached)
-    found: dict[CallKey, tuple[set[int], set[int], bool]] = {}
+    found: dict[tuple[CallKey, frozenset[int]], tuple[set[int], set[int], bool]] = {}
     crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
     for crossing in sorted(crossings, key=lambda one: min(flow.level_of(call) for call in one.targets)):
         given = {call.rank for call in crossing.sources}
-        sources, targets, assumed = found.get(crossing.key, (set(), set(), True))
+        # One name may stand for several: of other groups of ranks, or of each pair of them.
+        key = crossing.key, frozenset(given)
+        sources, targets, assumed = found.get(key, (set(), set(), True))
         sources |= {call.rank for call in crossing.sources if call in reached}
         targets |= {call.rank for call in crossing.targets} - given
         if targets:
-            found[crossing.key] = (sources, targets, assumed and crossing.is_assumed)
+            found[key] = (sources, targets, assumed and crossing.is_assumed)
     return [
         OriginCollective(key.op_type, key.op_name, tuple(sorted(sources)), tuple(sorted(targets)), assumed)
-        for key, (sources, targets, assumed) in found.items()
+        for (key, _), (sources, targets, assumed) in found.items()
     ]
 
 

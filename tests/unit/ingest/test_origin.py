@@ -137,6 +137,8 @@ class TestRealDumps:
         assert not answer.found
         assert answer.to_dict()["rank"] is None
         assert answer.to_dict()["alternatives"] == []
+        keys = "rank step graph op_type op_name source inputs outputs spread alternatives"
+        assert set(keys.split()) <= answer.to_dict().keys()
 
     def test_statistics_alone_are_enough(self, dumps: DumpLibrary, store: Path) -> None:
         """msProbe's statistics become NaN and do not count it; the stack names the line."""
@@ -203,7 +205,7 @@ class TestWhereItBegan:
         run.op("AllReduce.sync", [BAD], [BAD], rank=1)
         answer = ask(rank=0)
         assert (*operator(answer), answer.how) == (0, 0, "sync", "came through a collective")
-        assert any("a rank that is not in the store" in note for note in answer.notes)
+        assert any("a rank that the answer is not about" in note for note in answer.notes)
 
     def test_send_and_receive_have_different_names(
         self, run: MadeRun, ask: Callable[..., OriginAnswer]
@@ -216,6 +218,28 @@ class TestWhereItBegan:
         assert operator(answer) == (0, 0, "a")
         assert answer.spread.ranks == (0, 1)
         assert [(one.from_ranks, one.to_ranks) for one in answer.spread.collectives] == [((0,), (1,))]
+
+    def test_each_transfer_from_stage_to_stage_is_told(
+        self, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        """Three stages of a pipeline that call what they receive by one name."""
+        run.op("Log.log", [CLEAN], [BAD], rank=0)
+        run.op("Send.op1", [BAD], rank=0)
+        run.op("Receive.op1", (), [BAD], rank=1)
+        run.op("Add.add", [BAD, GOOD], [WORSE], rank=1)
+        run.op("Send.op2", [WORSE], rank=1)
+        run.op("Receive.op1", (), [WORSE], rank=2)
+        spread = ask().spread
+        assert [(one.from_ranks, one.to_ranks) for one in spread.collectives] == [((0,), (1,)), ((1,), (2,))]
+
+    def test_step_that_the_rank_does_not_have_is_said(
+        self, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        for rank, step in ((0, 0), (1, 0), (1, 1), (1, 2)):
+            run.op("Add.add", [CLEAN, CLEAN], [CLEAN], rank=rank, step=step)
+        run.op("Add.add", [BAD, CLEAN], [BAD], step=2)
+        answer = ask()
+        assert "Rank 0 has no step 1 in the answer: it may have begun there." in answer.notes
 
     def test_collectives_of_one_name_in_several_groups_are_told_apart(
         self, run: MadeRun, ask: Callable[..., OriginAnswer]
@@ -441,6 +465,18 @@ class TestHarmless:
         answer = ask()
         assert operator(answer) == (0, 1, "c")
         assert any("+Inf born in Exp (a)" in note for note in answer.notes)
+
+    def test_as_much_infinity_as_once_went_nowhere_may_matter_later(
+        self, run: MadeRun, ask: Callable[..., OriginAnswer]
+    ) -> None:
+        infinite = numbers(INF, 1)
+        run.op("Exp.exp", [CLEAN], [infinite], step=0)
+        run.op("Minimum.clip", [infinite], [CLEAN], step=0)
+        run.op("Mul.update", [CLEAN, GOOD], [infinite], step=1)
+        run.parameter("weight", infinite, step=1)
+        answer = ask()
+        assert operator(answer) == (0, 1, "update")
+        assert any("went nowhere" in note and "exp" in note for note in answer.notes)
 
     def test_overflow_that_loss_scaling_skips(self, run: MadeRun, ask: Callable[..., OriginAnswer]) -> None:
         """The gradient is infinite, an operator looks, the update is left out, the next step is clean."""
