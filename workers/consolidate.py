@@ -123,7 +123,9 @@ def _tables(objects: ObjectStore, commits: dict[int, Commit]) -> tuple[dict[int,
     damaged: dict[int, str] = {}
     for rank, one in commits.items():
         try:
-            found[rank] = tables.decode(dict(one.nodes), chunks.pop(rank, {}), str(one.key))
+            nodes = dict(one.nodes)
+            decoded = tables.decode(nodes, chunks.pop(rank, {}), str(one.key))
+            found[rank] = tables.check(decoded, nodes, str(one.key))
         except DamagedStore as exc:
             damaged[rank] = exc.message
     return found, damaged

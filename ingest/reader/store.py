@@ -42,6 +42,7 @@ Choice: TypeAlias = int | Iterable[int] | None
 
 #: What `where` may name.
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
+_ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+)?")
 #: Commits that are asked for before the first of them is looked at.
 _COMMITS_AT_ONCE = 256
 #: Steps whose index is read ahead of need, and of how many it is kept where nothing was found in it.
@@ -378,7 +379,8 @@ class Step:
             prefix = self.commit.prefix
             found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
             chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
-            self._tables = tables.decode(dict(self.commit.nodes), chunks, str(self.key))
+            nodes = dict(self.commit.nodes)
+            self._tables = tables.check(tables.decode(nodes, chunks, str(self.key)), nodes, str(self.key))
         return self._tables
 
     def forget_tables(self) -> None:
@@ -419,7 +421,11 @@ class Step:
     def element(self, row: int) -> ElementType:
         """Return the element type of a tensor row."""
         big_endian = str(self.tables.label("array")[row]).endswith("_big_endian")
-        return dtypes.from_name(str(self.tables.label("dtype")[row]), big_endian=big_endian)
+        dtype = str(self.tables.label("dtype")[row])
+        try:
+            return dtypes.from_name(dtype, big_endian=big_endian)
+        except (ValueError, TypeError) as exc:
+            raise DamagedStore(f"{self.key}: row {row} has an unknown type {dtype!r:.100}") from exc
 
     def shape(self, row: int) -> tuple[int, ...]:
         """Return the lengths of the axes of a tensor row."""
@@ -485,6 +491,8 @@ class Step:
     def _place(self, row: int) -> tuple[ShardReader, int] | None:
         """Return the reader of a row's array, and the first element in it; None where it has no elements."""
         path = str(self.tables.label("array")[row])
+        if not _ARRAY.fullmatch(path):  # a part of keys
+            raise DamagedStore(f"{self.key}: {path!r:.100} is no name of an array")
         first = int(self.tables.number("offset")[row])
         if int(self.tables.number("size")[row]) == 0:
             return None
@@ -497,7 +505,7 @@ class Step:
         if path not in self._readers:
             try:
                 spec = metadata.packed_spec(path, document)
-            except (KeyError, TypeError, ValueError) as exc:
+            except (KeyError, TypeError, ValueError, AttributeError) as exc:
                 raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
             self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
         return self._readers[path], first

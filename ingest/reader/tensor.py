@@ -294,7 +294,11 @@ class Tensor:
         return payload
 
     def _shaped(self, flat: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        return flat.reshape(shape, order="F" if self._number("fortran_order") else "C")
+        try:
+            return flat.reshape(shape, order="F" if self._number("fortran_order") else "C")
+        except ValueError as exc:
+            said = f"{flat.size} elements, which are not those of shape {shape}"
+            raise DamagedStore(f"{self._step.key}: {self.name}: {said}") from exc
 
     def _flat(self, start: int, stop: int) -> npt.NDArray[Any]:
         dtype = self._element().to_numpy()

@@ -7,6 +7,7 @@ the record and the metadata of every node below it. A leaf without that object d
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -111,7 +112,7 @@ def _root_attributes(objects: ObjectStore, data: bytes | None) -> Mapping[str, A
     try:
         attributes = json.loads(data)["attributes"][metadata.ATTRIBUTE]
         format_version = int(attributes["format_version"])
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
         raise StoreFormatError(
             f"{objects.address.url} is a Zarr hierarchy, but no dump-ingest store",
             hint="Choose another --store; nothing was written.",
@@ -252,15 +253,51 @@ def parse(data: bytes, key: StepKey) -> Commit:
                 f"{key.path}/{LEAF} is the commit of rank {record['rank']} step {record['step']}"
             )
         fingerprint = record["fingerprint"]
+        _check_record(record)
         # A later version may have added totals that this one does not know.
         known = {field.name for field in fields(CommitSummary)} - {*_NOT_IN_RECORD}
         totals = {name: value for name, value in record["summary"].items() if name in known}
         summary = CommitSummary(key=key, fingerprint=fingerprint, **totals)
-        _ = document["consolidated_metadata"]["metadata"].keys()  # there, and unpacked when it is needed
+        _check_nodes(document["consolidated_metadata"]["metadata"])  # unpacked when they are needed
         nodes = Nodes(zlib.compress(data, 1))
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r}") from exc
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r:.300}") from exc
     return Commit(key, fingerprint, summary, record, nodes)
+
+
+def _check_nodes(nodes: Mapping[str, Any]) -> None:
+    if not all(isinstance(node, dict) for node in nodes.values()):
+        raise TypeError("metadata")
+
+
+#: The name of a generation: a part of keys, hence no `..` and no `/`.
+_FINGERPRINT = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_INTEGERS = {field.name for field in fields(CommitSummary) if field.type == "int"}
+
+
+def _check_record(record: Mapping[str, Any]) -> None:
+    """Raise TypeError or ValueError for a record that nobody wrote who meant it: readers print and add these.
+
+    What is not known here may be anything, for later versions.
+    """
+    summary, source, stored = record["summary"], record["source"], record["stored"]
+    names = [record["fingerprint"], *record["previous"]]
+    if not all(isinstance(name, str) and _FINGERPRINT.fullmatch(name) for name in names):
+        raise ValueError("fingerprint")
+    for name in _INTEGERS & summary.keys():
+        if type(summary[name]) is not int or not 0 <= summary[name] < 2**63:
+            raise ValueError(name)
+    if summary["status"] not in ("complete", "partial"):
+        raise ValueError("status")
+    counts = (stored, summary.get("findings", {}))
+    if not all(type(n) is int and 0 <= n < 2**63 for one in counts for n in one.values()):
+        raise ValueError("stored")
+    lists = [record.get(name, []) for name in ("problems", "nets", "graphs")]
+    tables = [source, summary.get("severities", {}), summary.get("failed_rules", {})]
+    texts = [*(text for one in lists for text in one), *(text for one in tables for text in one.values())]
+    if not all(isinstance(one, list) for one in lists) or not all(isinstance(text, str) for text in texts):
+        raise TypeError("text")
+    datetime.fromisoformat(record["committed_at"])
 
 
 def _check_format(version: int, what: str) -> None:

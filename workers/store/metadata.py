@@ -18,6 +18,8 @@ Document: TypeAlias = dict[str, Any]
 
 #: The attribute of a group under which everything of ours stands.
 ATTRIBUTE = "dump_ingest"
+#: What the compressor can take in.
+_MAX_CHUNK_NBYTES = 2**31
 #: Raised when an older version could no longer read a store.
 FORMAT_VERSION = 2
 #: The oldest format that this version reads. Format 1 was never released.
@@ -45,13 +47,17 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
     """Return the grid of a packed array from its metadata: the inverse of `packed_array`.
 
     Raises:
-        KeyError: this is no packed array.
+        KeyError, TypeError, ValueError, AttributeError: this is no packed array.
     """
     (sharding,) = document["codecs"]
     configuration = sharding["configuration"]
     (chunk,) = configuration["chunk_shape"]
     (shard,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+    if not all(type(n) is int and 0 < n < 2**62 for n in (chunk, shard)) or shard % chunk:
+        raise ValueError("an impossible grid")
     element = dtypes.from_name(document["data_type"])
+    if chunk * element.itemsize > _MAX_CHUNK_NBYTES:
+        raise ValueError("an impossible chunk")
     to_bytes = configuration["codecs"][0]
     big_endian = to_bytes.get("configuration", {}).get("endian") == "big"
     return ArraySpec(path, document["data_type"], element.itemsize, big_endian, chunk, shard // chunk)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, VLenUTF8, Zstd, blosc
 
 from workers.errors import DamagedStore
+from workers.store import untrusted
 from workers.store.shards import crc32c, without_crc32c
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -173,12 +174,10 @@ class ArrayLayout:
         try:
             # What it says of its own size is not to be believed before it is compared.
             if self.data_type == "string":
-                raw = _ZSTD.decode(body)
-                if int.from_bytes(raw[:4], "little") != math.prod(shape):  # numcodecs, vlen.pyx
-                    raise DamagedStore(f"{where}: it does not hold {math.prod(shape)} texts")
-                return np.asarray(_VLEN.decode(raw), object).reshape(shape)
-            claimed = int.from_bytes(body[4:8], "little")  # c-blosc, README_HEADER.rst
-            if claimed != math.prod(shape) * self.dtype.itemsize:
+                texts = untrusted.texts(untrusted.zstd(body), math.prod(shape))
+                return np.asarray(texts, object).reshape(shape)
+            if not untrusted.blosc_is(body, math.prod(shape) * self.dtype.itemsize):
+                claimed = int.from_bytes(body[4:8], "little")
                 raise DamagedStore(f"{where}: {claimed} bytes, which is not its size")
             raw = _blosc(self.dtype.itemsize).decode(body)
             return np.frombuffer(raw, self.dtype.newbyteorder("<")).reshape(shape)

@@ -30,12 +30,11 @@ class ShardStream:
         """Begin to fetch what these (start, stop) ranges of elements need; they are sorted."""
         self._reader = reader
         self._kept = max(_KEPT_NBYTES // reader.spec.chunk_nbytes, 1)
-        self._runs = iter(
-            [
-                run
-                for span in _spans(reader.spec.chunk, [r for r in ranges if r[0] < r[1]])
-                for run in reader.runs(*span)
-            ]
+        # One after the other: how many there are is up to metadata that anybody may have written.
+        self._runs = (
+            run
+            for span in _spans(reader.spec.chunk, [r for r in ranges if r[0] < r[1]])
+            for run in reader.runs(*span)
         )
         self._ahead: deque[tuple[range, Future[list[Chunk]]]] = deque()
         self._chunks: dict[int, Chunk] = {}

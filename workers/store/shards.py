@@ -24,6 +24,7 @@ from numcodecs import Blosc, blosc
 
 from workers.errors import DamagedStore
 from workers.model import MIB, ArraySpec
+from workers.store import untrusted
 from workers.store.objects import ObjectStore
 
 _MISSING = 2**64 - 1
@@ -200,9 +201,15 @@ class ShardReader:
         Raises:
             DamagedStore: a shard or chunk is missing, or its checksum does not match.
         """
-        out = bytearray((stop - start) * self.spec.itemsize)
         if start >= stop:
-            return out
+            return bytearray()
+        # First, for the index of a real shard shows that the grid is not made up: no memory is taken for one.
+        self._index(start // self.spec.shard)
+        try:
+            out = bytearray((stop - start) * self.spec.itemsize)
+        except MemoryError as exc:
+            nbytes = (stop - start) * self.spec.itemsize
+            raise DamagedStore(f"{self._prefix}: {nbytes} bytes, more than there is memory") from exc
         runs = list(self.runs(start // self.spec.chunk, -(-stop // self.spec.chunk)))
 
         def fill(run: range) -> None:
@@ -283,10 +290,12 @@ class ShardReader:
     def _decode(self, encoded: bytes, where: str) -> Chunk:
         try:
             body = without_crc32c(encoded, where)
+            if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
+                return f"{where}: it says that it has another size than {self.spec.chunk_nbytes} bytes"
             decoded = bytes(_blosc(self.spec).decode(body))
         except DamagedStore as exc:
             return exc.message
-        except (RuntimeError, ValueError) as exc:
+        except (RuntimeError, ValueError, MemoryError) as exc:
             return f"{where}: cannot be decompressed: {exc}"
         if len(decoded) != self.spec.chunk_nbytes:
             return f"{where}: {len(decoded)} bytes instead of {self.spec.chunk_nbytes}"

@@ -7,7 +7,8 @@ trip each to open.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,8 @@ from numcodecs import VLenUTF8, Zstd
 
 from workers import statistics
 from workers.digest import DIGEST_BYTES
-from workers.errors import DamagedStore
-from workers.store import metadata
+from workers.errors import DamagedStore, DumpError
+from workers.store import metadata, untrusted
 from workers.store.shards import crc32c, without_crc32c
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are what stands in
@@ -151,21 +152,91 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
         chunk = chunks.get(f"{table.path}/c/0/0")
         if chunk is None or table.path not in documents:
             raise DamagedStore(f"{where}: {table.path} is missing")
-        rows, columns = documents[table.path]["shape"]
+        rows, columns = _shape_of(documents[table.path], f"{where}: {table.path}")
         array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
         arrays[name] = _by_field(array, table, documents[table.path], where)
+    if len({len(array) for array in arrays.values()}) > 1:
+        raise DamagedStore(f"{where}: its tables have different numbers of rows")
     return Tables(**arrays)
+
+
+def check(found: Tables, documents: dict[str, metadata.Document], where: str) -> Tables:
+    """Return the tables of a leaf, if they are such as somebody could have meant; see `decode`.
+
+    Raises:
+        DamagedStore: they are not.
+    """
+    for wrong in _impossible(found, documents):
+        raise DamagedStore(f"{where}: index/{wrong}")
+    return found
+
+
+def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
+    try:
+        rows, columns = document["shape"]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise DamagedStore(f"{where} has no shape of two axes") from exc
+    if not all(type(n) is int and 0 <= n < untrusted.MAX_TABLE_NBYTES for n in (rows, columns)):
+        raise DamagedStore(f"{where} has an impossible shape")
+    return rows, columns
+
+
+def _impossible(found: Tables, documents: dict[str, metadata.Document]) -> Iterator[str]:
+    """Yield what in an index nobody could have meant.
+
+    A reader takes memory for `size` elements, and reads them at `offset`: so they are within their array.
+    """
+    number, ndim, width = found.number, found.number("ndim"), found.shape.shape[1]
+    if found.digest.shape[1] != DIGEST_BYTES:
+        yield "digest has another width"
+    for name in ("size", "nbytes", "source_offset", "source_nbytes", "source_size"):
+        if (number(name) < 0).any():
+            yield f"numbers has a negative {name}"
+    if (number("offset") < -1).any() or ((ndim < 0) | (ndim > width)).any():
+        yield "numbers has an impossible offset or ndim"
+    if ((found.shape < 0) & (np.arange(width) < ndim[:, np.newaxis])).any():
+        yield "shape has a negative length"
+    for label in ("lead", "tail"):
+        if not all(map(_is_latin1, set(found.label(label)))):
+            yield f"labels has no bytes in {label}"
+    yield from _beyond(found, documents)
+
+
+def _beyond(found: Tables, documents: dict[str, metadata.Document]) -> Iterator[str]:
+    arrays, sizes, offsets = found.label("array"), found.number("size"), found.number("offset")
+    for path in set(arrays):
+        of_it = (arrays == path) & (sizes > 0) & (offsets >= 0)
+        # Not their sum, which may be more than there are integers.
+        if of_it.any() and (sizes[of_it] > _length_of(documents.get(path, {})) - offsets[of_it]).any():
+            yield f"numbers has elements beyond the end of {path!r:.100}"
+
+
+def _length_of(document: metadata.Document) -> int:
+    shape = document.get("shape", [0])
+    is_length = (
+        isinstance(shape, list) and len(shape) == 1 and type(shape[0]) is int and 0 <= shape[0] < 2**62
+    )
+    return shape[0] if is_length else 0
+
+
+def _is_latin1(text: str) -> bool:
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _by_field(
     array: npt.NDArray[Any], table: _Table, document: metadata.Document, where: str
 ) -> npt.NDArray[Any]:
     """Return the columns in the order of this version: another one may have had others."""
-    stored = document["attributes"].get("fields", [])
+    attributes = document.get("attributes")
+    stored = attributes.get("fields", []) if isinstance(attributes, dict) else []
     if not table.fields or list(table.fields) == stored:
         return array
-    if len(stored) != array.shape[1]:
-        raise DamagedStore(f"{where}: {table.path} has {array.shape[1]} columns and {len(stored)} names")
+    if not isinstance(stored, list) or len(stored) != array.shape[1]:
+        raise DamagedStore(f"{where}: {table.path} has {array.shape[1]} columns, and not as many names")
     missing = {"string": "", "int64": -1, "float64": np.nan}[table.data_type]
     ordered = np.full((len(array), len(table.fields)), missing, array.dtype)
     for column, field in enumerate(table.fields):
@@ -200,6 +271,8 @@ def encode_table(array: npt.NDArray[Any], data_type: str) -> bytes:
     else:
         little = np.dtype(data_type).newbyteorder("<")
         raw = np.ascontiguousarray(array, dtype=little).tobytes()
+    if len(raw) > untrusted.MAX_TABLE_NBYTES:  # what no reader would take
+        raise DumpError(f"a table of {len(raw)} bytes; the most is {untrusted.MAX_TABLE_NBYTES}")
     encoded = bytes(_ZSTD.encode(raw))
     return encoded + crc32c(encoded)
 
@@ -211,10 +284,12 @@ def decode_table(chunk: bytes, data_type: str, shape: tuple[int, int], where: st
         DamagedStore: it is damaged, or not of this shape.
     """
     try:
-        raw = _ZSTD.decode(without_crc32c(chunk, where))
+        body = without_crc32c(chunk, where)
         if data_type == "string":
-            return np.asarray(_VLEN.decode(raw), dtype=object).reshape(shape)
+            found = untrusted.texts(untrusted.zstd(body), math.prod(shape))
+            return np.asarray(found, dtype=object).reshape(shape)
         little = np.dtype(data_type).newbyteorder("<")
+        raw = untrusted.zstd(body, exactly=math.prod(shape) * little.itemsize)
         return np.frombuffer(raw, dtype=little).reshape(shape)
-    except (ValueError, RuntimeError) as exc:
+    except (ValueError, RuntimeError, MemoryError) as exc:
         raise DamagedStore(f"{where} cannot be decoded: {exc}") from exc
