@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test lint format bench servers generated chart requirements clean
+.PHONY: help setup demo tour test lint format bench servers generated chart requirements audit clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ requirements: setup ## Pin the newest dependencies that pyproject.toml allows
 		--output-file requirements/dev.txt
 	$(COMPILE) --upgrade --constraint requirements/dev.txt --group bench --output-file requirements/bench.txt
 	$(COMPILE) --constraint requirements/dev.txt --group build --output-file requirements/build.txt
+
+audit: setup ## Compare the pinned dependencies with known vulnerabilities; needs the network
+	$(BIN)/uv tool run --quiet pip-audit --requirement requirements/dev.txt --require-hashes --disable-pip
 
 clean: ## Remove what the other targets made
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -119,7 +119,7 @@ class _File:
         lead = str(table.label("lead")[row]).encode("latin-1")
         tail = str(table.label("tail")[row]).encode("latin-1")
         try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(self.target.parent)
             self.temporary.touch()
             with self.temporary.open("r+b") as file:
                 file.seek(int(table.number("source_offset")[row]) - len(lead))
@@ -140,6 +140,16 @@ class _File:
             self.problem = f"{found} bytes came together instead of {self.nbytes}"
             return
         self.temporary.replace(self.target)
+
+
+def _make_directory(directory: Path) -> None:
+    """Make a directory and those above it. Not by recursion: a dump may be nested more deeply than that."""
+    missing = []
+    while not directory.exists():
+        missing.append(directory)
+        directory = directory.parent
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
 
 
 def _checked(pieces: Iterator[bytearray], digest: bytes) -> Iterator[bytearray]:

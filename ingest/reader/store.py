@@ -20,7 +20,7 @@ from ingest.reader.spans import spans
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
 from workers.errors import DamagedStore, UsageError
-from workers.formats import dtypes
+from workers.formats import device_format, dtypes
 from workers.formats.dtypes import ElementType
 from workers.formats.header import DeviceLayout
 from workers.model import Kind, StepKey, StoreAddress
@@ -442,7 +442,10 @@ class Step:
         except ValueError as exc:
             raise DamagedStore(f"{self.key}: row {row} has an impossible device shape") from exc
         groups = int(self.tables.number("groups")[row])
-        return DeviceLayout(str(self.tables.label("format")[row]), shape, groups)
+        layout = DeviceLayout(str(self.tables.label("format")[row]), shape, groups)
+        if not device_format.convertible(layout, self.shape(row), self.element(row)):
+            raise DamagedStore(f"{self.key}: row {row} has an impossible device layout")
+        return layout
 
     def is_in_device_layout(self, row: int) -> bool:
         """Whether the payload of a row is stored as it lay in the memory of the accelerator."""
