@@ -389,7 +389,8 @@ def _is_assumed(flow: Flow, call: Call) -> bool:
 
 def _collectives(root: Root) -> list[OriginCollective]:
     """Return through which collectives it came to ranks whose own input was clean."""
-    flow, reached = root.flow, set(root.reached)
+    # In order, nearest first: collectives that nothing orders are told in the order in which it came to them.
+    flow, reached = root.flow, dict.fromkeys(root.reached)
     found: dict[tuple[CallKey, frozenset[int]], tuple[set[int], set[int], bool]] = {}
     crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
     for crossing in sorted(crossings, key=lambda one: min(flow.level_of(call) for call in one.targets)):
