@@ -67,7 +67,12 @@ def test_dask_lets_in_who_has_a_certificate_of_the_guide(certificates: Path) -> 
         made[f"tls_{role}_cert"] = str(certificates / "tls.pem")
         made[f"tls_{role}_key"] = str(certificates / "tls.key")
     security = Security(**made)
-    options = {"processes": False, "n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+    options = {
+        "processes": False,
+        "n_workers": 1,
+        "threads_per_worker": 1,
+        "dashboard_address": "127.0.0.1:0",
+    }
     with LocalCluster(protocol="tls", security=security, **options) as cluster:
         address = cluster.scheduler_address
         assert address.startswith("tls://")

@@ -48,7 +48,12 @@ def test_a_command_warns_of_a_scheduler_that_others_can_reach(dumps: DumpLibrary
     if not is_open(f"tcp://{own}:1"):
         pytest.skip("this machine has no address but loopback")
     with LocalCluster(
-        host=own, processes=False, protocol="tcp", n_workers=1, threads_per_worker=1, dashboard_address=None
+        host=own,
+        processes=False,
+        protocol="tcp",
+        n_workers=1,
+        threads_per_worker=1,
+        dashboard_address=f"{own}:0",
     ) as cluster:
         words = ("--store", tmp_path / "run.zarr", "--scheduler", cluster.scheduler_address)
         done = run("ingest", dumps["nan-log-2rank"] / "dump", *words)
