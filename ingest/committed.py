@@ -32,14 +32,14 @@ class Committed:
             keys = commit.list_keys(self.objects, [key.rank])
             for start in range(0, len(keys), _BATCH):
                 # A damaged commit is no commit here: the source is still there, and makes a good one.
-                for found in commit.read_many(self.objects, keys[start : start + _BATCH], skip_damaged=True):
-                    self._fingerprints[found.key] = found.fingerprint
+                found, _ = commit.read_many(self.objects, keys[start : start + _BATCH])
+                self._fingerprints.update((one.key, one.fingerprint) for one in found.values())
             self._loaded.add(key.rank)
         return fingerprint in (self._fingerprints.get(key), self._covered.get(key))
 
     def read(self, keys: Sequence[StepKey]) -> dict[StepKey, Commit]:
         """Ask the store for the commits of steps: another watcher may have made some meanwhile."""
-        found = {one.key: one for one in commit.read_many(self.objects, keys, skip_damaged=True)}
+        found, _ = commit.read_many(self.objects, keys)
         for key in keys:
             if key in found:
                 self._fingerprints[key] = found[key].fingerprint

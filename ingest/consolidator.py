@@ -21,7 +21,6 @@ from ingest.rules.keeper import FindingsKeeper
 from ingest.rules.series import StepFindings
 from ingest.view_writer import ViewWriter
 from workers.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
-from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import CHANGED, Commit
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 Runner: TypeAlias = Callable[[Sequence[ConsolidateJob]], Iterable[ConsolidateResult]]
 
-#: Commits that are read at once.
-_COMMITS_AT_ONCE = 256
 _THREADS = 2
 #: Tasks of a Dask cluster that are under way at once: each returns the counts of a step.
 _TASKS_AT_ONCE = 32
@@ -180,7 +177,7 @@ class Consolidator:
         asked = {*fresh_keys, *(key for key in announced if key.step in listed.get(key.rank, ()))}
         if check:
             asked |= {StepKey(rank, step) for rank, steps in listed.items() for step in steps}
-        commits, damaged = self._read_commits(sorted(asked, key=lambda key: key.order))
+        commits, damaged = commit.read_many(self.objects, sorted(asked, key=lambda key: key.order))
         unreadable = {key: tried for key, tried in self._unreadable.items() if key in commits}
         self._unreadable = {k: tried for k, tried in unreadable.items() if commits[k].fingerprint == tried[0]}
         fresh = {key: one for key, one in commits.items() if self._is_fresh(key, one)}
@@ -332,21 +329,6 @@ class Consolidator:
             del self._seen_at[step]
             return True
         return False
-
-    def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
-        commits: dict[StepKey, Commit] = {}
-        damaged: dict[StepKey, str] = {}
-        for start in range(0, len(keys), _COMMITS_AT_ONCE):
-            names = {f"{key.path}/{commit.LEAF}": key for key in keys[start : start + _COMMITS_AT_ONCE]}
-            for name, data in self.objects.get_many(list(names)).items():
-                try:
-                    one = commit.parse(data, names[name])
-                except DamagedStore as exc:
-                    damaged[names[name]] = exc.message
-                else:
-                    # Its metadata is large, and nothing of it is needed here.
-                    commits[names[name]] = replace(one, nodes={})
-        return commits, damaged
 
     def _keep_lease(self) -> None:
         if self._lease is not None:

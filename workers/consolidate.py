@@ -100,15 +100,8 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
 
 
 def _commits(objects: ObjectStore, job: ConsolidateJob) -> tuple[dict[int, Commit], dict[int, str]]:
-    names = {f"{StepKey(rank, job.step).path}/{commit.LEAF}": rank for rank, _ in job.members}
-    commits: dict[int, Commit] = {}
-    damaged: dict[int, str] = {}
-    for name, data in objects.get_many(list(names)).items():
-        try:
-            commits[names[name]] = commit.parse(data, StepKey(names[name], job.step))
-        except DamagedStore as exc:
-            damaged[names[name]] = exc.message
-    return commits, damaged
+    commits, damaged = commit.read_many(objects, [StepKey(rank, job.step) for rank, _ in job.members])
+    return {key.rank: one for key, one in commits.items()}, {k.rank: why for k, why in damaged.items()}
 
 
 def _tables(objects: ObjectStore, commits: dict[int, Commit]) -> tuple[dict[int, Tables], dict[int, str]]:

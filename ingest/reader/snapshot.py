@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from workers.errors import UsageError
 from workers.model import CommitSummary, StepKey
-from workers.store import commit
 
 if TYPE_CHECKING:
     from ingest.reader.store import Choice, Damage, DumpStore, Step
@@ -110,7 +109,7 @@ def take_snapshot(
         else:
             left_out.append(LeftOut(one.key, partial_reason(summary)))
     known = {*(one.key for one in steps), *(one.key for one in left_out)}
-    left_out += [LeftOut(key, NOT_COMMITTED) for key in _listed(fresh, rank, step) if key not in known]
+    left_out += [LeftOut(key, NOT_COMMITTED) for key in fresh.listed(rank, step) if key not in known]
     left_out.sort(key=lambda one: one.key.order)
     if not chosen:
         raise UsageError(
@@ -131,11 +130,3 @@ def partial_reason(summary: CommitSummary) -> str:
         if count
     ]
     return "partial" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _listed(store: DumpStore, rank: Choice, step: Choice) -> list[StepKey]:
-    """Return the steps of these ranks for which there is anything, committed or not."""
-    ranks = None if rank is None else sorted({rank} if isinstance(rank, int) else set(rank))
-    wanted = None if step is None else ({step} if isinstance(step, int) else set(step))
-    keys = commit.list_keys(store.objects, ranks)
-    return [key for key in keys if key.step is not None and (wanted is None or key.step in wanted)]

@@ -43,7 +43,7 @@ Choice: TypeAlias = int | Iterable[int] | None
 #: What `where` may name.
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
 _ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+)?")
-#: Commits that are asked for before the first of them is looked at.
+#: Commits that are asked for at once, to find one.
 _COMMITS_AT_ONCE = 256
 #: Steps whose index is read ahead of need, and of how many it is kept where nothing was found in it.
 _TABLES_AHEAD = 4
@@ -184,6 +184,15 @@ class DumpStore:
             damages += bad
         return chosen
 
+    def listed(self, rank: Choice = None, step: Choice = None) -> list[StepKey]:
+        """Return the steps of these ranks for which there is anything, committed or not; no run files.
+
+        As they are when this or another question first lists a rank.
+        """
+        ranks, steps = _set(rank), _set(step)
+        keys = self._list(self._listed_ranks if ranks is None else sorted(ranks))
+        return [key for key in keys if key.step is not None and (steps is None or key.step in steps)]
+
     @cached_property
     def _listed_ranks(self) -> list[int]:
         return commit.list_ranks(self.objects)
@@ -200,13 +209,9 @@ class DumpStore:
     def _open(self, keys: Sequence[StepKey], damages: list[Damage]) -> list[Step]:
         """Return those of these steps that are committed; each commit is read once. Note damaged ones."""
         unread = [key for key in keys if key not in self._steps]
-        for start in range(0, len(unread), _COMMITS_AT_ONCE):
-            batch = {f"{key.path}/{commit.LEAF}": key for key in unread[start : start + _COMMITS_AT_ONCE]}
-            for name, data in self.objects.get_many(list(batch)).items():
-                try:
-                    self._steps[batch[name]] = Step(self.objects, commit.parse(data, batch[name]))
-                except DamagedStore as exc:
-                    damages.append(Damage(batch[name], "", exc.message))
+        found, damaged = commit.read_many(self.objects, unread)
+        self._steps.update((key, Step(self.objects, one)) for key, one in found.items())
+        damages += [Damage(key, "", reason) for key, reason in damaged.items()]
         return [self._steps[key] for key in keys if key in self._steps]
 
     def _has_any(self, rank: int) -> bool:

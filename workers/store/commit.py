@@ -24,6 +24,8 @@ from workers.store.objects import ObjectStore
 
 ROOT = "zarr.json"
 LEAF = "zarr.json"
+#: Commits that are asked for before the first of them is looked at.
+_AT_ONCE = 256
 #: Below it: an object for each commit that took the place of another one, until the consolidated view has it.
 CHANGED = "consolidated/changed"
 #: Totals that stand elsewhere in the record, or in tables.
@@ -194,23 +196,23 @@ def read(objects: ObjectStore, key: StepKey) -> Commit | None:
     return None if data is None else parse(data, key)
 
 
-def read_many(objects: ObjectStore, keys: Sequence[StepKey], *, skip_damaged: bool = False) -> list[Commit]:
-    """Return the commits of those of the steps that are there, in the order of `keys`.
+def read_many(
+    objects: ObjectStore, keys: Sequence[StepKey]
+) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+    """Return the commits of those of the steps that are there, and what is wrong with damaged ones.
 
-    Raises:
-        DamagedStore: one of them is damaged, unless those are skipped as if they were not there.
+    Both in the order of `keys`; a bounded number is asked for at once.
     """
-    found = objects.get_many([f"{key.path}/{LEAF}" for key in keys])
-    commits = []
-    for key in keys:
-        if (data := found.get(f"{key.path}/{LEAF}")) is None:
-            continue
-        try:
-            commits.append(parse(data, key))
-        except DamagedStore:
-            if not skip_damaged:
-                raise
-    return commits
+    commits: dict[StepKey, Commit] = {}
+    damaged: dict[StepKey, str] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        names = {f"{key.path}/{LEAF}": key for key in keys[start : start + _AT_ONCE]}
+        for name, data in objects.get_many(list(names)).items():
+            try:
+                commits[names[name]] = parse(data, names[name])
+            except DamagedStore as exc:
+                damaged[names[name]] = exc.message
+    return commits, damaged
 
 
 def list_ranks(objects: ObjectStore) -> list[int]:
