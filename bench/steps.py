@@ -1,4 +1,4 @@
-"""Committed steps made from nothing: index and statistics without payloads, as many as wanted."""
+"""Committed steps made from nothing, as many as wanted, and a store that counts what is asked of it."""
 
 from __future__ import annotations
 
@@ -78,6 +78,22 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
         facts={"nets": [], "graphs": ["0"], "stored": {}, "problems": []},
     )
     return fingerprint
+
+
+class CountingStore(ObjectStore):
+    """Counts the objects that are asked for."""
+
+    requests = 0
+
+    def get(self, key: str) -> bytes | None:
+        """Count one more, and get it."""
+        self.requests += 1
+        return super().get(key)
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """Count them all, and get them."""
+        self.requests += len(keys)
+        return super().get_many(keys)
 
 
 def _set(table: npt.NDArray[Any], columns: Sequence[str], name: str, values: Any) -> None:

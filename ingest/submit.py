@@ -318,33 +318,20 @@ class Submitter:
         # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
         place = f"{plan.key.rank}-{plan.key.step}-{number}-{step.attempts[number]}-{time.time_ns()}"
         suffix = f"0{plan.fingerprint[:15]}-{place}"
-        future: Future[Any]
         # A label and no quota: how many tasks a worker runs at once is up to its threads.
         needed = {name: amount / _SHARES for name, amount in self.resources.items()} or None
+        run: Callable[[bytes], Any]
         if number == _WHOLE:
+            name, run = "ingest", tasks.run_steps_apart if step.apart else tasks.run_steps
             packed = tasks.pack_steps([part.step.plan for part in parts])
-            future = client.submit(
-                tasks.run_steps_apart if step.apart else tasks.run_steps,
-                packed,
-                key=f"ingest-{suffix}",
-                pure=False,
-                resources=needed,
-            )
         elif number == _PUBLISH:
+            name, run = "publish", tasks.run_publish
             receipts = [step.receipts[job.number] for job in plan.jobs]
             packed = tasks.pack_publish(step.packed or tasks.pack_plan(plan), receipts)
-            future = client.submit(
-                tasks.run_publish, packed, key=f"publish-{suffix}", pure=False, resources=needed
-            )
         else:
+            name, run = "convert", tasks.run_convert_apart if step.apart else tasks.run_convert
             packed = tasks.pack_convert(plan.jobs[number])
-            future = client.submit(
-                tasks.run_convert_apart if step.apart else tasks.run_convert,
-                packed,
-                key=f"convert-{suffix}",
-                pure=False,
-                resources=needed,
-            )
+        future: Future[Any] = client.submit(run, packed, key=f"{name}-{suffix}", pure=False, resources=needed)
         task = _Task(parts, nbytes, future)
         self._inflight.add(task)
         self._inflight_nbytes += nbytes

@@ -13,7 +13,7 @@ import xarray as xr
 
 from bench.measure import Measure, Ratio, Table, in_turns, median, shown
 from bench.setting import WORKERS, Setting
-from bench.steps import commit_tables, make_tables
+from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.consolidator import Consolidator
 from ingest.reader.consolidated import ConsolidatedView, open_view
 from ingest.reader.store import open_store
@@ -59,7 +59,7 @@ def _question(
         tuple(ours),
         tuple(by_tables),
     )
-    counting = _Counting(objects.address)
+    counting = CountingStore(objects.address)
     assert len(_view(counting).find("nan_count > 0")) == expected
     yield Table(
         f"Consolidated view of {size}",
@@ -129,20 +129,6 @@ def _commit_some(store: Path, keys: Sequence[StepKey], names: Sequence[str], bor
     for key in keys:
         anomalous = (middle, middle + 1) if (key.step or 0) >= born else ()
         commit_tables(objects, key, make_tables(key, names, anomalous))
-
-
-class _Counting(ObjectStore):
-    """Counts the objects that are asked for."""
-
-    requests = 0
-
-    def get(self, key: str) -> bytes | None:
-        self.requests += 1
-        return super().get(key)
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        self.requests += len(keys)
-        return super().get_many(keys)
 
 
 def _view(objects: ObjectStore) -> ConsolidatedView:

@@ -59,6 +59,10 @@ StepOption: TypeAlias = Annotated[
     typer.Option("--step", "-n", min=0, help="Only this step; may be repeated.", show_default=False),
 ]
 
+PartialOption: TypeAlias = Annotated[
+    bool, typer.Option("--include-partial", help="Take partial steps, too.", show_default=False)
+]
+
 
 def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print an object, or an array of flat objects, one a line. NaN and infinities become null."""

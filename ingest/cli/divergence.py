@@ -12,6 +12,7 @@ from ingest.cli.common import (
     EXIT_FAILED,
     ConfigOption,
     JsonOption,
+    PartialOption,
     RankOption,
     StepOption,
     StoreArgument,
@@ -51,9 +52,7 @@ def command(
     limit: Annotated[
         int, typer.Option(min=0, help="Print no more than this many rows of a table; 0: all.")
     ] = 20,
-    include_partial: Annotated[
-        bool, typer.Option("--include-partial", help="Take partial steps, too.")
-    ] = False,
+    include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:

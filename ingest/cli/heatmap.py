@@ -13,6 +13,7 @@ from rich.text import Text
 from ingest.cli.common import (
     ConfigOption,
     JsonOption,
+    PartialOption,
     RankOption,
     StepOption,
     number,
@@ -24,7 +25,6 @@ from ingest.cli.common import (
 from ingest.cli.trend import (
     CsvOption,
     HtmlOption,
-    PartialOption,
     PatternArgument,
     PngOption,
     StatOption,

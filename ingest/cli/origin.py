@@ -10,6 +10,7 @@ import typer
 from ingest.cli.common import (
     ConfigOption,
     JsonOption,
+    PartialOption,
     RankOption,
     StepOption,
     StoreArgument,
@@ -46,10 +47,7 @@ def command(
             "--where", "-w", metavar="CONDITION", help='What is wrong instead, such as "max > 6e4".'
         ),
     ] = None,
-    include_partial: Annotated[
-        bool,
-        typer.Option("--include-partial", help="Take steps with quarantined files, too.", show_default=False),
-    ] = False,
+    include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from ingest.cli.common import (
     ConfigOption,
     JsonOption,
+    PartialOption,
     RankOption,
     StepOption,
     number,
@@ -45,7 +46,6 @@ HtmlOption = Annotated[
 CsvOption = Annotated[
     Path | None, typer.Option("--csv", metavar="FILE", help="Write all values as CSV.", show_default=False)
 ]
-PartialOption = Annotated[bool, typer.Option("--include-partial", help="Take partial steps, too.")]
 
 
 def command(

@@ -23,10 +23,10 @@ from ingest.reader.view.names import variable_names
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store import zarr_dtypes
+from workers.store.cubes import GROUP
 
 #: Bytes of a dask chunk with `chunks={}`, about.
 _CHUNK_NBYTES = 32 * MIB
-_CONSOLIDATED = "consolidated"
 
 # For whoever writes a dataset with bfloat16 into Zarr: zarr 3.1 does not load them by itself.
 zarr_dtypes.register()
@@ -132,13 +132,13 @@ def _whole(name: str, value: object) -> int:
 def _open_consolidated(
     store: DumpStore, options: dict[str, Any], dropped: set[str], decoders: dict[str, Any]
 ) -> xr.Dataset:
-    if store.objects.get(f"{_CONSOLIDATED}/zarr.json") is None:
+    if store.objects.get(f"{GROUP}/zarr.json") is None:
         raise UsageError(
             f"{store.url}: there is no consolidated view",
             hint="`dump-ingest consolidate STORE` makes it; `rank=` and `step=` open a step without it.",
         )
     return xr.open_dataset(
-        f"{store.url}/{_CONSOLIDATED}",
+        f"{store.url}/{GROUP}",
         engine="zarr",
         chunks=None,  # xarray cuts what it gets from here
         drop_variables=sorted(dropped),

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 import ingest
-from bench.steps import commit_tables, make_tables
+from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.consolidator import Consolidator
 from ingest.reader.consolidated import open_view
 from ingest.settings import Settings
@@ -27,20 +27,6 @@ NAMES = [f"op{i}" for i in range(50)]
 def put(objects: ObjectStore, rank: int, step: int, *, anomalous: Sequence[int] = ()) -> None:
     """Commit one step."""
     commit_tables(objects, StepKey(rank, step), make_tables(StepKey(rank, step), NAMES, anomalous))
-
-
-class Counting(ObjectStore):
-    """Counts the objects that are asked for."""
-
-    requests = 0
-
-    def get(self, key: str) -> bytes | None:
-        self.requests += 1
-        return super().get(key)
-
-    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        self.requests += len(keys)
-        return super().get_many(keys)
 
 
 def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path: Path) -> None:
@@ -127,7 +113,7 @@ def test_on_a_cluster_and_on_object_storage(
     by_cluster = open_view(objects)
     assert by_cluster is not None
     blocks = [by_cluster.block(place) for place in (0, 16, 17)]
-    counting = Counting(objects.address)
+    counting = CountingStore(objects.address)
     found = ingest.DumpStore(counting).consolidated().find("nan_count > 0")
     assert list(zip(found["rank"], found["step"], found["op_name"], strict=True)) == [(1, 17, "op7")]
     assert counting.requests <= 25
