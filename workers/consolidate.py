@@ -118,7 +118,7 @@ def _tables(objects: ObjectStore, commits: dict[int, Commit]) -> tuple[dict[int,
         try:
             nodes = dict(one.nodes)
             decoded = tables.decode(nodes, chunks.pop(rank, {}), str(one.key))
-            found[rank] = tables.check(decoded, nodes, str(one.key))
+            found[rank] = tables.check(decoded, nodes, str(one.key), has_tensors=one.without_tensors is None)
         except DamagedStore as exc:
             damaged[rank] = exc.message
     return found, damaged

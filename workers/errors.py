@@ -2,6 +2,7 @@
 
 DumpIngestError
 ├── UsageError              the request is wrong: change it
+│   └── TensorsRemoved      values of a step that is kept without them: ask for its statistics
 ├── DumpError               the dump is bad: another attempt will not help
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
 │   ├── UnreadableFile      the disk does not give one file: plan again without its bytes
@@ -49,6 +50,12 @@ class UsageError(DumpIngestError):
     """The request cannot be carried out as it was made."""
 
     reason = "usage"
+
+
+class TensorsRemoved(UsageError):
+    """The step is kept without the payloads of its tensors; index, digests and statistics are there."""
+
+    hint = "Its index, digests, statistics and files are there: `find`, `origin`, `trend`, `divergence`."
 
 
 class DumpError(DumpIngestError):

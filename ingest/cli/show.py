@@ -178,6 +178,8 @@ def _preview(tensor: Tensor) -> str:
 
     if not tensor.is_dumped:
         return "(only statistics were dumped)"
+    if tensor.removed:
+        return f"({tensor.removed})"
     if tensor.nbytes <= _MAX_WHOLE_NBYTES:
         return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=120)
     first, last = tensor.edges(_EDGE)

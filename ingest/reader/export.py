@@ -57,11 +57,9 @@ def export(
                 raise UsageError(
                     f"{file.target} exists", hint="Export into an empty directory, or pass --overwrite."
                 )
-    offsets, problems = table.number("offset"), table.label("problem")
     by_row: dict[int, _File] = {}
     for file in files:
-        if unread := [row for row in file.rows if offsets[row] < 0]:
-            problem = f"never read: {problems[unread[0]]}"
+        if problem := _not_to_be_had(step, file):
             yield Exported(step.key, file.source, file.target, 0, problem)
         else:
             by_row.update(dict.fromkeys(file.rows, file))
@@ -140,6 +138,14 @@ class _File:
             self.problem = f"{found} bytes came together instead of {self.nbytes}"
             return
         self.temporary.replace(self.target)
+
+
+def _not_to_be_had(step: Step, file: _File) -> str:
+    """Return why the store does not have the bytes of a file; "" if it has."""
+    if not all(map(step.has_payload, file.rows)):
+        return str(step.commit.without_tensors)
+    unread = [row for row in file.rows if step.tables.number("offset")[row] < 0]
+    return f"never read: {step.tables.label('problem')[unread[0]]}" if unread else ""
 
 
 def _make_directory(directory: Path) -> None:

@@ -35,6 +35,7 @@ def step_row(step: Step) -> dict[str, Any]:
         "root": record["source"]["root"],
         "rank_from": record["source"]["rank_from"],
         "generations": 1 + len(record["previous"]),
+        "has_tensors": step.has_tensors,
     }
 
 

@@ -19,11 +19,11 @@ import numpy as np
 from ingest.reader.spans import spans
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore, TensorsRemoved, UsageError
 from workers.formats import device_format, dtypes
 from workers.formats.dtypes import ElementType
 from workers.formats.header import DeviceLayout
-from workers.model import Kind, StepKey, StoreAddress
+from workers.model import ArraySpec, Kind, StepKey, StoreAddress
 from workers.statistics import FIELDS
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
@@ -374,6 +374,11 @@ class Step:
         return self.commit.fingerprint
 
     @property
+    def has_tensors(self) -> bool:
+        """Whether the payloads of its tensors are there; `commit.without_tensors` says why not."""
+        return self.commit.without_tensors is None
+
+    @property
     def tables(self) -> Tables:
         """Index and statistics, one row per source file; read at once when first asked for.
 
@@ -385,7 +390,9 @@ class Step:
             found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
             chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
             nodes = dict(self.commit.nodes)
-            self._tables = tables.check(tables.decode(nodes, chunks, str(self.key)), nodes, str(self.key))
+            where = str(self.key)
+            decoded = tables.decode(nodes, chunks, where)
+            self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
         return self._tables
 
     def forget_tables(self) -> None:
@@ -504,19 +511,34 @@ class Step:
         first = int(self.tables.number("offset")[row])
         if int(self.tables.number("size")[row]) == 0:
             return None
+        if path not in self._readers:
+            spec = self.packed_spec(path)
+            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
         if first < 0:
             problem = self.tables.label("problem")[row]
             raise DamagedStore(f"{self.key}: row {row} has no bytes: {problem}")
-        document = self.commit.nodes.get(path)
+        return self._readers[path], first
+
+    def has_payload(self, row: int) -> bool:
+        """Whether the step was kept with the payload of a row: that of a tensor may have been let go."""
+        return self.has_tensors or not str(self.tables.label("array")[row]).startswith("tensors/")
+
+    def packed_spec(self, path: str) -> ArraySpec:
+        """Return the grid of a packed array.
+
+        Raises:
+            TensorsRemoved: the step is kept without its tensors.
+            DamagedStore: there is no such array, or its metadata is damaged.
+        """
+        document, without = self.commit.nodes.get(path), self.commit.without_tensors
+        if without is not None and path.startswith("tensors/"):
+            raise TensorsRemoved(f"{self.key}: {without}")
         if document is None:
             raise DamagedStore(f"{self.key}: the array {path} is missing")
-        if path not in self._readers:
-            try:
-                spec = metadata.packed_spec(path, document)
-            except (KeyError, TypeError, ValueError, AttributeError) as exc:
-                raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
-            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
-        return self._readers[path], first
+        try:
+            return metadata.packed_spec(path, document)
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
 
     def _columns(self, names: Iterable[str]) -> dict[str, Any]:
         """Return these columns; `rank` and `step` are single numbers."""

@@ -256,6 +256,11 @@ class Tensor:
         """Whether its elements are there; else only statistics of it were dumped."""
         return self._label("kind") == Kind.TENSOR.value
 
+    @property
+    def removed(self) -> str:
+        """Why its elements are no longer there, though they were dumped; "" where they are."""
+        return "" if self._step.has_payload(self.row) else str(self._step.commit.without_tensors)
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything in the index of this tensor as a flat dictionary of plain values."""
         known = self.statistics

@@ -34,6 +34,22 @@ _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
 
 @dataclass(frozen=True, slots=True)
+class WithoutTensors:
+    """Why a step has no payloads of tensors. Its index, digests, statistics, findings and files are there."""
+
+    at: str
+    """Since when, in ISO 8601."""
+    by: str
+    """`gc`: they were removed. `policy`: they were never stored."""
+    reason: str
+    """For people."""
+
+    def __str__(self) -> str:
+        done = "were never stored" if self.by == "policy" else f"were removed on {self.at[:16]} by {self.by}"
+        return f"the tensors {done}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """What a reader knows of a committed step before it reads any table."""
 
@@ -43,6 +59,8 @@ class Commit:
     record: Mapping[str, Any]
     nodes: Mapping[str, metadata.Document]
     """Metadata of every node of the generation, by its path in it."""
+    without_tensors: WithoutTensors | None = None
+    """Why there are no arrays `tensors/*`; None where they are there."""
 
     @property
     def prefix(self) -> str:
@@ -131,6 +149,7 @@ def write(
     nodes: Mapping[str, metadata.Document],
     objects_to_write: Mapping[str, bytes],
     facts: Mapping[str, Any],
+    without_tensors: WithoutTensors | None = None,
     now: datetime | None = None,
 ) -> None:
     """Make a step visible. Safe to call again; the same generation is then written again as it was.
@@ -142,6 +161,7 @@ def write(
         nodes: metadata of every array and group of the generation, by path in it.
         objects_to_write: chunks of the generation that no task has written, by path in it.
         facts: further fields of the record.
+        without_tensors: why no payloads of tensors are among the nodes, if so.
         now: the time of the commit.
     """
     key, fingerprint = summary.key, summary.fingerprint
@@ -156,7 +176,7 @@ def write(
     documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
     objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
     record = {
-        "format_version": metadata.FORMAT_VERSION,
+        **_without_tensors_fields(without_tensors),
         "rank": key.rank,
         "step": key.step,
         "fingerprint": fingerprint,
@@ -172,6 +192,41 @@ def write(
         objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
     below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
     objects.put(leaf, metadata.encode(metadata.leaf(record, below)))
+
+
+def drop_tensors(objects: ObjectStore, found: Commit, without: WithoutTensors) -> Commit:
+    """Commit a step again without the payloads of its tensors. Deletes nothing: that is for the caller.
+
+    From here on no reader looks for them, so no plain Zarr reader takes a missing chunk for zeros.
+    """
+    nodes = {path: node for path, node in found.nodes.items() if not _is_of_tensors(path)}
+    dropped = {path: size for path, size in found.record["stored"].items() if _is_of_tensors(path)}
+    summary = dict(found.record["summary"])
+    summary["stored_bytes"] = max(summary["stored_bytes"] - sum(dropped.values()), 0)
+    summary["objects"] = max(summary["objects"] - len(dropped) - len(found.nodes) + len(nodes), 0)
+    record = {
+        **found.record,
+        **_without_tensors_fields(without),
+        "summary": summary,
+        "stored": {path: size for path, size in found.record["stored"].items() if path not in dropped},
+    }
+    below = {f"{found.fingerprint}/{path}".rstrip("/"): node for path, node in nodes.items()}
+    data = metadata.encode(metadata.leaf(record, below))
+    objects.put(f"{found.key.path}/{LEAF}", data)
+    return parse(data, found.key)
+
+
+def _is_of_tensors(path: str) -> bool:
+    return path == "tensors" or path.startswith("tensors/")
+
+
+def _without_tensors_fields(without: WithoutTensors | None) -> dict[str, Any]:
+    if without is None:
+        return {"format_version": metadata.FORMAT_VERSION}
+    return {
+        "format_version": metadata.WITHOUT_TENSORS_FORMAT_VERSION,
+        "without_tensors": asdict(without),
+    }
 
 
 def _history(before: bytes | None, key: StepKey) -> list[str]:
@@ -249,7 +304,7 @@ def parse(data: bytes, key: StepKey) -> Commit:
     try:
         document = json.loads(data)
         record = document["attributes"][metadata.ATTRIBUTE]
-        _check_format(record["format_version"], str(key))
+        _check_format(record["format_version"], str(key), metadata.WITHOUT_TENSORS_FORMAT_VERSION)
         if (record["rank"], record["step"]) != (key.rank, key.step):
             raise DamagedStore(
                 f"{key.path}/{LEAF} is the commit of rank {record['rank']} step {record['step']}"
@@ -262,9 +317,11 @@ def parse(data: bytes, key: StepKey) -> Commit:
         summary = CommitSummary(key=key, fingerprint=fingerprint, **totals)
         _check_nodes(document["consolidated_metadata"]["metadata"])  # unpacked when they are needed
         nodes = Nodes(zlib.compress(data, 1))
+        without = record.get("without_tensors")
+        without_tensors = None if without is None else WithoutTensors(**without)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r:.300}") from exc
-    return Commit(key, fingerprint, summary, record, nodes)
+    return Commit(key, fingerprint, summary, record, nodes, without_tensors)
 
 
 def _check_nodes(nodes: Mapping[str, Any]) -> None:
@@ -296,19 +353,20 @@ def _check_record(record: Mapping[str, Any]) -> None:
         raise ValueError("stored")
     lists = [record.get(name, []) for name in ("problems", "nets", "graphs")]
     tables = [source, summary.get("severities", {}), summary.get("failed_rules", {})]
+    tables.append(record.get("without_tensors") or {})
     texts = [*(text for one in lists for text in one), *(text for one in tables for text in one.values())]
     if not all(isinstance(one, list) for one in lists) or not all(isinstance(text, str) for text in texts):
         raise TypeError("text")
     datetime.fromisoformat(record["committed_at"])
 
 
-def _check_format(version: int, what: str) -> None:
-    if metadata.OLDEST_FORMAT_VERSION <= version <= metadata.FORMAT_VERSION:
+def _check_format(version: int, what: str, newest: int = metadata.FORMAT_VERSION) -> None:
+    if metadata.OLDEST_FORMAT_VERSION <= version <= newest:
         return
-    newer = version > metadata.FORMAT_VERSION
+    newer = version > newest
     raise StoreFormatError(
         f"{what} has store format {version}; this version of dump-ingest reads "
-        f"{metadata.OLDEST_FORMAT_VERSION} to {metadata.FORMAT_VERSION}",
+        f"{metadata.OLDEST_FORMAT_VERSION} to {newest}",
         hint="Upgrade dump-ingest on this machine; nothing was written."
         if newer
         else "Ingest the dump into a new store; nothing was written.",

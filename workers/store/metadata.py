@@ -22,6 +22,8 @@ ATTRIBUTE = "dump_ingest"
 _MAX_CHUNK_NBYTES = 2**31
 #: Raised when an older version could no longer read a store.
 FORMAT_VERSION = 2
+#: The same of a leaf that is kept without its tensors: an older version would take it for damaged.
+WITHOUT_TENSORS_FORMAT_VERSION = 3
 #: The oldest format that this version reads. Format 1 was never released.
 OLDEST_FORMAT_VERSION = 2
 

@@ -160,13 +160,15 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
     return Tables(**arrays)
 
 
-def check(found: Tables, documents: dict[str, metadata.Document], where: str) -> Tables:
+def check(
+    found: Tables, documents: dict[str, metadata.Document], where: str, *, has_tensors: bool = True
+) -> Tables:
     """Return the tables of a leaf, if they are such as somebody could have meant; see `decode`.
 
     Raises:
         DamagedStore: they are not.
     """
-    for wrong in _impossible(found, documents):
+    for wrong in _impossible(found, documents, has_tensors=has_tensors):
         raise DamagedStore(f"{where}: index/{wrong}")
     return found
 
@@ -181,7 +183,9 @@ def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
     return rows, columns
 
 
-def _impossible(found: Tables, documents: dict[str, metadata.Document]) -> Iterator[str]:
+def _impossible(
+    found: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool
+) -> Iterator[str]:
     """Yield what in an index nobody could have meant.
 
     A reader takes memory for `size` elements, and reads them at `offset`: so they are within their array.
@@ -199,12 +203,14 @@ def _impossible(found: Tables, documents: dict[str, metadata.Document]) -> Itera
     for label in ("lead", "tail"):
         if not all(map(_is_latin1, set(found.label(label)))):
             yield f"labels has no bytes in {label}"
-    yield from _beyond(found, documents)
+    yield from _beyond(found, documents, has_tensors=has_tensors)
 
 
-def _beyond(found: Tables, documents: dict[str, metadata.Document]) -> Iterator[str]:
+def _beyond(found: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool) -> Iterator[str]:
     arrays, sizes, offsets = found.label("array"), found.number("size"), found.number("offset")
     for path in set(arrays):
+        if not has_tensors and path.startswith("tensors/"):
+            continue  # nobody reads what the step is kept without
         of_it = (arrays == path) & (sizes > 0) & (offsets >= 0)
         # Not their sum, which may be more than there are integers.
         if of_it.any() and (sizes[of_it] > _length_of(documents.get(path, {})) - offsets[of_it]).any():

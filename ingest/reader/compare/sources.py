@@ -32,7 +32,6 @@ from workers.formats.dtypes import ElementType, from_name
 from workers.model import Entry, Grid, Kind, Origin, StepKey, StoreAddress
 from workers.operands import InFile, Operand, Stored
 from workers.statistics import FIELDS
-from workers.store import metadata
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +187,7 @@ class _OfStore:
         row, table, step = int(self.rows[number]), self.tables, self.step
         path = str(table.label("array")[row])
         if path not in self._arrays:
-            self._arrays[path] = metadata.packed_spec(path, step.commit.nodes[path])
+            self._arrays[path] = step.packed_spec(path)
         first = int(table.number("offset")[row])
         address = step.address
         place = Stored(
