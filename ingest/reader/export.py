@@ -6,16 +6,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ingest.reader.store import Step
 from workers import paths
-from workers.digest import new_digest
 from workers.errors import DamagedStore, UsageError
-from workers.formats import device_format
 from workers.model import MIB, Kind, StepKey
+from workers.restore import begin_of, part
 
 _PIECE_NBYTES = 16 * MIB
 
@@ -113,17 +109,12 @@ class _File:
 
     def write(self, step: Step, row: int, pieces: Iterator[bytearray]) -> None:
         """Write the part of one row; note what is wrong with it."""
-        table = step.tables
-        lead = str(table.label("lead")[row]).encode("latin-1")
-        tail = str(table.label("tail")[row]).encode("latin-1")
         try:
             _make_directory(self.target.parent)
             self.temporary.touch()
             with self.temporary.open("r+b") as file:
-                file.seek(int(table.number("source_offset")[row]) - len(lead))
-                file.write(lead)
-                file.writelines(_as_in_source(step, row, _checked(pieces, table.digest[row].tobytes())))
-                file.write(tail)
+                file.seek(begin_of(step, row))
+                file.writelines(part(step, row, pieces))
         except DamagedStore as exc:
             self.problem = exc.message
         except OSError as exc:
@@ -156,24 +147,3 @@ def _make_directory(directory: Path) -> None:
         directory = directory.parent
     for one in reversed(missing):
         one.mkdir(exist_ok=True)
-
-
-def _checked(pieces: Iterator[bytearray], digest: bytes) -> Iterator[bytearray]:
-    """Pass the pieces on; at their end, compare their digest."""
-    running = new_digest()
-    for piece in pieces:
-        running.update(piece)
-        yield piece
-    if running.digest() != digest:
-        raise DamagedStore("the digest does not match")
-
-
-def _as_in_source(step: Step, row: int, pieces: Iterator[bytearray]) -> Iterator[Any]:
-    """Return the payload as the file had it: what was brought into host layout goes back."""
-    device = step.device(row)
-    if device is None or step.is_in_device_layout(row):
-        yield from pieces
-        return
-    payload = b"".join(pieces)
-    host = np.frombuffer(payload, step.element(row).to_numpy()).reshape(step.shape(row))
-    yield np.ascontiguousarray(device_format.to_device(host, device)).view(np.uint8).data

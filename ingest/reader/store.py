@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import groupby
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,17 +18,13 @@ import numpy as np
 from ingest.reader.spans import spans
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
-from workers.errors import DamagedStore, TensorsRemoved, UsageError
-from workers.formats import device_format, dtypes
-from workers.formats.dtypes import ElementType
-from workers.formats.header import DeviceLayout
-from workers.model import ArraySpec, Kind, StepKey, StoreAddress
+from workers.errors import DamagedStore, UsageError
+from workers.model import Kind, StepKey, StoreAddress
 from workers.statistics import FIELDS
-from workers.store import commit, metadata, tables
+from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, open_objects, resolve
-from workers.store.shard_stream import ShardStream
-from workers.store.shards import ShardReader
+from workers.store.step import StoredStep
 from workers.store.tables import Tables
 
 if TYPE_CHECKING:
@@ -42,7 +37,6 @@ Choice: TypeAlias = int | Iterable[int] | None
 
 #: What `where` may name.
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
-_ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+)?")
 #: Commits that are asked for at once, to find one.
 _COMMITS_AT_ONCE = 256
 #: Steps whose index is read ahead of need, and of how many it is kept where nothing was found in it.
@@ -343,13 +337,8 @@ class DumpStore:
 
 
 @dataclass(eq=False)
-class Step:
+class Step(StoredStep):
     """One committed step of one rank."""
-
-    objects: ObjectStore
-    commit: Commit
-    _tables: Tables | None = None
-    _readers: dict[str, ShardReader] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # It opens the store again where it arrives; what was read of the index goes with it.
@@ -357,11 +346,6 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<Step {self.key} {self.commit.summary.status}>"
-
-    @property
-    def key(self) -> StepKey:
-        """Rank and step."""
-        return self.commit.key
 
     @property
     def address(self) -> StoreAddress:
@@ -372,32 +356,6 @@ class Step:
     def fingerprint(self) -> str:
         """The generation that is committed."""
         return self.commit.fingerprint
-
-    @property
-    def has_tensors(self) -> bool:
-        """Whether the payloads of its tensors are there; `commit.without_tensors` says why not."""
-        return self.commit.without_tensors is None
-
-    @property
-    def tables(self) -> Tables:
-        """Index and statistics, one row per source file; read at once when first asked for.
-
-        Raises:
-            DamagedStore: they are missing or damaged.
-        """
-        if self._tables is None:
-            prefix = self.commit.prefix
-            found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
-            chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
-            nodes = dict(self.commit.nodes)
-            where = str(self.key)
-            decoded = tables.decode(nodes, chunks, where)
-            self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
-        return self._tables
-
-    def forget_tables(self) -> None:
-        """Let go of the index; it is read again when it is asked for."""
-        self._tables = None
 
     def only(self, row: int) -> Step:
         """Return this generation of the step with one row alone, which is its row 0.
@@ -429,116 +387,6 @@ class Step:
         if where is not None:
             mask &= where.mask(self._columns(where.names), len(mask))
         return [int(row) for row in np.flatnonzero(mask)]
-
-    def element(self, row: int) -> ElementType:
-        """Return the element type of a tensor row."""
-        big_endian = str(self.tables.label("array")[row]).endswith("_big_endian")
-        dtype = str(self.tables.label("dtype")[row])
-        try:
-            return dtypes.from_name(dtype, big_endian=big_endian)
-        except (ValueError, TypeError) as exc:
-            raise DamagedStore(f"{self.key}: row {row} has an unknown type {dtype!r:.100}") from exc
-
-    def shape(self, row: int) -> tuple[int, ...]:
-        """Return the lengths of the axes of a tensor row."""
-        ndim = int(self.tables.number("ndim")[row])
-        return tuple(int(n) for n in self.tables.shape[row, :ndim])
-
-    def device(self, row: int) -> DeviceLayout | None:
-        """Return how a tensor row lay in the memory of the accelerator; None for in the order of its axes."""
-        lengths = str(self.tables.label("device_shape")[row])
-        if not self.tables.label("layout")[row]:
-            return None
-        try:
-            shape = tuple(int(n) for n in lengths.split(",") if n)
-        except ValueError as exc:
-            raise DamagedStore(f"{self.key}: row {row} has an impossible device shape") from exc
-        groups = int(self.tables.number("groups")[row])
-        layout = DeviceLayout(str(self.tables.label("format")[row]), shape, groups)
-        if not device_format.convertible(layout, self.shape(row), self.element(row)):
-            raise DamagedStore(f"{self.key}: row {row} has an impossible device layout")
-        return layout
-
-    def is_in_device_layout(self, row: int) -> bool:
-        """Whether the payload of a row is stored as it lay in the memory of the accelerator."""
-        return bool(self.tables.label("layout")[row] == "device")
-
-    def read(self, row: int, start: int = 0, stop: int | None = None) -> bytearray:
-        """Return payload bytes `start` to `stop` of one row, which must fall on elements of its array.
-
-        Raises:
-            DamagedStore: they are missing or damaged.
-        """
-        place = self._place(row)
-        nbytes = int(self.tables.number("nbytes")[row])
-        stop = nbytes if stop is None else stop
-        if place is None or start == stop:
-            return bytearray()
-        reader, first = place
-        # Odd ends occur only where an array of bytes holds larger elements.
-        itemsize = reader.spec.itemsize
-        return reader.read(first + start // itemsize, first + stop // itemsize)
-
-    def payloads(self, rows: Iterable[int], piece_nbytes: int) -> Iterator[tuple[int, Iterator[bytearray]]]:
-        """Yield each row with its payload in pieces; in the order of the store, so each chunk is read once.
-
-        Chunks are fetched ahead of need, some tens of MiB. Pieces must be consumed before the next row;
-        they raise `DamagedStore`.
-        """
-        array, offset, size = (
-            self.tables.label("array"),
-            self.tables.number("offset"),
-            self.tables.number("size"),
-        )
-        ordered = sorted(rows, key=lambda row: (array[row], offset[row]))
-        for _, group in groupby(ordered, key=lambda row: array[row]):
-            members = list(group)
-            places = {row: place for row in members if (place := self._place(row)) is not None}
-            yield from ((row, iter(())) for row in members if row not in places)
-            if not places:
-                continue
-            ranges = {row: (first, first + int(size[row])) for row, (_, first) in places.items()}
-            reader = next(iter(places.values()))[0]
-            with ShardStream(reader, list(ranges.values())) as stream:
-                for row, (start, stop) in ranges.items():
-                    yield row, stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize)
-
-    def _place(self, row: int) -> tuple[ShardReader, int] | None:
-        """Return the reader of a row's array, and the first element in it; None where it has no elements."""
-        path = str(self.tables.label("array")[row])
-        if not _ARRAY.fullmatch(path):  # a part of keys
-            raise DamagedStore(f"{self.key}: {path!r:.100} is no name of an array")
-        first = int(self.tables.number("offset")[row])
-        if int(self.tables.number("size")[row]) == 0:
-            return None
-        if path not in self._readers:
-            spec = self.packed_spec(path)
-            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
-        if first < 0:
-            problem = self.tables.label("problem")[row]
-            raise DamagedStore(f"{self.key}: row {row} has no bytes: {problem}")
-        return self._readers[path], first
-
-    def has_payload(self, row: int) -> bool:
-        """Whether the step was kept with the payload of a row: that of a tensor may have been let go."""
-        return self.has_tensors or not str(self.tables.label("array")[row]).startswith("tensors/")
-
-    def packed_spec(self, path: str) -> ArraySpec:
-        """Return the grid of a packed array.
-
-        Raises:
-            TensorsRemoved: the step is kept without its tensors.
-            DamagedStore: there is no such array, or its metadata is damaged.
-        """
-        document, without = self.commit.nodes.get(path), self.commit.without_tensors
-        if without is not None and path.startswith("tensors/"):
-            raise TensorsRemoved(f"{self.key}: {without}")
-        if document is None:
-            raise DamagedStore(f"{self.key}: the array {path} is missing")
-        try:
-            return metadata.packed_spec(path, document)
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise DamagedStore(f"{self.key}: the metadata of {path} is damaged") from exc
 
     def _columns(self, names: Iterable[str]) -> dict[str, Any]:
         """Return these columns; `rank` and `step` are single numbers."""
