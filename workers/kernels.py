@@ -29,6 +29,9 @@ _MANY: Final = 2.0**480
 _FEW: Final = 2.0**-480
 _HUGE_UNIT: Final = 2.0**600
 _TINY_UNIT: Final = 2.0**-600
+#: Below this part of the squares of distances from one element, the squares of deviations from the mean would
+#: lose more than three digits of sixteen as a difference: they are added up themselves.
+_CANCELLED: Final = 1e-3
 
 #: Places in the state that the functions here keep, float64: the first seven are `statistics.COUNT_FIELDS`;
 #: then the number of finite elements, their extremes, and, in `UNIT` and its square, mean and sum of squared
@@ -53,20 +56,17 @@ def new_state() -> npt.NDArray[np.float64]:
     return state
 
 
-def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64], scratch: npt.NDArray[Any]) -> None:
+def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
     """Take elements into `state`.
 
     Args:
         values: 1-D and contiguous, float32, float64, or integers of 16 to 64 bits, in native byte order.
         state: from `new_state`.
-        scratch: at least `BLOCK` elements of the type of `values`; overwritten.
     """
     if values.dtype.kind == "f":
-        bits, shift, mask, infinity = _FLOATS[values.dtype.itemsize]
-        one = values.dtype.type(1)
-        _accumulate_floats(values, values.view(bits), shift, mask, infinity, one, state, scratch)
+        _accumulate_floats(values, *_BITS_LIKE[values.dtype.itemsize], state)
     else:
-        _accumulate_integers(values, state)
+        _accumulate_integers(values, _COUNT_LIKE[values.dtype.itemsize], state)
 
 
 def accumulate_codes(
@@ -82,42 +82,52 @@ def accumulate_codes(
     _accumulate_codes(codes, values, state)
 
 
-_FLOATS = {
-    4: (np.int32, np.int32(31), np.int32(0x7FFF_FFFF), np.int32(0x7F80_0000)),
-    8: (np.int64, np.int64(63), np.int64(0x7FFF_FFFF_FFFF_FFFF), np.int64(0x7FF0_0000_0000_0000)),
+#: Empty arrays, which tell the compiler the types of bits: signed and unsigned integers as wide as a float.
+_BITS_LIKE = {
+    4: (np.empty(0, np.int32), np.empty(0, np.uint32)),
+    8: (np.empty(0, np.int64), np.empty(0, np.uint64)),
+}
+#: The same for what counts integers: as wide as they are, if a block can be counted in it.
+_COUNT_LIKE = {
+    2: np.empty(0, np.int16),
+    4: np.empty(0, np.int32),
+    8: np.empty(0, np.int64),
 }
 
 
 def warm_up() -> None:
     """Compile, or load from the cache, every function for every type of element."""
     for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
-        accumulate(np.zeros(1, code), new_state(), np.zeros(BLOCK, code))
+        accumulate(np.zeros(1, code), new_state())
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
 
 
 @compiled(_REORDER)
-def _extreme_keys(bits: Any, shift: Any, mask: Any) -> Any:
-    # Bits as signed integers order like the floats once those of negative ones are turned round; beyond the
-    # keys of the infinities are those of NaN. (Minima of floats are not turned into vector instructions.)
-    low = bits[0] ^ ((bits[0] >> shift) & mask)
-    high = low
-    for i in range(bits.size):
-        low = min(low, bits[i] ^ ((bits[i] >> shift) & mask))
-    for i in range(bits.size):
-        high = max(high, bits[i] ^ ((bits[i] >> shift) & mask))
-    return low, high
+def _find_extremes(signed: Any, unsigned: Any, extremes: Any) -> None:
+    """Write the bits of the smallest and the largest of some floats to `extremes`, from their bits.
+
+    Where some are not finite, at least one of the two is not. (Integers, for minima of floats are not turned
+    into vector instructions. Bits of floats of one sign order by magnitude, and a sign makes them negative or
+    large.)
+    """
+    largest, lowest, highest = signed[0], unsigned[0], unsigned[0]
+    for i in range(signed.size):
+        largest = max(largest, signed[i])
+        lowest = min(lowest, unsigned[i])
+        highest = max(highest, unsigned[i])
+    extremes[0], extremes[1] = highest, largest
+    if extremes[0] == extremes[1]:  # all have one sign
+        extremes[1 if largest < 0 else 0] = lowest
 
 
 @compiled(_REORDER)
-def _signs(x: Any, one: Any) -> Any:
-    # Counted in the type of the elements, so that all lanes have one width: exact up to 4096.
-    zero = one - one
-    negative = zero
+def _signs(x: Any, like: Any) -> Any:
+    # Counted in integers as wide as the elements, so that all lanes have one width: exact up to 4096.
+    count = like.dtype.type
+    negative, null = count(0), count(0)
     for i in range(x.size):
-        negative += one if x[i] < zero else zero
-    null = zero
-    for i in range(x.size):
-        null += one if x[i] == zero else zero
+        negative = count(negative + count(x[i] < 0))
+        null = count(null + count(x[i] == 0))
     return negative, null
 
 
@@ -125,14 +135,18 @@ def _signs(x: Any, one: Any) -> Any:
 def _moments(x: Any) -> Any:
     # From the first element on, so that equal elements have exactly themselves for their mean.
     first = np.float64(x[0])
-    total = 0.0
+    total, squares = 0.0, 0.0
     for i in range(x.size):
-        total += np.float64(x[i]) - first
+        distance = np.float64(x[i]) - first
+        total += distance
+        squares += distance * distance
     mean = first + total / x.size
-    m2 = 0.0
-    for i in range(x.size):
-        deviation = np.float64(x[i]) - mean
-        m2 += deviation * deviation
+    m2 = squares - total * (total / x.size)
+    if m2 < squares * _CANCELLED:
+        m2 = 0.0
+        for i in range(x.size):
+            deviation = np.float64(x[i]) - mean
+            m2 += deviation * deviation
     return mean, m2
 
 
@@ -164,13 +178,14 @@ def _choose_unit(state: Any) -> None:
 
 
 @compiled(set())
-def _set_apart(x: Any, scratch: Any) -> Any:
-    """Copy what is finite to `scratch`; return how many that are, and the counts of NaN, +Inf and -Inf."""
+def _set_apart(x: Any) -> Any:
+    """Return a copy of what is finite, and the counts of NaN, +Inf and -Inf."""
+    finite = np.empty(x.size, x.dtype)
     n, nan, pos_inf, neg_inf = 0, 0, 0, 0
     for i in range(x.size):
         value = x[i]
         if math.isfinite(value):
-            scratch[n] = value
+            finite[n] = value
             n += 1
         elif math.isnan(value):
             nan += 1
@@ -178,66 +193,52 @@ def _set_apart(x: Any, scratch: Any) -> Any:
             pos_inf += 1
         else:
             neg_inf += 1
-    return n, nan, pos_inf, neg_inf
+    return finite[:n], nan, pos_inf, neg_inf
 
 
 @compiled(set())
-def _accumulate_floats(  # noqa: PLR0917  (compiled functions have no keywords)
-    x: Any, bits: Any, shift: Any, mask: Any, infinity: Any, one: Any, state: Any, scratch: Any
-) -> None:
-    scratch_bits = scratch.view(bits.dtype)
+def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any) -> None:
+    signed, unsigned = signed_like.dtype, unsigned_like.dtype
     extremes = np.empty(2, x.dtype)
-    extreme_bits = extremes.view(bits.dtype)
-    key_of_minus_infinity = -infinity - (mask // mask)
+    extreme_bits = extremes.view(unsigned)
     for start in range(0, x.size, BLOCK):
         block = x[start : start + BLOCK]
-        low, high = _extreme_keys(bits[start : start + BLOCK], shift, mask)
-        nan, pos_inf, neg_inf = 0, 0, 0
-        if low <= key_of_minus_infinity or high >= infinity:
-            n, nan, pos_inf, neg_inf = _set_apart(block, scratch)
-            block = scratch[:n]
-            if n:
-                low, high = _extreme_keys(scratch_bits[:n], shift, mask)
-        if block.size:
-            extreme_bits[0] = low ^ ((low >> shift) & mask)
-            extreme_bits[1] = high ^ ((high >> shift) & mask)
-            negative, null = _signs(block, one)
-            state[ZERO] += null
-            state[NEGATIVE] += negative
-            state[POSITIVE] += block.size - null - negative
-            state[MIN] = min(state[MIN], np.float64(extremes[0]))
-            state[MAX] = max(state[MAX], np.float64(extremes[1]))
-            _choose_unit(state)
-            if state[UNIT] == 1:
-                mean, m2 = _moments(block)
-            else:
-                for i in range(block.size):
-                    scratch[i] = block[i] / state[UNIT]
-                mean, m2 = _moments(scratch[: block.size])
-            _merge(state, block.size, mean, m2)
-        state[COUNT] += block.size + nan + pos_inf + neg_inf
-        state[NAN] += nan
-        state[POS_INF] += pos_inf
-        state[NEG_INF] += neg_inf
-        state[POSITIVE] += pos_inf
-        state[NEGATIVE] += neg_inf
+        _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
+        if not (math.isfinite(extremes[0]) and math.isfinite(extremes[1])):
+            block, nan, pos_inf, neg_inf = _set_apart(block)
+            state[COUNT] += nan + pos_inf + neg_inf
+            state[NAN] += nan
+            state[POS_INF] += pos_inf
+            state[NEG_INF] += neg_inf
+            state[POSITIVE] += pos_inf
+            state[NEGATIVE] += neg_inf
+            if block.size == 0:
+                continue
+            _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
+        negative, null = _signs(block, signed_like)
+        state[COUNT] += block.size
+        state[ZERO] += null
+        state[NEGATIVE] += negative
+        state[POSITIVE] += block.size - null - negative
+        state[MIN] = min(state[MIN], np.float64(extremes[0]))
+        state[MAX] = max(state[MAX], np.float64(extremes[1]))
+        _choose_unit(state)
+        if state[UNIT] == 1:
+            mean, m2 = _moments(block)
+        else:
+            mean, m2 = _moments(block / state[UNIT])
+        _merge(state, block.size, mean, m2)
 
 
 @compiled(_REORDER)
-def _accumulate_integers(x: Any, state: Any) -> None:
+def _accumulate_integers(x: Any, like: Any, state: Any) -> None:
     for start in range(0, x.size, BLOCK):
         block = x[start : start + BLOCK]
-        low = block[0]
+        low, high = block[0], block[0]
         for i in range(block.size):
             low = min(low, block[i])
-        high = block[0]
-        for i in range(block.size):
             high = max(high, block[i])
-        negative, null = 0, 0
-        for i in range(block.size):
-            negative += block[i] < 0
-        for i in range(block.size):
-            null += block[i] == 0
+        negative, null = _signs(block, like)
         mean, m2 = _moments(block)
         state[COUNT] += block.size
         state[ZERO] += null
