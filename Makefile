@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test lint format bench servers generated chart requirements audit clean
+.PHONY: help setup demo tour test lint format bench chaos servers generated chart requirements audit clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ format: setup ## Put the code into the expected style
 bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others; QUICK=1 in two minutes
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/bench.txt
 	@$(BIN)/python -m bench $(if $(QUICK),--quick)
+
+chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and dump; SEED=8 MINUTES=10
+	@$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10)
 
 servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus, Alertmanager (Debian, root)
 	@tests/servers/install.sh

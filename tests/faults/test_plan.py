@@ -1,0 +1,81 @@
+"""Schedule and story are arithmetic: the same for a seed everywhere, and what they are meant to be."""
+
+from collections import Counter
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.faults.plan import KINDS, Fault, Pace, available, schedule
+from tests.faults.story import Job, Manner, Op, manners, story
+
+SEEDS = st.integers(0, 2**31)
+DURATIONS = st.floats(1, 3000)
+
+
+def test_a_seed_gives_the_same_schedule_in_every_version() -> None:
+    """A seed that somebody reports must lead to what they saw."""
+    assert schedule(8, 60, KINDS)[:3] == [
+        Fault(5.0, 6.1, "403 from S3", victim=60, severity=0.327),
+        Fault(12.6, 19.8, "stop scheduler", victim=82, severity=0.032),
+        Fault(22.4, 25.0, "stop OSD", victim=15, severity=0.034),
+    ]
+
+
+@given(SEEDS, DURATIONS)
+def test_all_is_healed_in_time_and_no_component_has_two_faults_at_once(seed: int, seconds: float) -> None:
+    faults = schedule(seed, seconds, KINDS)
+    assert faults == sorted(faults, key=lambda fault: fault.at_s)
+    for fault in faults:
+        assert 0 <= fault.at_s <= fault.until_s <= seconds
+        low, high = next(kind.hold_s for kind in KINDS if kind.name == fault.name)
+        assert low - 0.06 <= fault.until_s - fault.at_s <= high + 0.06
+    for component in {fault.component for fault in faults}:
+        of = [fault for fault in faults if fault.component == component]
+        assert all(a.until_s < b.at_s for a, b in pairwise(of))
+
+
+@given(SEEDS)
+def test_every_kind_comes_before_any_comes_again(seed: int) -> None:
+    names = [fault.name for fault in schedule(seed, 3600, KINDS)]
+    for start in range(0, len(names) - len(KINDS) + 1, len(KINDS)):
+        assert len(set(names[start : start + len(KINDS)])) == len(KINDS)
+
+
+def test_some_faults_overlap_and_others_do_not() -> None:
+    faults = schedule(0, 3600, KINDS)
+    overlaps = sum(a.until_s > b.at_s for a, b in pairwise(faults))
+    assert 0 < overlaps < len(faults) / 2
+    calm = schedule(0, 3600, KINDS, Pace(overlap=0))
+    assert all(a.until_s < b.at_s for a, b in pairwise(calm))
+
+
+def test_what_a_machine_does_not_have_is_left_out() -> None:
+    assert {kind.needs for kind in available(())} == {""}
+    assert {kind.name for kind in KINDS} == {kind.name for kind in available(("tmpfs", "faketime"))}
+    assert [kind.name for kind in available((), ["kill OSD"])] == ["kill OSD"]
+    assert schedule(0, 100, []) == []
+
+
+@settings(max_examples=20)
+@given(SEEDS, st.integers(1, 5))
+def test_every_file_of_a_step_is_begun_unless_it_was_never_to_be(seed: int, ranks: int) -> None:
+    job = Job(ranks=ranks, files=6, every_s=2, restart_every=4)
+    actions = story(seed, 40, job)
+    assert actions == story(seed, 40, job)
+    assert actions == sorted(actions)
+    begun = {(a.rank, a.step, a.file) for a in actions}
+    assert begun == {(r, s, f) for r in range(ranks) for s in range(1, 21) for f in range(6)}
+    # What grows is closed at last.
+    grown = Counter((a.rank, a.step, a.file) for a in actions if a.op is Op.GROW)
+    assert set(grown.values()) <= {4}
+
+
+def test_a_job_does_everything_that_jobs_do() -> None:
+    job = Job()
+    actions = story(8, 600, job)
+    assert {action.op for action in actions} == set(Op)
+    assert set(manners(8, 600, job).values()) == set(Manner) - {Manner.AGAIN}
+    again = {(a.rank, a.step) for a in actions if a.attempt == 2}
+    assert {step for _, step in again} >= {7, 8, 15, 16}
+    assert {rank for rank, _ in again} == set(range(job.ranks))

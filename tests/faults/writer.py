@@ -1,0 +1,154 @@
+"""Plays the training job of a story, with files of a real dump, and keeps what it has written."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from tests.faults.story import Action, Op
+
+#: The dump whose files are written again and again, one rank and iteration of it for all.
+RECORDED = "lenet-4rank"
+_ITERATION = "rank_0/LeNet/0/1"
+
+
+@dataclass
+class Writer:
+    """Writes below `dump`. `truth` is what it has put there, so that nothing else need be believed."""
+
+    recorded: Path
+    dump: Path
+    seed: int
+    files: int
+    _names: list[str] = field(init=False)
+    _grown: dict[Path, int] = field(default_factory=dict)
+    _open: dict[Path, int] = field(default_factory=dict)
+    written: dict[str, set[bytes]] = field(default_factory=dict)
+    """Digests of whole contents that a file had at any time, by its path; noted before it gets them."""
+    torn: set[str] = field(default_factory=set)
+    """Files that will never be whole."""
+    vanished: set[str] = field(default_factory=set)
+    """Files that were removed."""
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        found = sorted(path.name for path in (self.recorded / _ITERATION).iterdir())
+        self._names = random.Random(f"files {self.seed}").sample(found, min(self.files, len(found)))
+
+    def prepare(self, ranks: int) -> None:
+        """Write what belongs to no step: graphs and execution order."""
+        for rank in range(ranks):
+            for name in ("graphs", "execution_order"):
+                shutil.copytree(self.recorded / "rank_0" / name, self.dump / f"rank_{rank}" / name)
+
+    def play(self, actions: Sequence[Action], started: float, stop: threading.Event) -> None:
+        """Do all that is in the story when it is time, `started` being its beginning on the monotonic clock.
+
+        One thread for each rank calls this. Once `stop` is set nothing new begins but what was begun ends.
+        """
+        try:
+            begun: set[tuple[int, int]] = set()
+            for action in actions:
+                due_s = started + action.at_s - time.monotonic()
+                if due_s > 0 and not stop.is_set():
+                    stop.wait(due_s)
+                if stop.is_set() and (action.rank, action.step) not in begun:
+                    continue
+                begun.add((action.rank, action.step))
+                self.do(action)
+        except BaseException as exc:  # noqa: BLE001  (told to whoever waits for it)
+            self.error = exc
+
+    def do(self, action: Action) -> None:
+        """Do one thing to one file."""
+        relative = self.path_of(action)
+        path = self.dump / relative
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = self.content(action)
+        if action.op is not Op.TEAR:
+            self.written.setdefault(relative, set()).add(digest(content))
+        match action.op:
+            case Op.WRITE | Op.SHRINK:
+                self.torn.discard(relative)
+                self._write(path, content)
+            case Op.RENAME:
+                self.torn.discard(relative)
+                aside = path.with_name(f"{path.name}.part")
+                self._write(aside, content)
+                aside.replace(path)
+            case Op.GROW:
+                self._grow(path, content)
+            case Op.TEAR:
+                self.torn.add(relative)
+                self._write(path, content[: len(content) // 2])
+            case Op.VANISH:
+                self.vanished.add(relative)
+                path.unlink(missing_ok=True)
+        if action.shift_s:
+            at = time.time() + action.shift_s
+            os.utime(path, (at, at))
+
+    def path_of(self, action: Action) -> str:
+        """Return the path of the file below the dump."""
+        return f"rank_{action.rank}/LeNet/0/{action.step}/{self._names[action.file]}"
+
+    def content(self, action: Action) -> bytes:
+        """Return all that an action writes: a recorded tensor of which some elements say whose it is."""
+        name = self._names[action.file]
+        values = np.load(self.recorded / _ITERATION / name)
+        number = blake2b(
+            f"{self.seed} {action.rank} {action.step} {action.attempt} {name}".encode(), digest_size=8
+        )
+        rng = np.random.default_rng(int.from_bytes(number.digest()))
+        flat = values.reshape(-1)
+        # Every fourth as it is: equal tensors are stored once, and that must go well, too.
+        if flat.size and action.file % 4:
+            mark = rng.normal(size=min(4, flat.size)) if flat.dtype.kind == "f" else rng.integers(0, 100, 1)
+            flat[-len(mark) :] = mark.astype(flat.dtype)
+        if action.op is Op.SHRINK and flat.size > 1:
+            values = flat[: flat.size // 2]
+        buffer = io.BytesIO()
+        np.save(buffer, values)
+        return buffer.getvalue()
+
+    def _write(self, path: Path, content: bytes) -> None:
+        if path in self._open:
+            # The job began anew: nobody goes on with this one.
+            os.close(self._open.pop(path))
+            self._grown[path] = 4
+        if path.exists():
+            path.chmod(0o600)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(fd, content[: len(content) // 2])
+        time.sleep(0.001)
+        os.write(fd, content[len(content) // 2 :])
+        os.close(fd)
+        path.chmod(0o400)
+
+    def _grow(self, path: Path, content: bytes) -> None:
+        if self._grown.get(path) == 4:
+            return
+        if path not in self._open:
+            self._open[path] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        quarter = self._grown.get(path, 0)
+        cut = len(content) * quarter // 4, len(content) * (quarter + 1) // 4
+        os.write(self._open[path], content[slice(*cut)])
+        self._grown[path] = quarter + 1
+        if quarter == 3:
+            os.close(self._open.pop(path))
+            path.chmod(0o400)
+
+
+def digest(content: bytes) -> bytes:
+    """Return what tells contents apart."""
+    return blake2b(content, digest_size=16).digest()
