@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from ingest.consolidator import Listed, Taken
+from ingest.pressure import DiskSeen
 from ingest.service import CommitKept, Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from workers.rules.values import Finding
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Libraries that say more than an operator can use.
+#: How often it is said that the disk of the dump fills, in seconds.
+_FILLING_PAUSE_S = 600.0
 #: Findings of one step that get a line each; the others are counted, and listed by `anomalies`.
 _FINDINGS = 20
 _QUIET = ("distributed", "botocore", "aiobotocore", "s3fs", "fsspec", "asyncio", "watchfiles")
@@ -91,19 +95,23 @@ def _plain(value: Any) -> Any:
 class ServiceLog:
     """Logs what happens in the service: one line per step, with its key, bytes, seconds and outcome."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Log through structlog as it is configured at the time of the event."""
         self._log = structlog.get_logger("dump_ingest")
+        self._clock = clock
         self._last_trouble = ""
+        self._under_pressure = False
+        self._said_filling = -math.inf
 
     def observe(self, happening: Happening) -> None:
         """Log one happening, if it is worth a line."""
         match happening:
-            case StepCommitted(summary=s, seconds=seconds):
+            case StepCommitted(plan=plan, summary=s, seconds=seconds):
                 self._last_trouble = ""
+                left_out = {"without_tensors": plan.without_tensors} if plan.without_tensors else {}
                 tell = (
                     self._log.warning
-                    if s.anomalous_tensors or s.overflows or s.findings or s.status != "complete"
+                    if left_out or s.anomalous_tensors or s.overflows or s.findings or s.status != "complete"
                     else self._log.info
                 )
                 tell(
@@ -122,6 +130,7 @@ class ServiceLog:
                     neg_inf_count=s.neg_inf_count,
                     findings=sum(s.findings.values()),
                     seconds=round(seconds, 3),
+                    **left_out,
                 )
                 log_findings(s.first_findings, s.findings)
                 for rule, reason in s.failed_rules.items():
@@ -145,9 +154,23 @@ class ServiceLog:
                     pause_s=pause_s,
                     error=error.message,
                 )
+            case DiskSeen():
+                self._observe_disk(happening)
             case CommitKept(key=key, gone=gone):
                 self._log.warning("commit_kept", rank=key.rank, step=key.step, files_gone=gone)
             case Trouble(error=error):
                 if error.message != self._last_trouble:  # once, not at every look
                     self._log.error("trouble", error=error.message, hint=error.hint)
                 self._last_trouble = error.message
+
+    def _observe_disk(self, seen: DiskSeen) -> None:
+        space = {"free_bytes": seen.space.free_nbytes, "free_inodes": seen.space.free_inodes}
+        if seen.under_pressure != self._under_pressure:
+            self._under_pressure = seen.under_pressure
+            if seen.under_pressure:
+                self._log.warning("disk_nearly_full", policy=seen.policy, **space)
+            else:
+                self._log.info("disk_has_room_again", policy=seen.policy, **space)
+        if seen.full_in_s is not None and self._clock() >= self._said_filling + _FILLING_PAUSE_S:
+            self._said_filling = self._clock()
+            self._log.warning("disk_filling", full_in_s=round(seen.full_in_s), **space)

@@ -54,18 +54,35 @@ def fingerprint(
     return running.hexdigest()
 
 
+def without_tensors(name: str) -> str:
+    """Return the name of the generation that is the one of this name without the payloads of its tensors.
+
+    It is another one: that the whole step is still to come must show after a restart, too.
+    """
+    return xxhash.xxh3_128(f"{name}\nwithout tensors\n".encode()).hexdigest()
+
+
 def plan_step(
-    inspected: Inspected, origin: Origin, store: StoreAddress, grid: Grid, rules: RuleSet | None = None
+    inspected: Inspected,
+    origin: Origin,
+    store: StoreAddress,
+    grid: Grid,
+    rules: RuleSet | None = None,
+    *,
+    leave_out_tensors: str = "",
 ) -> StepPlan:
     """Plan the conversion of one step. The same listing gives the same plan, everywhere.
 
     `rules` are looked at when the step is committed; what is stored of the dump does not depend on them.
+    `leave_out_tensors` says why the payloads of tensors are not to be stored; "" where they are.
     """
     listing = inspected.listing
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
     arrays = _arrays(entries, grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
+    if leave_out_tensors:
+        name = without_tensors(name)
     jobs = tuple(
         ShardJob(
             key=listing.key,
@@ -76,6 +93,7 @@ def plan_step(
             segments=segments,
             entries={row: entries[row] for segment in segments for row in segment.rows},
             keep_device_layout=grid.keep_device_layout,
+            without_tensors=bool(leave_out_tensors),
         )
         for number, segments in enumerate(_segments(rows, arrays, grid))
     )
@@ -89,6 +107,7 @@ def plan_step(
         jobs=jobs,
         problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
         rules=rules,
+        without_tensors=leave_out_tensors,
         poison=inspected.poison,
         reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
     )

@@ -14,8 +14,10 @@ from typing import TypeAlias
 
 from ingest.committed import Committed
 from ingest.completeness import Inspected
+from ingest.disk import space_at
 from ingest.layouts.base import Problem
-from ingest.plan import fingerprint, plan_step
+from ingest.plan import fingerprint, plan_step, without_tensors
+from ingest.pressure import DiskSeen, Pressure
 from ingest.rules.series import StepFindings
 from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
 from ingest.watch import View, Watcher
@@ -78,7 +80,7 @@ class CommitKept:
     gone: int
 
 
-Happening: TypeAlias = Outcome | View | Trouble | CommitKept
+Happening: TypeAlias = Outcome | View | Trouble | CommitKept | DiskSeen
 Observer: TypeAlias = Callable[[Happening], None]
 
 
@@ -145,6 +147,8 @@ class Service:
     """Whether steps that came from another dump may be replaced."""
     rules: RuleSet | None = None
     """What to look for in each step when it is committed."""
+    pressure: Pressure | None = None
+    """Judges how full the disk of the dump is; None where that does not matter."""
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
     clock: Callable[[], float] = time.monotonic
@@ -162,6 +166,8 @@ class Service:
     _kept: list[CommitKept] = field(default_factory=list)
     _given_up: list[Outcome] = field(default_factory=list)
     """Steps that were not even offered; told with the next outcomes."""
+    _leave_out_tensors: str = ""
+    """Why the tensors of steps are not stored for now; "" where they are."""
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Look if it is time to, take on what is complete, and wait a moment for tasks to finish."""
@@ -253,6 +259,7 @@ class Service:
 
     def _look(self) -> None:
         started = self.clock()
+        self._look_at_disk()
         try:
             self.view = self.watcher.look(self.committed.holds)
         except StoreError as exc:
@@ -267,6 +274,16 @@ class Service:
         now = self.clock()
         self._next_look = now + max(self.poll_s, 9 * (now - started))
 
+    def _look_at_disk(self) -> None:
+        space = space_at(self.watcher.dump.root)
+        if self.pressure is None or space is None:
+            return  # the dump is gone for the moment; what was found last stands
+        seen = self.pressure.see(space)
+        self.watcher.newest_first = seen.under_pressure and seen.policy == "newest"
+        self._leave_out_tensors = seen.leave_out_tensors
+        self.watcher.tensors_may_wait = bool(seen.leave_out_tensors)
+        self._tell(seen)
+
     def _take_on(self) -> bool:
         """Offer some steps that are complete; whether there may be more."""
         started = self.clock()
@@ -279,7 +296,7 @@ class Service:
             taken = self.watcher.take(1, busy=left_alone)
             if not taken:
                 break
-            batch.append((taken[0], self._plan(taken[0])))
+            batch.append((taken[0], self._plan(taken[0], self._leave_out_tensors)))
         if batch:
             self._offer(batch)
         return False
@@ -295,11 +312,13 @@ class Service:
             < submitter.limits.inflight_nbytes
         )
 
-    def _plan(self, inspected: Inspected) -> StepPlan:
+    def _plan(self, inspected: Inspected, leave_out_tensors: str = "") -> StepPlan:
         listing = inspected.listing
+        why = leave_out_tensors if listing.key.step is not None else ""
         root = str(self.watcher.dump.root)
         origin = Origin(listing.layout, self.host, root, listing.rank_from)
-        return plan_step(inspected, origin, self.store, self.watcher.grid, self.rules)
+        grid = self.watcher.grid
+        return plan_step(inspected, origin, self.store, grid, self.rules, leave_out_tensors=why)
 
     def _offer(self, batch: Sequence[tuple[Inspected, StepPlan]]) -> None:
         try:
@@ -310,7 +329,7 @@ class Service:
             found = self.committed.read([plan.key for _, plan in batch])
             offered = [
                 plan
-                for inspected, plan in batch
+                for inspected, plan in self._with_tensors_kept(batch, found)
                 if not self._learn_poison(inspected, found.get(plan.key))
                 and not self._stands(inspected, plan, found.get(plan.key))
             ]
@@ -321,6 +340,17 @@ class Service:
             return
         for plan in offered:
             self.submitter.offer(plan)
+
+    def _with_tensors_kept(
+        self, batch: Sequence[tuple[Inspected, StepPlan]], found: Mapping[StepKey, Commit]
+    ) -> list[tuple[Inspected, StepPlan]]:
+        """Return the batch; a step that has its tensors in the store is taken with them again."""
+        kept = []
+        for inspected, plan in batch:
+            there = found.get(plan.key)
+            loses = plan.without_tensors and there is not None and there.without_tensors is None
+            kept.append((inspected, self._plan(inspected) if loses else plan))
+        return kept
 
     def _stands(self, inspected: Inspected, plan: StepPlan, found: Commit | None) -> bool:
         """Whether the store is to stay as it is: it has this generation, a better one, or another dump's.
@@ -343,7 +373,7 @@ class Service:
             self._give_up(plan, error)
             return True
         if gone := self.committed.files_gone(found, inspected.listing.files):
-            self.committed.cover(key, listed)
+            self.committed.cover(key, without_tensors(listed) if plan.without_tensors else listed)
             self._kept.append(CommitKept(key, gone))
             self._tell(self._kept[-1])
             return True

@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from ingest.pressure import parse_threshold
 from workers.errors import UsageError
 
 ENV_PREFIX = "DUMP_INGEST_"
@@ -62,6 +63,10 @@ class Settings(BaseSettings):
     """The same for a step after which a later one has begun."""
     order: Literal["oldest", "newest"] = "oldest"
     """Which steps of a backlog come first."""
+    under_pressure: Literal["keep", "newest", "statistics"] = "keep"
+    """While the dump's disk is nearly full: go on, take new steps first, or leave out tensors for now."""
+    pressure_free: str = "10%"
+    """Below how much free space the dump's disk is nearly full: a share (10%), or bytes (200GB)."""
     # Not JSON in the environment either: each host has a map of its own, and writes it as the flag has it.
     rank_map: Annotated[dict[int, int], NoDecode] = Field(default_factory=dict)
     """Ranks of device ids (0=8,1=9), for dumps whose paths name only the device."""
@@ -102,6 +107,12 @@ class Settings(BaseSettings):
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names none
+
+    @field_validator("pressure_free")
+    @classmethod
+    def _share_or_bytes(cls, value: str) -> str:
+        parse_threshold(value)
+        return value
 
     @field_validator("rank_map", mode="before")
     @classmethod

@@ -17,7 +17,7 @@ from ingest.completeness import (
     waits_for_time,
 )
 from ingest.layouts.base import Dump, Listing, Problem
-from ingest.plan import fingerprint
+from ingest.plan import fingerprint, without_tensors
 from workers.errors import SourceChanged
 from workers.model import Grid, SourceFile, StepKey
 
@@ -42,6 +42,10 @@ class Watcher:
     grid: Grid
     order: Literal["oldest", "newest"] = "oldest"
     """Which steps of a backlog come first."""
+    newest_first: bool = False
+    """Whether the newest come first for now, whatever `order` says."""
+    tensors_may_wait: bool = False
+    """Whether steps that are committed without their tensors count as committed, for now."""
     clock: QuietClock = field(default_factory=QuietClock)
     waiting: dict[StepKey, Waiting] = field(default_factory=dict)
     """Why the pending steps that were examined last are not complete."""
@@ -67,11 +71,13 @@ class Watcher:
         self._forget(present)
         pending: dict[StepKey, Listing] = {}
         self._to_examine = deque()
-        for key, listing in sorted(
-            present.items(), key=lambda item: item[0].order, reverse=self.order == "newest"
-        ):
+        newest_first = self.newest_first or self.order == "newest"
+        for key, listing in sorted(present.items(), key=lambda item: item[0].order, reverse=newest_first):
             quiet_for_s = self.clock.quiet_for(listing)
-            if is_committed(key, self._name(listing)):
+            name = self._name(listing)
+            if is_committed(key, name) or (
+                self.tensors_may_wait and is_committed(key, without_tensors(name))
+            ):
                 self._known[key] = listing
                 self._inspected.pop(key, None)
             else:

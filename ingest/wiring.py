@@ -14,6 +14,7 @@ from ingest.completeness import Policy
 from ingest.consolidator import Consolidator, Taken, in_threads, on_cluster
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
+from ingest.pressure import Pressure, parse_threshold
 from ingest.reader.store import no_store
 from ingest.rules.keeper import FindingsKeeper
 from ingest.rules.load import load_rules
@@ -88,6 +89,7 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             replace=settings.replace,
             rules=rules,
             host=settings.host or socket.gethostname(),
+            pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
         )
 
 

@@ -22,7 +22,12 @@ def listings(dump: Path) -> dict[StepKey, Listing]:
 
 
 def plan_all(
-    dump: Path, store: Path | str, grid: Grid | None = None, rules: RuleSet | None = None
+    dump: Path,
+    store: Path | str,
+    grid: Grid | None = None,
+    rules: RuleSet | None = None,
+    *,
+    leave_out_tensors: str = "",
 ) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
     found = find_dump(dump)
@@ -34,6 +39,7 @@ def plan_all(
             address,
             grid or Grid(),
             rules,
+            leave_out_tensors=leave_out_tensors,
         )
         for listing in found.scan({}).listings
         if listing.files

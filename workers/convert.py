@@ -25,9 +25,9 @@ from workers.formats.dtypes import unpack
 from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
 from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
-from workers.store import tables
+from workers.store import commit, tables
 from workers.store.objects import open_objects
-from workers.store.shards import ShardPacker
+from workers.store.shards import ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 
 #: Files are read in pieces of this many bytes; most are one piece.
@@ -119,7 +119,10 @@ class _Conversion:
             self._put(f"{prefix}/{key}", data)
             self._stored[key] = len(data)
 
-        packer = ShardPacker(spec, segment.first_shard, emit)
+        if self._job.without_tensors and commit.is_of_tensors(spec.path):
+            packer: ShardPacker = ShardCounter(spec, segment.first_shard)
+        else:
+            packer = ShardPacker(spec, segment.first_shard, emit)
         # Equal bytes of other types, which share the array `bytes`, have other statistics.
         seen: dict[object, dict[bytes, int]] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)

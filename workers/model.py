@@ -217,6 +217,8 @@ class ShardJob:
     """By row."""
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator."""
+    without_tensors: bool = False
+    """Whether the payloads of tensors are read for digests and statistics only, and not stored."""
 
     @property
     def nbytes(self) -> int:
@@ -254,6 +256,8 @@ class StepPlan:
     """Files that kill the process that reads them; they are among the quarantined."""
     rules: RuleSet | None = field(repr=False, default=None)
     """What to look for when it is committed; None for nothing. No part of the fingerprint."""
+    without_tensors: str = ""
+    """Why the payloads of its tensors are not stored; "" where they are."""
 
     @cached_property
     def nbytes(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -15,14 +16,15 @@ import numpy.typing as npt
 
 from workers import events, paths
 from workers.disagreements import disagreements
-from workers.errors import DumpIngestError
+from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.formats.dtype_names import canonical
-from workers.model import CommitSummary, Entry, Kind, Receipt, Reported, StepPlan
+from workers.model import CommitSummary, Entry, Kind, Receipt, Reported, StepKey, StepPlan
 from workers.rules.step import DISAGREES, evaluate
 from workers.rules.values import Evaluated
 from workers.statistics import Statistics
 from workers.store import commit, findings, metadata, tables
-from workers.store.objects import open_objects
+from workers.store.commit import WithoutTensors
+from workers.store.objects import ObjectStore, open_objects
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: How many problems a commit record names; all of them are in the index.
@@ -36,6 +38,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
 
     Raises:
         StoreError: the store refused; the step is not visible, or still in its previous generation.
+        SourceChanged: the plan leaves out the tensors, and the step has been committed with them meanwhile.
     """
     started = time.perf_counter()
     if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
@@ -48,7 +51,10 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         more_documents, more_chunks = findings.encode(plan.rules, found)
         documents |= more_documents
         chunks |= more_chunks
+    without = _without_tensors(plan)
     ends = _ends(receipts)
+    if without is not None:
+        ends = {path: end for path, end in ends.items() if not commit.is_of_tensors(path)}
     nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
     if any(path.startswith("tensors/") for path in ends):
         nodes["tensors"] = metadata.group()
@@ -66,8 +72,11 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         objects=len(shards) + len(chunks) + len(nodes) + 1,
         found=found,
     )
+    objects = open_objects(plan.store)
+    if without is not None:
+        _refuse_to_replace_tensors(objects, plan.key)
     commit.write(
-        open_objects(plan.store),
+        objects,
         summary,
         origin=plan.origin,
         nodes=nodes,
@@ -79,9 +88,26 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
             "problems": _problems(plan, built),
             **_poison(plan),
         },
+        without_tensors=without,
     )
     events.emit(events.Published(summary, time.perf_counter() - started))
     return summary
+
+
+def _without_tensors(plan: StepPlan) -> WithoutTensors | None:
+    if not plan.without_tensors:
+        return None
+    return WithoutTensors(datetime.now(UTC).isoformat(timespec="seconds"), "policy", plan.without_tensors)
+
+
+def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
+    """Raise SourceChanged where a step has its tensors by now: by another watcher, or this task is late."""
+    try:
+        found = commit.read(objects, key)
+    except DamagedStore:
+        return
+    if found is not None and found.without_tensors is None:
+        raise SourceChanged(f"{key}: it has been committed with its tensors meanwhile")
 
 
 def _poison(plan: StepPlan) -> dict[str, Any]:

@@ -290,6 +290,7 @@ class _Progress:
 
     def observe(self, happening: Happening) -> None:
         """Move the bar."""
+        from ingest.pressure import DiskSeen
         from ingest.submit import JobConverted, StepCommitted, TaskRetried
         from ingest.watch import View
 
@@ -307,3 +308,6 @@ class _Progress:
             case TaskRetried(error=error) if error.reason not in self._said:
                 self._said.add(error.reason)
                 say(error.message, before="[yellow]retrying:[/] ")
+            case DiskSeen(leave_out_tensors=reason) if reason and "disk" not in self._said:
+                self._said.add("disk")
+                say(f"{reason}: steps are stored without tensors", before="[yellow]disk nearly full:[/] ")

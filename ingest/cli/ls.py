@@ -118,7 +118,7 @@ def _print_steps(rows: list[dict[str, Any]], *, json: bool) -> None:
             (
                 str(r["rank"]),
                 step_name(r["step"]),
-                r["status"],
+                r["status"] + ("" if r["has_tensors"] else ", no tensors"),
                 str(r["tensors"] + r["statistics_only"]),
                 str(r["files"]),
                 str(r["nan_count"]),

@@ -80,7 +80,6 @@ def command(
     found = _wait_for_dump(dump, stop, settings, log)
     if found is None:
         return
-    seen.watch_disk(found.root)
     with open_webhook(settings) as webhook, open_service(found, settings, patient=True) as service:
         service.observers += [seen.observe, ServiceLog().observe]
         if webhook is not None:

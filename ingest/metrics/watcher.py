@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ingest.metrics.findings import COUNTED, FindingMetrics, totals_of
 from ingest.metrics.ranks import OTHER, RankLabels
+from ingest.pressure import DiskSeen
 from ingest.service import Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.watch import View
@@ -56,7 +55,6 @@ class WatcherMetrics:
         self._committed: dict[int, int] = {}
         """Highest committed step by rank; it stays when the source is cleaned away."""
         self._committed_at: dict[int, float] = {}
-        self._root: Path | None = None
         self._disk: dict[str, Gauge] = {}
         self._findings = FindingMetrics(registry, clock, rules)
         self._store = StoreMetrics(registry)
@@ -88,6 +86,17 @@ class WatcherMetrics:
         )
         self._commits = Counter(
             "dump_ingest_watcher_commits", "Steps committed.", ["status"], registry=registry
+        )
+        self._without_tensors = Counter(
+            "dump_ingest_watcher_commits_without_tensors",
+            "Steps committed without the payloads of their tensors, for the disk was nearly full.",
+            registry=registry,
+        )
+        self._pressure = Gauge(
+            "dump_ingest_watcher_under_pressure",
+            "1 while less of the disk of the dump is free than `pressure_free`.",
+            ["policy"],
+            registry=registry,
         )
         self._failures = Counter(
             "dump_ingest_watcher_step_failures", "Steps given up for now.", ["reason"], registry=registry
@@ -152,10 +161,6 @@ class WatcherMetrics:
         for status in ("complete", "partial"):
             self._commits.labels(status=status)
 
-    def watch_disk(self, root: Path) -> None:
-        """Say from the next look on how full the file system is that holds `root`."""
-        self._root = root
-
     def observe_event(self, event: events.Event) -> None:
         """Take in what the data plane does in this process."""
         self._store.observe(event)
@@ -165,12 +170,14 @@ class WatcherMetrics:
         match happening:
             case View():
                 self._observe_view(happening)
-                self._observe_disk()
+            case DiskSeen():
+                self._observe_disk(happening)
             case StepCommitted(plan=plan, summary=summary, seconds=seconds):
                 newest = max((entry.source.mtime_ns for entry in plan.entries), default=0) / 1e9
                 if newest:
                     self._delay.observe(max(self._clock() - newest, 0))
                 self._observe_commit(summary, seconds)
+                self._without_tensors.inc(bool(plan.without_tensors))
             case StepFailed(error=error):
                 self._failures.labels(reason=error.reason).inc()
             case StepStale():
@@ -235,19 +242,14 @@ class WatcherMetrics:
         self._findings.observe(rank, summary.key.step, totals_of(summary))
         self._findings.count_failures(len(summary.failed_rules))
 
-    def _observe_disk(self) -> None:
-        if self._root is None:
-            return
-        try:
-            found = os.statvfs(self._root)
-        except OSError:
-            return  # the dump is gone for the moment; the last values stand
+    def _observe_disk(self, seen: DiskSeen) -> None:
         values = {
-            "free_bytes": found.f_bavail * found.f_frsize,
-            "size_bytes": found.f_blocks * found.f_frsize,
-            "free_inodes": found.f_favail,
-            "inodes": found.f_files,
+            "free_bytes": seen.space.free_nbytes,
+            "size_bytes": seen.space.nbytes,
+            "free_inodes": seen.space.free_inodes,
+            "inodes": seen.space.inodes,
         }
+        self._pressure.labels(policy=seen.policy).set(seen.under_pressure)
         for name, value in values.items():
             self._disk_gauge(name).set(value)
 

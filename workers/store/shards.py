@@ -171,6 +171,27 @@ class ShardPacker:
         self._shard += 1
 
 
+class ShardCounter(ShardPacker):
+    """Gives payloads the places that `ShardPacker` gives them, and packs nothing."""
+
+    def __init__(self, spec: ArraySpec, first_shard: int) -> None:
+        """Start at the boundary of `first_shard`."""
+        super().__init__(spec, first_shard, lambda _shard, _data: None)
+        self._nbytes = 0
+
+    @property
+    def position(self) -> int:
+        """The element of the array at which the next payload would begin."""
+        return self._shard * self._spec.shard + self._nbytes // self._spec.itemsize
+
+    def append(self, payload: memoryview) -> None:
+        """Leave room for `payload`."""
+        self._nbytes += len(payload)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to write."""
+
+
 #: A chunk as it was packed; or, as text, what is wrong with it.
 Chunk: TypeAlias = bytes | str
 

@@ -8,10 +8,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from ingest.consolidator import Consolidator, Listed, Taken
+from ingest.disk import DiskSpace, space_at
 from ingest.layouts.base import Listing
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES, FindingMetrics, RuleTotal
 from ingest.metrics.ranks import MAX_RANKS, OTHER
+from ingest.pressure import Pressure
 from ingest.rules.series import StepFindings
 from ingest.service import Trouble
 from ingest.submit import StepCommitted, StepFailed
@@ -136,16 +138,23 @@ class TestWatcher:
     ) -> None:
         metrics = WatcherMetrics(registry)
         assert value(registry, "dump_ingest_watcher_disk_free_bytes") is None
-        metrics.watch_disk(tmp_path)
         metrics.observe(view([], []))
+        assert value(registry, "dump_ingest_watcher_disk_free_bytes") is None
+        space = space_at(tmp_path)
+        assert space is not None
+        metrics.observe(Pressure().see(space))
         free = value(registry, "dump_ingest_watcher_disk_free_bytes")
         size = value(registry, "dump_ingest_watcher_disk_size_bytes")
         assert free is not None
         assert size is not None
         assert 0 < free < size
-        metrics.watch_disk(tmp_path / "gone")
-        metrics.observe(view([], []))
-        assert value(registry, "dump_ingest_watcher_disk_size_bytes") == size
+        assert space_at(tmp_path / "gone") is None
+
+    def test_pressure_shows_with_the_policy_that_applies(self, registry: CollectorRegistry) -> None:
+        metrics, pressure = WatcherMetrics(registry), Pressure("statistics")
+        for free, shown in [(500, 0), (99, 1), (120, 1), (130, 0)]:
+            metrics.observe(pressure.see(DiskSpace(free, 1000, 0, 0)))
+            assert value(registry, "dump_ingest_watcher_under_pressure", policy="statistics") == shown
 
     def test_ten_thousand_ranks_of_a_hundred_thousand_tensors_make_a_bounded_number_of_series(
         self, registry: CollectorRegistry, summary: CommitSummary, dumps: dict[str, Path], tmp_path: Path
