@@ -295,6 +295,9 @@ def _meaning(entry: Entry) -> object:
     return (header.element.name, header.device, header.shape) if header.device else header.element.name
 
 
+_UNKNOWN = statistics.UNKNOWN.as_row()
+
+
 class _Summary:
     """The running statistics of an entry, where it is a tensor of numbers."""
 
@@ -333,4 +336,4 @@ class _Summary:
             self._running.update(values.reshape(-1))
 
     def row(self) -> tuple[float, ...]:
-        return (self._running.result() if self._running else statistics.UNKNOWN).as_row()
+        return self._running.row() if self._running else _UNKNOWN
