@@ -12,6 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ingest.gc import apply_gc, plan_gc
+    from ingest.gc.execute import GcReport
+    from ingest.gc.plan import GcPlan
+    from ingest.gc.policy import GcPolicy
     from ingest.reader.compare import Comparison, compare, load_mapping, load_thresholds
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.context import Context, SourceLine, context_of
@@ -38,6 +42,9 @@ __all__ = [
     "Context",
     "Divergence",
     "DumpStore",
+    "GcPlan",
+    "GcPolicy",
+    "GcReport",
     "OriginAnswer",
     "RuleTest",
     "Snapshot",
@@ -46,6 +53,7 @@ __all__ = [
     "Tensor",
     "__version__",
     "anomalies",
+    "apply_gc",
     "compare",
     "consolidate",
     "context_of",
@@ -56,6 +64,7 @@ __all__ = [
     "load_thresholds",
     "open_store",
     "origin",
+    "plan_gc",
     "test_rules",
     "trend",
 ]
@@ -63,6 +72,11 @@ __all__ = [
 _LAZY = {
     "Anomalies": "ingest.rules.anomalies",
     "anomalies": "ingest.rules.anomalies",
+    "GcPlan": "ingest.gc.plan",
+    "GcPolicy": "ingest.gc.policy",
+    "GcReport": "ingest.gc.execute",
+    "apply_gc": "ingest.gc",
+    "plan_gc": "ingest.gc",
     "RuleTest": "ingest.rules.rehearse",
     "test_rules": "ingest.rules.rehearse",
     "Comparison": "ingest.reader.compare",

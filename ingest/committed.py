@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from ingest.reader.store import Step
 from workers import paths
 from workers.model import SourceFile, StepKey
-from workers.store import commit
+from workers.store import commit, removed
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
+from workers.store.removed import Tombstone
 
 #: Commits that are fetched at once when a rank is first asked for.
 _BATCH = 256
@@ -21,13 +22,17 @@ class Committed:
     """A cache of the fingerprints in the store, loaded rank by rank when first asked for."""
 
     objects: ObjectStore
+    take_removed: bool = False
+    """Whether a step that was removed on purpose is one that is missing."""
     _fingerprints: dict[StepKey, str] = field(default_factory=dict)
     _covered: dict[StepKey, str] = field(default_factory=dict)
     """Listings for which the commit of the step stands, though it was made from another one."""
     _loaded: set[int] = field(default_factory=set)
+    _tombstones: dict[int, dict[int, list[Tombstone]]] = field(default_factory=dict)
+    """By rank and step: what was removed on purpose."""
 
     def holds(self, key: StepKey, fingerprint: str) -> bool:
-        """Whether what this fingerprint names is committed, as far as is known."""
+        """Whether what this fingerprint names is committed, or was removed on purpose; as far as is known."""
         if key.rank not in self._loaded:
             keys = commit.list_keys(self.objects, [key.rank])
             for start in range(0, len(keys), _BATCH):
@@ -35,7 +40,22 @@ class Committed:
                 found, _ = commit.read_many(self.objects, keys[start : start + _BATCH])
                 self._fingerprints.update((one.key, one.fingerprint) for one in found.values())
             self._loaded.add(key.rank)
-        return fingerprint in (self._fingerprints.get(key), self._covered.get(key))
+        known = self._fingerprints.get(key)
+        return fingerprint in (known, self._covered.get(key)) or (
+            known is None and self.was_removed(key, fingerprint)
+        )
+
+    def was_removed(self, key: StepKey, fingerprint: str, files: Sequence[SourceFile] = ()) -> bool:
+        """Whether a listing of a step is of what was removed on purpose, or of what is left of that.
+
+        Not if `take_removed`. Asks the store once for each rank.
+        """
+        if self.take_removed or key.step is None:
+            return False
+        if key.rank not in self._tombstones:
+            self._tombstones[key.rank] = removed.read(self.objects, key.rank)
+        found = self._tombstones[key.rank].get(key.step, [])
+        return any(one.covers(fingerprint, files) for one in found)
 
     def read(self, keys: Sequence[StepKey]) -> dict[StepKey, Commit]:
         """Ask the store for the commits of steps: another watcher may have made some meanwhile."""
@@ -43,8 +63,8 @@ class Committed:
         for key in keys:
             if key in found:
                 self._fingerprints[key] = found[key].fingerprint
-            else:
-                self._fingerprints.pop(key, None)
+            elif self._fingerprints.pop(key, None) is not None:
+                self._tombstones.pop(key.rank, None)  # it was there: ask again what was removed
         return found
 
     def cover(self, key: StepKey, fingerprint: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeAlias
@@ -23,7 +23,7 @@ from ingest.view_writer import ViewWriter
 from workers.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.commit import CHANGED, Commit
+from workers.store.commit import CHANGED, REMOVED, Commit
 from workers.store.cubes import GROUP, ViewState
 from workers.store.objects import ObjectStore
 
@@ -194,7 +194,7 @@ class Consolidator:
                 self._take(writer, places, commits)
                 writer.publish(list(places))
             self._append(writer, ready, commits)
-        self._forget(announced, commits)
+        self._forget(announced, commits, damaged)
         self._evaluated &= not (changed or ready)
         damaged |= {key: reason for key, (_, reason) in self._unreadable.items()}
         taken = Taken(
@@ -334,12 +334,19 @@ class Consolidator:
         if self._lease is not None:
             self._lease.keep()
 
-    def _forget(self, announced: Mapping[StepKey, Sequence[str]], commits: Mapping[StepKey, Commit]) -> None:
-        """Remove the announcements of commits that were read, or that others have replaced."""
+    def _forget(
+        self,
+        announced: Mapping[StepKey, Sequence[str]],
+        commits: Mapping[StepKey, Commit],
+        damaged: Collection[StepKey],
+    ) -> None:
+        """Remove the announcements of commits that were read, that others have replaced, or that are gone."""
         for key, fingerprints in announced.items():
             found = commits.get(key)
             for fingerprint in fingerprints:
-                if found and fingerprint in (found.fingerprint, *found.record["previous"]):
+                # A removal is announced before it happens: it stands until it has happened.
+                is_gone = fingerprint == REMOVED and found is None and key not in damaged
+                if is_gone or (found and fingerprint in (found.fingerprint, *found.record["previous"])):
                     self.objects.delete(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}")
 
 

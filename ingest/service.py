@@ -363,9 +363,13 @@ class Service:
                 plan, ClusterError(f"{key}: workers see other files than this host", hint=_STALE_HINT)
             )
             return True
-        if found is None:
-            return False
         listed = fingerprint(inspected.listing.files, plan.origin.layout, self.watcher.grid)
+        if found is None:
+            # Names of removed generations were compared already; here it may be a part of one.
+            if self.committed.was_removed(key, plan.fingerprint, inspected.listing.files):
+                self.committed.cover(key, listed)
+                return True
+            return False
         if found.fingerprint == plan.fingerprint:
             self.committed.cover(key, listed)
             return True

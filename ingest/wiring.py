@@ -82,7 +82,8 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
                 Limits(int(settings.inflight_size)),
                 resources=settings.worker_resources,
             ),
-            committed=Committed(objects),
+            # A watcher never takes again what was removed, or it would undo each `gc`.
+            committed=Committed(objects, take_removed=settings.replace and not patient),
             store=store,
             poll_s=settings.poll_s,
             patient=patient,

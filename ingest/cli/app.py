@@ -20,6 +20,7 @@ from ingest.cli import (
     doctor,
     export,
     find,
+    gc,
     heatmap,
     ingest,
     ls,
@@ -58,6 +59,7 @@ for module in (
     export,
     verify,
     consolidate,
+    gc,
     doctor,
 ):
     app.command(module.NAME)(module.command)

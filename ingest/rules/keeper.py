@@ -6,13 +6,14 @@ apply to the steps after that. `dump-ingest rules test` says what they would hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingest.reader.store import DumpStore
 from ingest.rules.series import Series, StepFindings
 from ingest.rules.stored import ensure_group, generation_of, known_series, write_series
 from workers.rules.values import RuleSet
+from workers.store import commit, removed
 from workers.store.objects import ObjectStore
 
 
@@ -51,7 +52,9 @@ class FindingsKeeper:
         if self._done is None:
             ensure_group(self.objects)
             self._done = set(known_series(self.objects))
-        new = [step for step, name in names.items() if (step, name) not in self._done]
+        new = self._without_removed(
+            [step for step, name in names.items() if (step, name) not in self._done], generations
+        )
         self._series = self._series or Series(self.rules)
         for step in new[:most] if most else new:
             keep()
@@ -60,3 +63,19 @@ class FindingsKeeper:
             write_series(self.objects, self.rules, one, generations[step])
             self._done.add((step, names[step]))
             yield one
+
+    def _without_removed(self, new: Sequence[int], generations: Mapping[int, Mapping[int, str]]) -> list[int]:
+        """Return these steps without those that have another generation only for ranks that were removed.
+
+        That a rank is missing there is what somebody wanted, and nothing to find.
+        """
+        known = {step for step, _ in self._done or ()}
+        if known.isdisjoint(new):
+            return list(new)
+        tombstones = {rank: removed.read(self.objects, rank) for rank in commit.list_ranks(self.objects)}
+        return [
+            step
+            for step in new
+            if step not in known
+            or not any(step in of and rank not in generations[step] for rank, of in tombstones.items())
+        ]

@@ -28,6 +28,8 @@ LEAF = "zarr.json"
 _AT_ONCE = 256
 #: Below it: an object for each commit that took the place of another one, until the consolidated view has it.
 CHANGED = "consolidated/changed"
+#: Stands there in the place of a generation where a commit was removed.
+REMOVED = "removed"
 #: Totals that stand elsewhere in the record, or in tables.
 _NOT_IN_RECORD = ("key", "fingerprint", "first_findings")
 _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")

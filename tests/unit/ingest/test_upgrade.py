@@ -104,6 +104,7 @@ WORDS: dict[str, list[str] | None] = {
     "doctor": None,
     "export": ["STORE", "OUT"],
     "find": ["STORE"],
+    "gc": ["STORE"],
     "heatmap": ["STORE", "x"],
     "ingest": ["DUMP", "--store", "STORE"],
     "ls": ["STORE"],
