@@ -371,13 +371,13 @@ class Service:
                 return True
             return False
         if found.fingerprint == plan.fingerprint:
-            self.committed.cover(key, listed)
+            self.committed.cover(key, without_tensors(listed) if plan.without_tensors else listed)
             return True
         if not self.replace and (error := _comes_from_elsewhere(plan, found)):
             self._give_up(plan, error)
             return True
         if gone := self.committed.files_gone(found, inspected.listing.files):
-            self.committed.cover(key, without_tensors(listed) if plan.without_tensors else listed)
+            self.committed.cover(key, listed)
             self._kept.append(CommitKept(key, gone))
             self._tell(self._kept[-1])
             return True

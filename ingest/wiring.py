@@ -89,8 +89,8 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
             patient=patient,
             replace=settings.replace,
             rules=rules,
-            host=settings.host or socket.gethostname(),
             pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+            host=settings.host or socket.gethostname(),
         )
 
 
