@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ingest.committed import Committed
@@ -339,7 +339,8 @@ class Service:
             self._tell(Trouble(exc))
             return
         for plan in offered:
-            self.submitter.offer(plan)
+            there = found.get(plan.key)
+            self.submitter.offer(replace(plan, replaces="" if there is None else there.fingerprint))
 
     def _with_tensors_kept(
         self, batch: Sequence[tuple[Inspected, StepPlan]], found: Mapping[StepKey, Commit]

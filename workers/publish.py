@@ -89,6 +89,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
             **_poison(plan),
         },
         without_tensors=without,
+        replaces=plan.replaces,
     )
     events.emit(events.Published(summary, time.perf_counter() - started))
     return summary

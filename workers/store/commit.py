@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
 
-from workers.errors import DamagedStore, StoreFormatError
+from workers.errors import DamagedStore, SourceChanged, StoreFormatError
 from workers.model import CommitSummary, Origin, StepKey
 from workers.paths import to_text
 from workers.store import metadata
@@ -152,9 +152,14 @@ def write(
     objects_to_write: Mapping[str, bytes],
     facts: Mapping[str, Any],
     without_tensors: WithoutTensors | None = None,
+    replaces: str | None = None,
     now: datetime | None = None,
 ) -> None:
     """Make a step visible. Safe to call again; the same generation is then written again as it was.
+
+    A task can be stopped for any time in between, and others commit meanwhile. So the last thing before the
+    commit is to look what is there. Between this look and the write is a window of milliseconds, which object
+    stores offer no common way to close; watchers look at what they committed again, see `Committed.recheck`.
 
     Args:
         objects: the store.
@@ -164,19 +169,27 @@ def write(
         objects_to_write: chunks of the generation that no task has written, by path in it.
         facts: further fields of the record.
         without_tensors: why no payloads of tensors are among the nodes, if so.
+        replaces: the only other generation whose place this may take, "" for none; None for any.
         now: the time of the commit.
+
+    Raises:
+        SourceChanged: another generation was committed meanwhile, or the tensors of this one were removed.
+        StoreError: the store refused.
     """
     key, fingerprint = summary.key, summary.fingerprint
     rank, leaf = f"rank_{key.rank}/zarr.json", f"{key.path}/{LEAF}"
-    found = objects.get_many([ROOT, rank, leaf])  # in one round trip
+    found = objects.get_many([ROOT, rank])  # in one round trip
     _ensure_root(objects, found.get(ROOT))
     if rank not in found:
         objects.put(rank, metadata.encode(metadata.group({"rank": key.rank})))
-    history = _history(found.get(leaf), key)
     prefix = f"{key.path}/{fingerprint}"
     documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
     documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
     objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
+    there = _there(objects, key)
+    if there is not None:
+        _refuse_if_late(there, fingerprint, replaces, without_tensors)
+    history = [] if there is None else [*there.record["previous"], there.fingerprint]
     record = {
         **_without_tensors_fields(without_tensors),
         "rank": key.rank,
@@ -232,15 +245,23 @@ def _without_tensors_fields(without: WithoutTensors | None) -> dict[str, Any]:
     }
 
 
-def _history(before: bytes | None, key: StepKey) -> list[str]:
-    """Return the generations of a step, the last one last."""
-    if before is None:
-        return []
+def _there(objects: ObjectStore, key: StepKey) -> Commit | None:
+    """Return the commit that there is; before a damaged one nothing is known, and its place is taken."""
     try:
-        one = parse(before, key)
+        return read(objects, key)
     except DamagedStore:
-        return []  # before a damaged commit nothing is known; this one takes its place
-    return [*one.record["previous"], one.fingerprint]
+        return None
+
+
+def _refuse_if_late(
+    there: Commit, fingerprint: str, replaces: str | None, without_tensors: WithoutTensors | None
+) -> None:
+    """Raise SourceChanged where the commit that is there is not one that the plan knew of."""
+    if there.fingerprint == fingerprint:
+        if there.without_tensors is not None and there.without_tensors.by == "gc" and without_tensors is None:
+            raise SourceChanged(f"{there.key}: its tensors were removed from the store meanwhile")
+    elif replaces is not None and there.fingerprint != replaces:
+        raise SourceChanged(f"{there.key}: another generation of it was committed since it was planned")
 
 
 @cache
