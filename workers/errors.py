@@ -2,7 +2,8 @@
 
 DumpIngestError
 ├── UsageError              the request is wrong: change it
-│   └── TensorsRemoved      values of a step that is kept without them: ask for its statistics
+│   ├── TensorsRemoved      values of a step that is kept without them: ask for its statistics
+│   └── StepRemoved         a step that is no longer there: look again
 ├── DumpError               the dump is bad: another attempt will not help
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
 │   ├── UnreadableFile      the disk does not give one file: plan again without its bytes
@@ -56,6 +57,12 @@ class TensorsRemoved(UsageError):
     """The step is kept without the payloads of its tensors; index, digests and statistics are there."""
 
     hint = "Its index, digests, statistics and files are there: `find`, `origin`, `trend`, `divergence`."
+
+
+class StepRemoved(UsageError):
+    """The step was removed, or dumped again, since it was opened."""
+
+    hint = "Open the store again, or run the command again: `dump-ingest ls` lists what is there now."
 
 
 class DumpError(DumpIngestError):

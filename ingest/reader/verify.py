@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ingest.reader.store import Damage, DumpStore, Step
 from workers.digest import new_digest
-from workers.errors import DamagedStore
+from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.formats import device_format
 from workers.formats.dtypes import unpack
 from workers.model import MIB, Kind, StepKey
@@ -43,8 +43,14 @@ def verify(
         try:
             found = commit.read(objects, key)
             if found is not None:
-                yield from _verify_step(Step(objects, found), done, progress)
+                step = Step(objects, found)
+                for damage in _verify_step(step, done, progress):
+                    if step.removed_meanwhile():
+                        break  # nobody has it any more
+                    yield damage
                 done.steps += 1
+        except (StepRemoved, TensorsRemoved):
+            pass  # by somebody else, while it was looked at
         except DamagedStore as exc:
             yield Damage(key, "", exc.message)
         progress(done)

@@ -37,6 +37,11 @@ def findings_of(step: Step) -> list[Finding] | None:
     Raises:
         DamagedStore: they are missing or damaged.
     """
+    with step.asking_again():
+        return _findings_of(step)
+
+
+def _findings_of(step: Step) -> list[Finding] | None:
     rules, nodes = step.commit.summary.rules, step.commit.nodes
     if not rules:
         return None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from workers.errors import DamagedStore, TensorsRemoved
+from workers.errors import DamagedStore, StepRemoved, TensorsRemoved, UsageError
 from workers.formats import device_format, dtypes
 from workers.formats.dtypes import ElementType
 from workers.formats.header import DeviceLayout
 from workers.model import ArraySpec, StepKey
-from workers.store import metadata, tables
+from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.shard_stream import ShardStream
@@ -47,6 +48,7 @@ class StoredStep:
 
         Raises:
             DamagedStore: they are missing or damaged.
+            StepRemoved: the step was removed since it was opened.
         """
         if self._tables is None:
             prefix = self.commit.prefix
@@ -54,9 +56,38 @@ class StoredStep:
             chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
             nodes = dict(self.commit.nodes)
             where = str(self.key)
-            decoded = tables.decode(nodes, chunks, where)
-            self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
+            with self.asking_again():
+                decoded = tables.decode(nodes, chunks, where)
+                self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
         return self._tables
+
+    @contextmanager
+    def asking_again(self) -> Iterator[None]:
+        """Have what is missing told as removed, where it was removed since the step was opened.
+
+        Raises:
+            StepRemoved, TensorsRemoved: in the place of `DamagedStore`.
+        """
+        try:
+            yield
+        except DamagedStore as exc:
+            if gone := self.removed_meanwhile():
+                raise gone from exc
+            raise
+
+    def removed_meanwhile(self) -> UsageError | None:
+        """Return what happened to the step since it was opened; None if it is as it was. Asks the store."""
+        try:
+            now = commit.read(self.objects, self.key)
+        except DamagedStore:
+            return None
+        if now is None:
+            return StepRemoved(f"{self.key} was removed since it was opened")
+        if now.fingerprint != self.commit.fingerprint:
+            return StepRemoved(f"{self.key} was committed again since it was opened")
+        if now.without_tensors is not None and self.has_tensors:
+            return TensorsRemoved(f"{self.key}: {now.without_tensors}")
+        return None
 
     def forget_tables(self) -> None:
         """Let go of the index; it is read again when it is asked for."""
@@ -100,6 +131,7 @@ class StoredStep:
 
         Raises:
             DamagedStore: they are missing or damaged.
+            StepRemoved, TensorsRemoved: they were removed since the step was opened.
         """
         place = self._place(row)
         nbytes = int(self.tables.number("nbytes")[row])
@@ -109,13 +141,14 @@ class StoredStep:
         reader, first = place
         # Odd ends occur only where an array of bytes holds larger elements.
         itemsize = reader.spec.itemsize
-        return reader.read(first + start // itemsize, first + stop // itemsize)
+        with self.asking_again():
+            return reader.read(first + start // itemsize, first + stop // itemsize)
 
     def payloads(self, rows: Iterable[int], piece_nbytes: int) -> Iterator[tuple[int, Iterator[bytearray]]]:
         """Yield each row with its payload in pieces; in the order of the store, so each chunk is read once.
 
         Chunks are fetched ahead of need, some tens of MiB. Pieces must be consumed before the next row;
-        they raise `DamagedStore`.
+        they raise what `read` raises.
         """
         array, offset, size = (
             self.tables.label("array"),
@@ -133,7 +166,11 @@ class StoredStep:
             reader = next(iter(places.values()))[0]
             with ShardStream(reader, list(ranges.values())) as stream:
                 for row, (start, stop) in ranges.items():
-                    yield row, stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize)
+                    yield row, self._asking(stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize))
+
+    def _asking(self, pieces: Iterator[bytearray]) -> Iterator[bytearray]:
+        with self.asking_again():
+            yield from pieces
 
     def _place(self, row: int) -> tuple[ShardReader, int] | None:
         """Return the reader of a row's array, and the first element in it; None where it has no elements."""
