@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from ingest.reader.store import Step
 from workers import paths
-from workers.model import SourceFile, StepKey
+from workers.errors import UsageError
+from workers.model import Origin, SourceFile, StepKey
 from workers.store import commit, removed
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
@@ -15,6 +16,10 @@ from workers.store.removed import Tombstone
 
 #: Commits that are fetched at once when a rank is first asked for.
 _BATCH = 256
+_REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
+_RANK_HINT = "The ids repeat from host to host. Give the ranks of this one: --rank-map 0=8,1=9."
+#: What gives a number that is no rank, for want of one.
+_NO_RANKS = frozenset(["device id", "process id"])
 
 
 @dataclass(slots=True)
@@ -71,11 +76,17 @@ class Committed:
         """Note that the commit of this step stands for the listing with this fingerprint too."""
         self._covered[key] = fingerprint
 
-    def files_gone(self, found: Commit, files: Sequence[SourceFile]) -> int:
+    def files_gone(self, found: Commit, files: Sequence[SourceFile], *, any_less: bool = False) -> int:
         """Return how many files of a commit the dump no longer has, if what it has is less; 0 otherwise.
 
         Files that turn up late beside deleted ones are less. Files that were written again, or as many new
         ones, are another dump of the step.
+
+        Args:
+            found: the commit.
+            files: what the dump has of the step.
+            any_less: whether fewer files are less even where some were written again. So it is after the
+                others were deleted here: a writer that comes late may write a table anew, too.
 
         Raises:
             DamagedStore: the index of the commit cannot be read.
@@ -86,4 +97,19 @@ class Committed:
         now = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}
         gone = committed.keys() - now.keys()
         rewritten = any(committed.get(path, seen) != seen for path, seen in now.items())
-        return len(gone) if gone and not rewritten and len(now) < len(committed) else 0
+        is_less = len(now) < len(committed) and (any_less or not rewritten)
+        return len(gone) if gone and is_less else 0
+
+
+def comes_from_elsewhere(key: StepKey, origin: Origin, found: Commit) -> UsageError | None:
+    """Return why a committed step is another one than that of this origin, of the same rank and step."""
+    source = found.record["source"]
+    if str(source["root"]) != paths.to_text(origin.root):
+        return UsageError(f"{key} is in the store already, from {source['root']}", hint=_REPLACE_HINT)
+    if origin.rank_from in _NO_RANKS and source["host"] != origin.host:
+        return UsageError(
+            f"{key} is in the store already, from host {source['host']}, and neither is known by its "
+            f"rank but by its {origin.rank_from}",
+            hint=_RANK_HINT,
+        )
+    return None

@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from ingest.committed import Committed
+from ingest.committed import Committed, comes_from_elsewhere
 from ingest.completeness import Inspected
 from ingest.disk import space_at
 from ingest.layouts.base import Problem
 from ingest.plan import fingerprint, plan_step, without_tensors
 from ingest.pressure import DiskSeen, Pressure
+from ingest.retention.policy import must_stay
+from ingest.retention.source import RetentionEvent, SourceDeleted, SourceKept, SourceRetention
 from ingest.rules.series import StepFindings
 from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
 from ingest.watch import View, Watcher
@@ -27,10 +29,9 @@ from workers.errors import (
     PoisonedFile,
     StoreError,
     UnreadableFile,
-    UsageError,
 )
 from workers.model import CommitSummary, Origin, SourceFile, StepKey, StepPlan, StoreAddress
-from workers.paths import from_text, to_text
+from workers.paths import from_text
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.commit import Commit
@@ -46,6 +47,8 @@ _BATCH_S = 0.1
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
 _TICK_S = 0.25
+#: The same while dumps are deleted and nothing else is to be done.
+_SHORT_TICK_S = 0.05
 #: So many files of a step may be poison. If there are more, it is not the files.
 _MAX_POISON = 8
 _POISON_HINT = (
@@ -58,10 +61,6 @@ _STALE_HINT = (
     "Workers must see the dump under the same path as this host: start them here, or where the file system "
     "is shared. (Or a file there has a header that keeps changing.)"
 )
-_REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
-_RANK_HINT = "The ids repeat from host to host. Give the ranks of this one: --rank-map 0=8,1=9."
-#: What gives a number that is no rank, for want of one.
-_NO_RANKS = frozenset(["device id", "process id"])
 _ELSEWHERE_HINT = "A directory as store must be the same one for the workers; else use a URL such as s3://..."
 
 
@@ -80,7 +79,7 @@ class CommitKept:
     gone: int
 
 
-Happening: TypeAlias = Outcome | View | Trouble | CommitKept | DiskSeen
+Happening: TypeAlias = Outcome | View | Trouble | CommitKept | DiskSeen | RetentionEvent
 Observer: TypeAlias = Callable[[Happening], None]
 
 
@@ -104,6 +103,15 @@ class Report:
     """Why the consolidated view was not brought up to date; the commits stand without it."""
     series: tuple[StepFindings, ...] = ()
     """What rules over several steps or ranks found in each step."""
+    deleted: list[SourceDeleted] = field(default_factory=list)
+    """What was deleted in the dump, or would have been."""
+    source_kept: list[SourceKept] = field(default_factory=list)
+    """What stays in the dump although it is committed, and why; only where dumps are to be deleted."""
+
+    def hear(self, happening: Happening) -> None:
+        """Note what was deleted."""
+        if isinstance(happening, SourceDeleted):
+            self.deleted.append(happening)
 
     def take(self, outcome: Outcome) -> None:
         """Note what came of a step."""
@@ -119,9 +127,8 @@ class Report:
     def close(self, view: View, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
         """Note what the last look showed: what was there already, and what could not be taken."""
         committed = {summary.key for summary in self.commits}
-        self.unchanged = sorted(
-            view.present.keys() - view.pending.keys() - committed, key=lambda key: key.order
-        )
+        there = {*(view.present.keys() - view.pending.keys()), *(one.key for one in self.deleted)}
+        self.unchanged = sorted(there - committed, key=lambda key: key.order)
         self.problems = view.problems
         for source, rank in sorted({(one.rank_from, key.rank) for key, one in view.present.items()}):
             self.ranks_from.setdefault(source, []).append(rank)
@@ -149,6 +156,8 @@ class Service:
     """What to look for in each step when it is committed."""
     pressure: Pressure | None = None
     """Judges how full the disk of the dump is; None where that does not matter."""
+    retention: SourceRetention | None = None
+    """Deletes what is committed; None where dumps are kept."""
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
     clock: Callable[[], float] = time.monotonic
@@ -169,6 +178,11 @@ class Service:
     _leave_out_tensors: str = ""
     """Why the tensors of steps are not stored for now; "" where they are."""
 
+    def __post_init__(self) -> None:
+        """Hear what is deleted."""
+        if self.retention is not None:
+            self.retention.tell = self._tell_of_retention
+
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Look if it is time to, take on what is complete, and wait a moment for tasks to finish."""
         now = self.clock()
@@ -176,8 +190,25 @@ class Service:
             self._look()
         there_is_more = self._take_on()
         if wake is not None and not self.submitter.busy:
-            wake(min(_TICK_S, self.poll_s))
-        return self._drive(0.0 if there_is_more or not self.submitter.busy else _TICK_S)
+            wake(min(_SHORT_TICK_S if self._is_deleting else _TICK_S, self.poll_s))
+        outcomes = self._drive(0.0 if there_is_more or not self.submitter.busy else _TICK_S)
+        self._delete()
+        return outcomes
+
+    @property
+    def _is_deleting(self) -> bool:
+        return self.retention is not None and self.retention.busy
+
+    def _delete(self) -> None:
+        """Go on with deleting what is committed."""
+        if self.retention is None:
+            return
+        try:
+            self.retention.drive()
+        except ClusterError as exc:
+            if not self.patient:
+                raise
+            self._tell(Trouble(exc))
 
     def _drive(self, timeout_s: float) -> list[Outcome]:
         try:
@@ -227,6 +258,7 @@ class Service:
     def ingest(self, stop: threading.Event) -> Report:
         """Take everything that is there, wait for what is not complete yet, and say what came of it."""
         report = Report()
+        self.observers.append(report.hear)
         wanted: frozenset[StepKey] | None = None
         while not stop.is_set() and report.stopped_by is None:
             for outcome in self.tick(wake=stop.wait):
@@ -243,14 +275,28 @@ class Service:
         report.kept = self._kept
         if self.view is not None:
             report.close(self.view, self.watcher.denied)
+        report.missing_steps = self._not_in_store(report.missing_steps)
+        if self.retention is not None:
+            report.source_kept = sorted(self.retention.reasons.values(), key=lambda one: one.key.order)
         return report
 
+    def _not_in_store(self, steps: tuple[int, ...]) -> tuple[int, ...]:
+        """Return those of these steps that no rank has in the store: others were there, and are deleted."""
+        if not steps:
+            return ()
+        try:
+            stored = {key.step for key in commit.list_keys(self.committed.objects)}
+        except StoreError as exc:
+            self._tell(Trouble(exc))
+            return ()
+        return tuple(step for step in steps if step not in stored)
+
     def _nothing_left(self, report: Report, wanted: frozenset[StepKey]) -> bool:
-        if self.view is None or self.submitter.busy:
+        if self.view is None or self.submitter.busy or self._is_deleting:
             return False
         if not self._view_is_fresh:
             self._look()  # now, and not after the pause that the next tick begins with
-        if not self._view_is_fresh:
+        if not self._view_is_fresh or self._is_deleting:
             return False
         # Run files may change as long as the job runs: once is enough.
         taken = {summary.key for summary in report.commits if summary.key.step is None}
@@ -270,6 +316,8 @@ class Service:
         else:
             self._view_is_fresh = True
             self._tell(self.view)
+            if self.retention is not None:
+                self.retention.see(self.view)
         # A large dump takes long to list: no more than a tenth of the time goes into looking.
         now = self.clock()
         self._next_look = now + max(self.poll_s, 9 * (now - started))
@@ -288,6 +336,8 @@ class Service:
         """Offer some steps that are complete; whether there may be more."""
         started = self.clock()
         left_alone = {key for key, until in self._paused.items() if until > started} | self.submitter.busy
+        if self.retention is not None:
+            left_alone |= self.retention.removing
         batch: list[tuple[Inspected, StepPlan]] = []
         while self._has_room([plan for _, plan in batch]):
             if len(batch) == _BATCH or (batch and self.clock() > started + _BATCH_S):
@@ -374,13 +424,23 @@ class Service:
         if found.fingerprint == plan.fingerprint:
             self.committed.cover(key, without_tensors(listed) if plan.without_tensors else listed)
             return True
-        if not self.replace and (error := _comes_from_elsewhere(plan, found)):
+        if not self.replace and (error := comes_from_elsewhere(key, plan.origin, found)):
             self._give_up(plan, error)
             return True
-        if gone := self.committed.files_gone(found, inspected.listing.files):
+        return self._has_less(inspected, plan, found)
+
+    def _has_less(self, inspected: Inspected, plan: StepPlan, found: Commit) -> bool:
+        """Whether the dump has less of a step than its commit, which is then to stay."""
+        key, files = plan.key, inspected.listing.files
+        # Then they are gone because they were deleted here; and what comes late must not take their place.
+        deletes = self.retention is not None and must_stay(found) is None
+        any_less = deletes and not self.replace
+        if gone := self.committed.files_gone(found, files, any_less=any_less):
+            listed = fingerprint(files, plan.origin.layout, self.watcher.grid)
             self.committed.cover(key, listed)
-            self._kept.append(CommitKept(key, gone))
-            self._tell(self._kept[-1])
+            if not deletes:
+                self._kept.append(CommitKept(key, gone))
+                self._tell(self._kept[-1])
             return True
         return False
 
@@ -451,6 +511,11 @@ class Service:
             self._drive(_TICK_S)
         self.submitter.cancel()
 
+    def _tell_of_retention(self, event: RetentionEvent) -> None:
+        if isinstance(event, SourceDeleted):
+            self._view_is_fresh = False
+        self._tell(event)
+
     def _tell(self, happening: Happening) -> None:
         for observer in self.observers:
             observer(happening)
@@ -467,17 +532,3 @@ def _poison_of(found: Commit) -> dict[SourceFile, bool]:
         }
     except (KeyError, TypeError, ValueError):
         return {}  # then it is found out again
-
-
-def _comes_from_elsewhere(plan: StepPlan, found: Commit) -> UsageError | None:
-    """Return why the committed step is another one than the planned one, of the same rank and step."""
-    source = found.record["source"]
-    if str(source["root"]) != to_text(plan.origin.root):
-        return UsageError(f"{plan.key} is in the store already, from {source['root']}", hint=_REPLACE_HINT)
-    if plan.origin.rank_from in _NO_RANKS and source["host"] != plan.origin.host:
-        return UsageError(
-            f"{plan.key} is in the store already, from host {source['host']}, and neither is known by its "
-            f"rank but by its {plan.origin.rank_from}",
-            hint=_RANK_HINT,
-        )
-    return None

@@ -74,6 +74,12 @@ class Settings(BaseSettings):
     """Whether tensors stay in the layout of the accelerator. Part of every fingerprint."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
+    after_commit: Literal["keep", "delete"] = "keep"
+    """What becomes of dump files that are committed; they are read back first. See docs/retention.md."""
+    keep_last: int = Field(default=1, ge=1)
+    """With `after_commit` delete: how many of the newest steps of each rank stay in the dump."""
+    keep_anomalous: bool = False
+    """With `after_commit` delete: whether steps with NaN, Inf, overflows or findings stay in the dump."""
     consolidate: bool = True
     """Whether `ingest` with workers of its own brings the consolidated view up to date at its end."""
     inflight_size: ByteSize = Field(default=ByteSize(1024 * _MIB), gt=0)

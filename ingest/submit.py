@@ -212,6 +212,14 @@ class Submitter:
         """
         self._connected()
 
+    def client(self) -> Client:
+        """Return the client, connected: another one than before, when that was lost.
+
+        Raises:
+            ClusterError: there is no scheduler, or it has no workers.
+        """
+        return self._connected()
+
     def offer(self, plan: StepPlan) -> None:
         """Take on a step; it stays under way until an outcome says that it is committed, failed or stale."""
         step = _Step(plan, self.clock(), apart=plan.key in self._deadly)
@@ -318,8 +326,7 @@ class Submitter:
         # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
         place = f"{plan.key.rank}-{plan.key.step}-{number}-{step.attempts[number]}-{time.time_ns()}"
         suffix = f"0{plan.fingerprint[:15]}-{place}"
-        # A label and no quota: how many tasks a worker runs at once is up to its threads.
-        needed = {name: amount / _SHARES for name, amount in self.resources.items()} or None
+        needed = shares_of(self.resources)
         run: Callable[[bytes], Any]
         if number == _WHOLE:
             name, run = "ingest", tasks.run_steps_apart if step.apart else tasks.run_steps
@@ -404,18 +411,35 @@ class Submitter:
 
 def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[Any]:
     """Return what a task that has come to its end brought, or why it brought nothing."""
+    what, *others = (str(part.step.plan.key) for part in task.parts)
+    what += f" (and {len(others)} more)" if others else ""
+    result: Receipt | CommitSummary | DumpIngestError | list[Any] = result_of(task.future, what)
+    return result
+
+
+def shares_of(resources: Mapping[str, float]) -> dict[str, float] | None:
+    """Return what a task asks for of what a worker must offer.
+
+    A label and no quota: how many tasks a worker runs at once is up to its threads.
+    """
+    return {name: amount / _SHARES for name, amount in resources.items()} or None
+
+
+def result_of(future: Future[Any], what: str) -> Any:
+    """Return the result of a future that has come to its end, or the error that it ended with.
+
+    `what` names in errors what it was to do.
+    """
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
     from distributed.scheduler import NoValidWorkerError
 
     from workers.tasks import as_error
 
-    what, *others = (str(part.step.plan.key) for part in task.parts)
-    what += f" (and {len(others)} more)" if others else ""
-    if task.future.status == "cancelled":
+    if future.status == "cancelled":
         return ClusterError(f"{what}: the scheduler lost the task")
     try:
-        result: Receipt | CommitSummary | list[Any] = task.future.result(timeout=_GATHER_TIMEOUT_S)
+        return future.result(timeout=_GATHER_TIMEOUT_S)
     except (FutureCancelledError, TimeoutError) as exc:
         return ClusterError(f"{what}: the result of the task was lost ({type(exc).__name__})")
     except NoValidWorkerError:
@@ -424,4 +448,3 @@ def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[
         return WorkerDied(f"{what}: every worker that took the task died ({exc.last_worker!r:.100})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
         return as_error(what, exc)
-    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ingest.cluster import Cluster
@@ -16,6 +16,9 @@ from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.pressure import Pressure, parse_threshold
 from ingest.reader.store import no_store
+from ingest.retention.policy import KeepPolicy
+from ingest.retention.read_backs import ReadBacks
+from ingest.retention.source import SourceRetention
 from ingest.rules.keeper import FindingsKeeper
 from ingest.rules.load import load_rules
 from ingest.rules.webhook import PostLog, Webhook
@@ -61,8 +64,16 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
 
 
 @contextmanager
-def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> Iterator[Service]:
+def open_service(
+    dump: Dump, settings: Settings, *, patient: bool = False, dry_run: bool = False
+) -> Iterator[Service]:
     """Wire the service for a dump; its cluster, started when first needed, ends with it.
+
+    Args:
+        dump: the dump.
+        settings: everything else.
+        patient: whether to wait for what is not there, and to try again for ever.
+        dry_run: whether only to tell what would be deleted in the dump.
 
     Raises:
         UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
@@ -72,25 +83,40 @@ def open_service(dump: Dump, settings: Settings, *, patient: bool = False) -> It
     store = place_of_store(settings, dump)
     objects = open_objects(store)
     commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
-    with Cluster(settings) as cluster:
+    # A watcher never takes again what was removed, or it would undo each `gc`.
+    committed = Committed(objects, take_removed=settings.replace and not patient)
+    host = settings.host or socket.gethostname()
+    with Cluster(settings) as cluster, ExitStack() as at_end:
+        submitter = Submitter(
+            cluster.connect, Limits(int(settings.inflight_size)), resources=settings.worker_resources
+        )
+        retention = None
+        if settings.after_commit == "delete":
+            retention = SourceRetention(
+                dump.root,
+                store,
+                committed,
+                host,
+                KeepPolicy(settings.keep_last, settings.keep_anomalous),
+                ReadBacks(submitter.client, int(settings.inflight_size), settings.worker_resources),
+                patient=patient,
+                dry_run=dry_run,
+            )
+            at_end.callback(retention.close)
         yield Service(
             watcher=Watcher(
                 dump, Policy(settings.quiet_s, settings.settle_s), grid_of(settings), settings.order
             ),
-            submitter=Submitter(
-                cluster.connect,
-                Limits(int(settings.inflight_size)),
-                resources=settings.worker_resources,
-            ),
-            # A watcher never takes again what was removed, or it would undo each `gc`.
-            committed=Committed(objects, take_removed=settings.replace and not patient),
+            submitter=submitter,
+            committed=committed,
             store=store,
             poll_s=settings.poll_s,
             patient=patient,
             replace=settings.replace,
             rules=rules,
             pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
-            host=settings.host or socket.gethostname(),
+            host=host,
+            retention=retention,
         )
 
 
@@ -105,6 +131,7 @@ def ingest_dump(
     settings: Settings | None = None,
     stop: threading.Event | None = None,
     observers: Sequence[Observer] = (),
+    dry_run: bool = False,
 ) -> Report:
     """Take a dump into a store, once; what `dump-ingest ingest` does.
 
@@ -117,6 +144,7 @@ def ingest_dump(
         settings: everything else; default: as the environment says, and `quiet_s` = 2.
         stop: ends the work early when set; what is committed stays.
         observers: called with everything that happens.
+        dry_run: with the setting `after_commit` delete, tell what would be deleted, and delete nothing.
 
     Returns:
         What was committed, what was there already, and what could not be taken and why.
@@ -129,7 +157,8 @@ def ingest_dump(
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
     found = find_dump(Path(dump), rank_map=chosen.rank_map)
     stop = stop or threading.Event()
-    with open_service(found, chosen.model_copy(update={"store": str(store)})) as service:
+    chosen_store = chosen.model_copy(update={"store": str(store)})
+    with open_service(found, chosen_store, dry_run=dry_run) as service:
         service.observers += observers
         report = service.ingest(stop)
         objects = service.committed.objects

@@ -91,8 +91,10 @@ class FakeClient:
         key: str,
         pure: bool,
         resources: dict[str, float] | None,
+        priority: int = 0,
     ) -> FakeFuture:
         assert not pure
+        assert (priority < 0) == key.startswith("read-back")
         assert resources is None
         assert self.status == "running"
         assert key not in {future.key for future in self.futures}, "Dask would return the old result"

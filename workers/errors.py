@@ -9,7 +9,8 @@ DumpIngestError
 │   ├── UnreadableFile      the disk does not give one file: plan again without its bytes
 │   ├── PoisonedFile        one file kills the process that reads it: plan again without reading so much of it
 │   ├── AccessDenied        files of another user: change the owner or the mode
-│   └── SourceChanged       a file changed while it was read: scan again
+│   ├── SourceChanged       a file changed while it was read: scan again
+│   └── SourceDiffers       a file is not what the store has of it: keep both, and look
 ├── ClusterError            no Dask scheduler or workers: retry when they are back
 │   └── WorkerDied          the process that did the work died: do it in a process of its own
 └── StoreError              the store refused
@@ -128,6 +129,16 @@ class SourceChanged(DumpError):
     hint = "The directory is scanned again and the step is planned anew."
 
 
+class SourceDiffers(DumpError):
+    """A file has the size and the time of the one that was committed, and other bytes."""
+
+    reason = "source_differs"
+    hint = (
+        "Nothing of the step is deleted. Either a program wrote into the file and set its time back: `touch` "
+        "it, and it is taken again. Or the fault is in dump-ingest: keep the file, and report it."
+    )
+
+
 class ClusterError(DumpIngestError):
     """The Dask cluster did not do the work: out of reach, restarted, or a worker died."""
 
@@ -181,6 +192,7 @@ REASONS = (
     "other",
     "poison",
     "source_changed",
+    "source_differs",
     "store_denied",
     "store_format",
     "store_unavailable",

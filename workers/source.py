@@ -64,6 +64,11 @@ class OpenFile:
                 f"({self._source.size} bytes planned, {now.st_size} now)"
             )
 
+    @property
+    def changed_ns(self) -> int:
+        """When its inode changed last: writing and renaming set this time, and nobody can set it back."""
+        return os.fstat(self._fd).st_ctime_ns
+
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """Return `nbytes` from `offset` on, fewer only at the end of the file."""
         nbytes = min(nbytes, self._source.size - offset)

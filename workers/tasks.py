@@ -1,4 +1,4 @@
-"""What Dask is given to run: `convert`, `publish`, or both for whole steps, with their arguments packed.
+"""What Dask is given to run, with its arguments packed: `convert`, `publish`, both for steps, or `read_back`.
 
 A plan is thousands of small objects. Dask would unpickle and pickle them again at every hop; bytes it only
 passes on.
@@ -14,6 +14,7 @@ from workers.errors import DumpIngestError, WorkerDied
 from workers.isolate import convert_apart
 from workers.model import CommitSummary, Receipt, ShardJob, StepPlan
 from workers.publish import publish
+from workers.read_back import ReadBack, ReadBackJob, read_back
 
 
 def pack_convert(job: ShardJob) -> bytes:
@@ -34,6 +35,11 @@ def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
 def pack_steps(plans: Sequence[StepPlan]) -> bytes:
     """Return the argument of `run_steps`."""
     return pickle.dumps(plans, protocol=5)
+
+
+def pack_read_back(job: ReadBackJob) -> bytes:
+    """Return the argument of `run_read_back`."""
+    return pickle.dumps(job, protocol=5)
 
 
 # Reaching a Dask scheduler is running code on its workers, so unpickling what comes from it adds no danger.
@@ -71,6 +77,12 @@ def run_steps_apart(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
     plans: Sequence[StepPlan] = pickle.loads(packed)  # noqa: S301
     return [_run_step(plan, _convert_apart) for plan in plans]
+
+
+def run_read_back(packed: bytes) -> ReadBack:
+    """Run `workers.read_back.read_back`."""
+    job: ReadBackJob = pickle.loads(packed)  # noqa: S301
+    return read_back(job)
 
 
 def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:
