@@ -9,6 +9,7 @@ import typer
 
 from ingest.cli.common import (
     EXIT_DAMAGE,
+    EXIT_PARTLY,
     ConfigOption,
     JsonOption,
     RankOption,
@@ -55,8 +56,11 @@ def command(
             rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
         chosen = dict(rows)
     done: list[Exported] = []
+    removed: dict[StepKey, str] = {}
     for key, selected in chosen.items():
-        done += export(opened.step(key.rank, key.step), directory, selected, overwrite=overwrite)
+        one = opened.step(key.rank, key.step)
+        done += export(one, directory, selected, overwrite=overwrite)
+        removed[key] = str(one.commit.without_tensors or "")
     if json:
         print_json(
             [
@@ -73,8 +77,11 @@ def command(
         )
     good = [e for e in done if not e.problem]
     say(f"{len(good)} files, {human_bytes(sum(e.nbytes for e in good))} in {directory}")
-    for e in done:
-        if e.problem:
-            say(f"{e.key}: {e.source}: {e.problem}", before="[bold red]not exported:[/] ")
+    bad = [e for e in done if e.problem and e.problem != removed[e.key]]
+    for e in bad:
+        say(f"{e.key}: {e.source}: {e.problem}", before="[bold red]not exported:[/] ")
+    for key, why in removed.items():
+        if count := sum(1 for e in done if e.key == key and why and e.problem == why):
+            say(f"{key}: {count} files: {why}", before="[yellow]not exported:[/] ")
     if len(good) < len(done):
-        raise typer.Exit(EXIT_DAMAGE)
+        raise typer.Exit(EXIT_DAMAGE if bad else EXIT_PARTLY)
