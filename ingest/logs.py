@@ -13,6 +13,8 @@ import structlog
 
 from ingest.consolidator import Listed, Taken
 from ingest.pressure import DiskSeen
+from ingest.retention.policy import Kept
+from ingest.retention.source import ReadBackFailed, SourceDeleted, SourceKept
 from ingest.service import CommitKept, Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from workers.rules.values import Finding
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from structlog.typing import Processor
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+#: Why files stay in a dump, where somebody has to look.
+_KEPT_UNASKED = frozenset([Kept.NO_COMMIT, Kept.NOT_STORED, Kept.CHANGED, Kept.DENIED])
 #: Libraries that say more than an operator can use.
 #: How often it is said that the disk of the dump fills, in seconds.
 _FILLING_PAUSE_S = 600.0
@@ -106,35 +110,8 @@ class ServiceLog:
     def observe(self, happening: Happening) -> None:
         """Log one happening, if it is worth a line."""
         match happening:
-            case StepCommitted(plan=plan, summary=s, seconds=seconds):
-                self._last_trouble = ""
-                left_out = {"without_tensors": plan.without_tensors} if plan.without_tensors else {}
-                tell = (
-                    self._log.warning
-                    if left_out or s.anomalous_tensors or s.overflows or s.findings or s.status != "complete"
-                    else self._log.info
-                )
-                tell(
-                    "step_committed",
-                    rank=s.key.rank,
-                    step=s.key.step,
-                    status=s.status,
-                    tensors=s.tensors,
-                    files=s.files,
-                    quarantined=s.quarantined,
-                    overflows=s.overflows,
-                    source_bytes=s.raw_bytes,
-                    stored_bytes=s.stored_bytes,
-                    nan_count=s.nan_count,
-                    pos_inf_count=s.pos_inf_count,
-                    neg_inf_count=s.neg_inf_count,
-                    findings=sum(s.findings.values()),
-                    seconds=round(seconds, 3),
-                    **left_out,
-                )
-                log_findings(s.first_findings, s.findings)
-                for rule, reason in s.failed_rules.items():
-                    self._log.error("rule_failed", rule=rule, rank=s.key.rank, step=s.key.step, reason=reason)
+            case StepCommitted():
+                self._observe_commit(happening)
             case StepFailed(plan=plan, error=error):
                 self._log.error(
                     "step_failed",
@@ -154,6 +131,8 @@ class ServiceLog:
                     pause_s=pause_s,
                     error=error.message,
                 )
+            case SourceDeleted() | SourceKept() | ReadBackFailed():
+                self._observe_source(happening)
             case DiskSeen():
                 self._observe_disk(happening)
             case CommitKept(key=key, gone=gone):
@@ -162,6 +141,68 @@ class ServiceLog:
                 if error.message != self._last_trouble:  # once, not at every look
                     self._log.error("trouble", error=error.message, hint=error.hint)
                 self._last_trouble = error.message
+
+    def _observe_commit(self, committed: StepCommitted) -> None:
+        plan, s, seconds = committed.plan, committed.summary, committed.seconds
+        self._last_trouble = ""
+        left_out = {"without_tensors": plan.without_tensors} if plan.without_tensors else {}
+        tell = (
+            self._log.warning
+            if left_out or s.anomalous_tensors or s.overflows or s.findings or s.status != "complete"
+            else self._log.info
+        )
+        tell(
+            "step_committed",
+            rank=s.key.rank,
+            step=s.key.step,
+            status=s.status,
+            tensors=s.tensors,
+            files=s.files,
+            quarantined=s.quarantined,
+            overflows=s.overflows,
+            source_bytes=s.raw_bytes,
+            stored_bytes=s.stored_bytes,
+            nan_count=s.nan_count,
+            pos_inf_count=s.pos_inf_count,
+            neg_inf_count=s.neg_inf_count,
+            findings=sum(s.findings.values()),
+            seconds=round(seconds, 3),
+            **left_out,
+        )
+        log_findings(s.first_findings, s.findings)
+        for rule, reason in s.failed_rules.items():
+            self._log.error("rule_failed", rule=rule, rank=s.key.rank, step=s.key.step, reason=reason)
+
+    def _observe_source(self, event: SourceDeleted | SourceKept | ReadBackFailed) -> None:
+        match event:
+            case SourceDeleted(key=key, files=files, nbytes=nbytes, seconds=seconds):
+                self._log.info(
+                    "source_deleted",
+                    rank=key.rank,
+                    step=key.step,
+                    files=files,
+                    source_bytes=nbytes,
+                    seconds=round(seconds, 3),
+                )
+            case SourceKept(key=key, reason=reason, files=files, detail=detail):
+                tell = self._log.warning if reason in _KEPT_UNASKED else self._log.info
+                tell(
+                    "source_kept",
+                    rank=key.rank,
+                    step=key.step,
+                    reason=reason.value,
+                    files=files,
+                    detail=detail,
+                )
+            case ReadBackFailed(key=key, error=error, pause_s=pause_s):
+                self._log.error(
+                    "read_back_failed",
+                    rank=key.rank,
+                    step=key.step,
+                    error=error.message,
+                    hint=error.hint,
+                    pause_s=pause_s,
+                )
 
     def _observe_disk(self, seen: DiskSeen) -> None:
         space = {"free_bytes": seen.space.free_nbytes, "free_inodes": seen.space.free_inodes}

@@ -19,7 +19,13 @@ from ingest.layouts.base import Problem
 from ingest.plan import fingerprint, plan_step, without_tensors
 from ingest.pressure import DiskSeen, Pressure
 from ingest.retention.policy import must_stay
-from ingest.retention.source import RetentionEvent, SourceDeleted, SourceKept, SourceRetention
+from ingest.retention.source import (
+    ReadBackFailed,
+    RetentionEvent,
+    SourceDeleted,
+    SourceKept,
+    SourceRetention,
+)
 from ingest.rules.series import StepFindings
 from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
 from ingest.watch import View, Watcher
@@ -108,10 +114,16 @@ class Report:
     source_kept: list[SourceKept] = field(default_factory=list)
     """What stays in the dump although it is committed, and why; only where dumps are to be deleted."""
 
+    read_back_failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
+    """Why steps could not be read back; nothing of them was deleted."""
+
     def hear(self, happening: Happening) -> None:
-        """Note what was deleted."""
+        """Note what was deleted, and what could not be."""
         if isinstance(happening, SourceDeleted):
             self.deleted.append(happening)
+            self.read_back_failures.pop(happening.key, None)
+        elif isinstance(happening, ReadBackFailed):
+            self.read_back_failures[happening.key] = happening.error
 
     def take(self, outcome: Outcome) -> None:
         """Note what came of a step."""
@@ -188,6 +200,7 @@ class Service:
         now = self.clock()
         if now >= self._next_look:
             self._look()
+        self._check()
         there_is_more = self._take_on()
         if wake is not None and not self.submitter.busy:
             wake(min(_SHORT_TICK_S if self._is_deleting else _TICK_S, self.poll_s))
@@ -307,7 +320,7 @@ class Service:
         started = self.clock()
         self._look_at_disk()
         try:
-            self.view = self.watcher.look(self.committed.holds)
+            self.view = self.watcher.look(self.committed.holds, self.committed.expect)
         except StoreError as exc:
             # A one-shot run without a first look has nothing to go on with.
             if self.view is None:
@@ -321,6 +334,16 @@ class Service:
         # A large dump takes long to list: no more than a tenth of the time goes into looking.
         now = self.clock()
         self._next_look = now + max(self.poll_s, 9 * (now - started))
+
+    def _check(self) -> None:
+        """Go on asking the store for what it has of the dump; look again when all is known."""
+        try:
+            if self.committed.check(_TICK_S) and self.committed.is_checked:
+                self.look_soon()
+        except StoreError as exc:
+            if not self.patient:
+                raise
+            self._tell(Trouble(exc))
 
     def _look_at_disk(self) -> None:
         space = space_at(self.watcher.dump.root)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 import typer
 
 from ingest.cli.common import (
+    EXIT_DAMAGE,
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_PARTLY,
@@ -60,6 +61,25 @@ DeviceLayoutOption = Annotated[
         "--keep-device-layout", help="Store tensors in the accelerator's own layout.", show_default=False
     ),
 ]
+AfterCommitOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="keep|delete",
+        help="What becomes of committed dump files. They are read back and compared before they are deleted.",
+    ),
+]
+KeepLastOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="With delete: the newest N steps of each rank stay. Default: 1."),
+]
+KeepAnomalousOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-anomalous",
+        help="With delete: steps with NaN, Inf, overflows or findings stay.",
+        show_default=False,
+    ),
+]
 QuietOption = Annotated[
     float | None,
     typer.Option(metavar="SECONDS", min=0, help="How long the last step must not have changed."),
@@ -79,6 +99,12 @@ def command(
     replace: ReplaceOption = None,
     rank_map: RankMapOption = None,
     keep_device_layout: DeviceLayoutOption = None,
+    after_commit: AfterCommitOption = None,
+    keep_last: KeepLastOption = None,
+    keep_anomalous: KeepAnomalousOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With delete: only say what would be deleted.")
+    ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -88,6 +114,7 @@ def command(
 
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
     """
+    from ingest.cli.sources import refuse_idle, say_sources, sources_row
     from ingest.wiring import SHORT_QUIET_S, ingest_dump
 
     loaded = load_settings(
@@ -99,23 +126,36 @@ def command(
         replace=replace,
         rank_map=rank_map,
         keep_device_layout=keep_device_layout,
+        after_commit=after_commit,
+        keep_last=keep_last,
+        keep_anomalous=keep_anomalous,
     )
     settings = loaded.settings
     if loaded.origins["quiet_s"] == "default":
         settings = settings.model_copy(update={"quiet_s": SHORT_QUIET_S})
+    deletes = settings.after_commit == "delete"
+    refuse_idle(settings, keep_last=keep_last, keep_anomalous=keep_anomalous, dry_run=dry_run)
     stop = stop_on_signals()
     started = time.monotonic()
     with _Progress() as progress:
         report = ingest_dump(
-            dump, settings.store or "", settings=settings, stop=stop, observers=[progress.observe]
+            dump,
+            settings.store or "",
+            settings=settings,
+            stop=stop,
+            observers=[progress.observe],
+            dry_run=dry_run,
         )
     seconds = time.monotonic() - started
     if json:
         from ingest.reader.rows import summary_row
 
-        print_json([summary_row(summary) for summary in sorted(report.commits, key=lambda s: s.key.order)])
+        rows = [summary_row(summary) for summary in sorted(report.commits, key=lambda s: s.key.order)]
+        print_json({"steps": rows, **sources_row(report, dry_run=dry_run)} if deletes else rows)
     else:
         _print_report(report, settings.store or "", seconds)
+        if deletes:
+            say_sources(report, dry_run=dry_run)
     _complain(report)
     if report.not_consolidated:
         say(
@@ -128,7 +168,9 @@ def command(
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.failures or report.stopped_by:
         raise typer.Exit(EXIT_PARTLY if report.commits or report.unchanged else EXIT_FAILED)
-    if any(summary.status != "complete" for summary in report.commits):
+    if any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
+        raise typer.Exit(EXIT_DAMAGE)
+    if report.read_back_failures or any(summary.status != "complete" for summary in report.commits):
         raise typer.Exit(EXIT_PARTLY)
 
 
@@ -220,7 +262,9 @@ def _complain(report: Report) -> None:
         err.print(
             f"[yellow]note:[/] {kept.key}: {kept.gone} of its files gone from the dump; its commit stays"
         )
-    for error in ([report.stopped_by] if report.stopped_by else []) + _distinct(report.failures.values()):
+    for error in ([report.stopped_by] if report.stopped_by else []) + _distinct(
+        [*report.failures.values(), *report.read_back_failures.values()]
+    ):
         report_error(error)
 
 

@@ -10,7 +10,10 @@ import typer
 
 from ingest.cli.common import ConfigOption, StoreOption, load_settings, stop_on_signals
 from ingest.cli.ingest import (
+    AfterCommitOption,
     DeviceLayoutOption,
+    KeepAnomalousOption,
+    KeepLastOption,
     QuietOption,
     RankMapOption,
     ReplaceOption,
@@ -37,6 +40,9 @@ def command(
     replace: ReplaceOption = None,
     rank_map: RankMapOption = None,
     keep_device_layout: DeviceLayoutOption = None,
+    after_commit: AfterCommitOption = None,
+    keep_last: KeepLastOption = None,
+    keep_anomalous: KeepAnomalousOption = None,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics.")] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -50,6 +56,7 @@ def command(
     import structlog
     from prometheus_client import CollectorRegistry
 
+    from ingest.cli.sources import refuse_idle
     from ingest.logs import ServiceLog, configure
     from ingest.metrics import WatcherMetrics, serve
     from ingest.rules.load import load_rules
@@ -66,8 +73,12 @@ def command(
         replace=replace,
         rank_map=rank_map,
         keep_device_layout=keep_device_layout,
+        after_commit=after_commit,
+        keep_last=keep_last,
+        keep_anomalous=keep_anomalous,
         metrics=metrics,
     ).settings
+    refuse_idle(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
     stop = stop_on_signals()

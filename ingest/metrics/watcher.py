@@ -9,7 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ingest.metrics.findings import COUNTED, FindingMetrics, totals_of
 from ingest.metrics.ranks import OTHER, RankLabels
+from ingest.metrics.retention import RetentionMetrics
 from ingest.pressure import DiskSeen
+from ingest.retention.source import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
 from ingest.service import Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.watch import View
@@ -58,6 +60,7 @@ class WatcherMetrics:
         self._disk: dict[str, Gauge] = {}
         self._findings = FindingMetrics(registry, clock, rules)
         self._store = StoreMetrics(registry)
+        self._retention = RetentionMetrics(registry)
         register_build_info(registry)
         self._gauges = {
             name: Gauge(f"dump_ingest_watcher_{name}", text, ["rank"], registry=registry)
@@ -170,6 +173,8 @@ class WatcherMetrics:
         match happening:
             case View():
                 self._observe_view(happening)
+            case SourceDeleted() | SourceKept() | ReadBackFailed() | RetentionSeen():
+                self._retention.observe(happening)
             case DiskSeen():
                 self._observe_disk(happening)
             case StepCommitted(plan=plan, summary=summary, seconds=seconds):
