@@ -45,6 +45,12 @@ def ceph(pytestconfig: pytest.Config) -> Iterator[CephS3]:
 
 
 @pytest.fixture
+def needs_ceph(pytestconfig: pytest.Config) -> None:
+    """Skip a test that starts a Ceph of its own where there is none; in CI, fail it."""
+    _need(pytestconfig, ceph_server.PROGRAMS)
+
+
+@pytest.fixture
 def s3_bucket(ceph: CephS3) -> S3Bucket:
     """An empty bucket for this test alone."""
     return ceph.make_bucket(f"test-{uuid.uuid4().hex}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shutil
 import signal
 import sys
@@ -33,6 +34,7 @@ def main() -> int:
         "--only", action="append", default=[], metavar="KIND", help="a kind of fault; again for more"
     )
     parser.add_argument("--every", type=float, default=4.0, metavar="SECONDS", help="from step to step")
+    parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--pause", type=float, default=8.0, metavar="SECONDS", help="between faults, at most")
     parser.add_argument("--plan", action="store_true", help="print the schedule and end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go, too")
@@ -42,12 +44,12 @@ def main() -> int:
         parser.error(
             f"no such fault: {', '.join(unknown)}; there are: {', '.join(kind.name for kind in KINDS)}"
         )
-    if not chosen.minutes > 0 or not chosen.every > 0:
-        parser.error("--minutes and --every are above 0")
+    if not min(chosen.minutes, chosen.every, chosen.ranks) > 0:
+        parser.error("--minutes, --every and --ranks are above 0")
     seed = int(time.time()) % 100_000 if chosen.seed is None else chosen.seed
     seconds = chosen.minutes * 60
     pace = Pace(first_s=min(5.0, seconds / 4), pause_s=(min(1.0, chosen.pause), chosen.pause))
-    job = Job(every_s=chosen.every)
+    job = Job(ranks=chosen.ranks, every_s=chosen.every)
     if chosen.plan:
         everything = [kind.needs for kind in KINDS]
         print(report.plan_table(schedule(seed, seconds, available(everything, chosen.only), pace)))
@@ -55,6 +57,8 @@ def main() -> int:
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         print(f"not installed: {', '.join(missing)} (make servers)", file=sys.stderr)
         return 2
+    # aiohttp complains there of every connection that was broken on purpose.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
     def plan(has: Sequence[str]) -> list[Fault]:

@@ -94,14 +94,17 @@ def _go(system: System, writer: Writer, result: Result, actions: Sequence[Action
     no_more_faults, stop_writing = threading.Event(), threading.Event()
     with _in_thread(commits.run, commits.stop), _in_thread(watchman.run, watchman.stop):
         writer.prepare(job.ranks)
+        wait_for(lambda: commits.total, 120)  # there is no store before
+        system.want("consolidator")
         began = time.monotonic()
         ranks = [[action for action in actions if action.rank == rank] for rank in range(job.ranks)]
-        with ThreadPoolExecutor() as writing, ThreadPoolExecutor() as measuring:
+        with (
+            ThreadPoolExecutor(job.ranks) as writing,
+            ThreadPoolExecutor(len(result.faults) + 1) as measuring,
+        ):
             try:
                 for one in ranks:
                     writing.submit(writer.play, one, began, stop_writing)
-                wait_for(lambda: commits.total, 60)
-                system.want("consolidator")
                 measured = []
                 for at_s, what, fault in _timeline(result.faults):
                     time.sleep(max(0.0, began + at_s - time.monotonic()))
@@ -112,15 +115,16 @@ def _go(system: System, writer: Writer, result: Result, actions: Sequence[Action
                         heal(system, fault)
                         measured.append(measuring.submit(measure, system, fault, commits, no_more_faults))
                 time.sleep(max(0.0, began + result.seconds - time.monotonic()))
+                stop_writing.set()
+                writing.shutdown()
+                if writer.error is not None:
+                    raise writer.error
+                say("all is healed, and nothing is dumped any more; waiting for the backlog ...")
+                system.proxy.set(FINE)
+                result.drained_s = _drain(system)
             finally:
                 stop_writing.set()
-            writing.shutdown()
-            if writer.error is not None:
-                raise writer.error
-            say("all is healed, and nothing is dumped any more; waiting for the backlog ...")
-            system.proxy.set(FINE)
-            result.drained_s = _drain(system)
-            no_more_faults.set()
+                no_more_faults.set()
             result.recoveries = [one.result() for one in measured]
         if watchman.stop.is_set():
             raise RuntimeError("the watchman has left")

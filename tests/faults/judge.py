@@ -45,7 +45,7 @@ def judge(eyes: Eyes, writer: Writer, scratch: Path) -> Verdict:
     verdict = Verdict()
     stored: dict[str, tuple[checker.Leaf, checker.File]] = {}
     found: dict[tuple[int, int], checker.Leaf] = {}
-    for path in sorted(eyes.leaves()):
+    for path in sorted(leaf for leaf in eyes.leaves() if eyes.tag(leaf) is not None):
         try:
             leaf = eyes.read(path)
         except Exception as exc:  # noqa: BLE001  (a leaf that cannot be read is lost, whatever the reason)

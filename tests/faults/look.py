@@ -6,8 +6,6 @@ import json
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from tests.faults.writer import digest
 from tests.servers.ceph import S3Bucket
 
 _LEAF = "zarr.json"
+#: Commits that are looked at again in each round, to see whether they have changed.
+_AGAIN = 16
 
 
 class Unavailable(Exception):
@@ -34,19 +34,20 @@ class Eyes:
         self._files = fsspec.filesystem("s3", **options, skip_instance_cache=True)
         self._base = bucket.url.removeprefix("s3://")
 
-    def leaves(self) -> dict[str, str]:
-        """Return the commits that there are: the path of each leaf, and what changes with it."""
-        found = {}
+    def leaves(self) -> list[str]:
+        """Return the path of everything that is, or will be, a commit."""
         with _or_unavailable():
-            for rank in self._below(""):
-                for leaf in self._below(rank) if rank.startswith("rank_") else []:
-                    try:
-                        info = self._files.info(f"{self._base}/{rank}/{leaf}/{_LEAF}", refresh=True)
-                    except FileNotFoundError:
-                        continue
-                    if leaf != _LEAF:
-                        found[f"{rank}/{leaf}"] = f"{info['ETag']} {info['LastModified']}"
-        return found
+            ranks = [name for name in self._below("") if name.startswith("rank_")]
+            return [f"{rank}/{leaf}" for rank in ranks for leaf in self._below(rank) if leaf != _LEAF]
+
+    def tag(self, leaf: str) -> str | None:
+        """Return what changes when a commit is written; None where there is none."""
+        with _or_unavailable():
+            try:
+                info = self._files.info(f"{self._base}/{leaf}/{_LEAF}", refresh=True)
+            except FileNotFoundError:
+                return None
+        return f"{info['ETag']} {info['LastModified']}"
 
     def record(self, leaf: str) -> tuple[bytes, dict[str, Any]]:
         """Return the commit of a leaf, and the record in it."""
@@ -115,46 +116,44 @@ class Watchman:
     bad: list[str] = field(default_factory=list)
     """Commits that were visible and not whole, or not what was dumped."""
     _seen: dict[str, str] = field(default_factory=dict)
+    """What was read of each commit; the one that was looked at last comes last."""
 
     def run(self) -> None:
         """Go on until told to stop."""
         eyes = Eyes(self.bucket)
-        while not self.stop.wait(0.3):
+        while not self.stop.wait(1.0):
             try:
-                listed = eyes.leaves()
+                leaves = eyes.leaves()
+                new = [leaf for leaf in leaves if leaf not in self._seen]
+                # Those that were read long ago come first: all have their turn.
+                for leaf in [*new, *list(self._seen)[:_AGAIN]]:
+                    if self.stop.is_set():
+                        return
+                    self._look_at(eyes, leaf)
             except Unavailable:
                 self.blind += 1
-                continue
-            fresh = [leaf for leaf, tag in listed.items() if self._seen.get(leaf) != tag]
-            self.bad += [f"{leaf} was committed and is gone" for leaf in self._seen.keys() - listed.keys()]
-            for leaf in fresh:
-                if self.stop.is_set():
-                    return
-                try:
-                    self._look_at(eyes, leaf)
-                except Unavailable:
-                    self.blind += 1
-                    break
-                self._seen[leaf] = listed[leaf]
 
     def _look_at(self, eyes: Eyes, leaf: str) -> None:
+        tag, before = eyes.tag(leaf), self._seen.pop(leaf, None)
+        if tag is None and before is not None:
+            self.bad.append(f"{leaf} was committed and is gone")
+        if tag is None:
+            return
         try:
-            found = eyes.read(leaf)
+            found = eyes.read(leaf) if tag != before else None
         except Unavailable:
             raise
         except Exception as exc:  # noqa: BLE001  (whatever it is that a reader of a commit meets)
             self.bad.append(f"{leaf}: {type(exc).__name__}: {exc}"[:500])
+            return
+        self._seen[leaf] = tag
+        if found is None:
             return
         self.commits += 1
         for file in found.files.values():
             self.tensors += file.kind == "tensor"
             if file.kind == "tensor" and digest(file.content) not in self.written.get(file.source, set()):
                 self.bad.append(f"{leaf}: {file.source} holds what nobody wrote")
-
-
-def counts(leaves: Iterable[checker.Leaf]) -> Counter[str]:
-    """Return how many files of each kind there are."""
-    return Counter(file.kind for leaf in leaves for file in leaf.files.values())
 
 
 def wait_for(ready: Any, timeout_s: float, pause_s: float = 0.1) -> bool:

@@ -30,7 +30,7 @@ class Commits:
 
     def run(self) -> None:
         """Go on until told to stop."""
-        while not self.stop.wait(0.2):
+        while not self.stop.wait(0.5):
             for name in _WATCHERS:
                 found = self.system.metric(name, "dump_ingest_watcher_commits_total")
                 if found is None:
@@ -65,7 +65,7 @@ def measure(system: System, fault: Fault, commits: Commits, stop: threading.Even
             commit_s = commits.last_at - healed
         if well_s is not None and commit_s is not None:
             break
-        stop.wait(0.1)
+        stop.wait(0.25)
     return Recovery(fault, well_s, commit_s)
 
 

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tests.faults.story import Action, Op
 
@@ -31,6 +33,7 @@ class Writer:
     seed: int
     files: int
     _names: list[str] = field(init=False)
+    _values: dict[str, npt.NDArray[Any]] = field(init=False)
     _grown: dict[Path, int] = field(default_factory=dict)
     _open: dict[Path, int] = field(default_factory=dict)
     written: dict[str, set[bytes]] = field(default_factory=dict)
@@ -44,6 +47,8 @@ class Writer:
     def __post_init__(self) -> None:
         found = sorted(path.name for path in (self.recorded / _ITERATION).iterdir())
         self._names = random.Random(f"files {self.seed}").sample(found, min(self.files, len(found)))
+        # Now, for the parser that numpy uses for headers is not safe in threads before Python 3.12.
+        self._values = {name: np.load(self.recorded / _ITERATION / name) for name in self._names}
 
     def prepare(self, ranks: int) -> None:
         """Write what belongs to no step: graphs and execution order."""
@@ -105,7 +110,7 @@ class Writer:
     def content(self, action: Action) -> bytes:
         """Return all that an action writes: a recorded tensor of which some elements say whose it is."""
         name = self._names[action.file]
-        values = np.load(self.recorded / _ITERATION / name)
+        values = self._values[name].copy()
         number = blake2b(
             f"{self.seed} {action.rank} {action.step} {action.attempt} {name}".encode(), digest_size=8
         )
