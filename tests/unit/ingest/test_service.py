@@ -13,6 +13,8 @@ from distributed import Client
 
 from ingest.committed import Committed
 from ingest.completeness import Policy, QuietClock
+from ingest.gc import apply_gc, plan_gc
+from ingest.gc.policy import GcPolicy
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
 from ingest.service import Happening, Report, Service, Trouble
@@ -384,3 +386,22 @@ def test_step_full_of_poison_fails_and_quarantines_nothing(
     assert report.failures.keys() == {StepKey(1, 1)}
     assert "look at the memory of the workers" in report.failures[StepKey(1, 1)].hint
     assert StepKey(1, 1) not in open_store(str(store)).keys
+
+
+def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, store: Path) -> None:
+    """The dump still has it, whole or in part. Only what is dumped again, or asked for again, is taken."""
+    late = filled.add(np.zeros(3), rank=0, step=0)
+    ingest(filled, store)
+    policy = GcPolicy(keep_last=1)
+    assert not apply_gc(store, plan_gc(store, policy)).left
+    left = [StepKey(0, None), StepKey(0, 1), StepKey(1, 1)]
+    assert ingest(filled, store).commits == []
+    late.unlink()
+    assert ingest(filled, store).commits == []
+    assert open_store(str(store)).keys == left
+    filled.add(np.ones(3), rank=0, step=0)
+    assert [summary.key for summary in ingest(filled, store).commits] == [StepKey(0, 0)]
+    again, _ = service(filled, store)
+    again.committed.take_removed = True
+    assert [summary.key for summary in again.ingest(threading.Event()).commits] == [StepKey(1, 0)]
+    assert len(open_store(str(store)).keys) == 5
