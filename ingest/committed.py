@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ingest.reader.store import Step
@@ -14,8 +16,12 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.removed import Tombstone
 
-#: Commits that are fetched at once when a rank is first asked for.
+#: Commits that are fetched before the clock is looked at.
 _BATCH = 256
+#: How long a look waits for commits to be fetched, in seconds; the others are fetched after it.
+_AT_LOOK_S = 1.0
+#: So many new steps of a rank are not asked for: the store is asked again before they are offered.
+_FEW = 16
 _REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
 _RANK_HINT = "The ids repeat from host to host. Give the ranks of this one: --rank-map 0=8,1=9."
 #: What gives a number that is no rank, for want of one.
@@ -24,7 +30,7 @@ _NO_RANKS = frozenset(["device id", "process id"])
 
 @dataclass(slots=True)
 class Committed:
-    """A cache of the fingerprints in the store, loaded rank by rank when first asked for."""
+    """A cache of the fingerprints in the store, of the steps that the dump has. Bounded by those."""
 
     objects: ObjectStore
     take_removed: bool = False
@@ -32,19 +38,70 @@ class Committed:
     _fingerprints: dict[StepKey, str] = field(default_factory=dict)
     _covered: dict[StepKey, str] = field(default_factory=dict)
     """Listings for which the commit of the step stands, though it was made from another one."""
-    _loaded: set[int] = field(default_factory=set)
+    _listed: set[int] = field(default_factory=set)
+    """Ranks that were listed in the store."""
+    _expected: set[StepKey] = field(default_factory=set)
+    """What the dump has."""
+    _unchecked: dict[StepKey, None] = field(default_factory=dict)
+    """Steps of the dump of which the store has something, and that it was not asked for yet; in order."""
     _tombstones: dict[int, dict[int, list[Tombstone]]] = field(default_factory=dict)
     """By rank and step: what was removed on purpose."""
 
+    def expect(self, keys: Collection[StepKey]) -> Collection[StepKey]:
+        """Take note of the steps that the dump has, and forget all others.
+
+        Asks the store for those that are new, for a moment only, so that a dump of many committed steps does
+        not keep new ones waiting.
+
+        Returns:
+            Those for which the store is still to be asked, by `check`: nothing is known of them.
+
+        Raises:
+            StoreError: the store refused; call again.
+        """
+        present = set(keys)
+        for cache in (self._fingerprints, self._covered, self._unchecked):
+            for key in cache.keys() - present:
+                del cache[key]
+        new: dict[int, list[StepKey]] = {}
+        for key in keys:
+            if key not in self._expected:
+                new.setdefault(key.rank, []).append(key)
+        for rank, of_rank in new.items():
+            if rank not in self._listed or len(of_rank) > _FEW:
+                stored = set(commit.list_keys(self.objects, [rank]))
+                self._unchecked.update((key, None) for key in of_rank if key in stored)
+                self._listed.add(rank)
+        self._expected = present
+        self.check(_AT_LOOK_S)
+        return self._unchecked.keys()
+
+    def check(self, for_s: float) -> bool:
+        """Ask the store for steps it was not asked for yet, for about so many seconds; whether any was left.
+
+        Raises:
+            StoreError: the store refused; call again.
+        """
+        if not self._unchecked:
+            return False
+        until = time.monotonic() + for_s
+        while self._unchecked:
+            keys = list(itertools.islice(self._unchecked, _BATCH))
+            # A damaged commit is no commit here: the source is still there, and makes a good one.
+            self._fingerprints.update(commit.read_fingerprints(self.objects, keys))
+            for key in keys:
+                del self._unchecked[key]
+            if time.monotonic() >= until:
+                break
+        return True
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the store was asked for everything that it may have of the dump."""
+        return not self._unchecked
+
     def holds(self, key: StepKey, fingerprint: str) -> bool:
         """Whether what this fingerprint names is committed, or was removed on purpose; as far as is known."""
-        if key.rank not in self._loaded:
-            keys = commit.list_keys(self.objects, [key.rank])
-            for start in range(0, len(keys), _BATCH):
-                # A damaged commit is no commit here: the source is still there, and makes a good one.
-                found, _ = commit.read_many(self.objects, keys[start : start + _BATCH])
-                self._fingerprints.update((one.key, one.fingerprint) for one in found.values())
-            self._loaded.add(key.rank)
         known = self._fingerprints.get(key)
         return fingerprint in (known, self._covered.get(key)) or (
             known is None and self.was_removed(key, fingerprint)

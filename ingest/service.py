@@ -8,9 +8,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ingest.committed import Committed, comes_from_elsewhere
 from ingest.completeness import Inspected
@@ -118,8 +118,10 @@ class Report:
     """Why steps could not be read back; nothing of them was deleted."""
 
     def hear(self, happening: Happening) -> None:
-        """Note what was deleted, and what could not be."""
-        if isinstance(happening, SourceDeleted):
+        """Note what was kept and deleted, and what could not be."""
+        if isinstance(happening, CommitKept):
+            self.kept.append(happening)
+        elif isinstance(happening, SourceDeleted):
             self.deleted.append(happening)
             self.read_back_failures.pop(happening.key, None)
         elif isinstance(happening, ReadBackFailed):
@@ -184,7 +186,6 @@ class Service:
     _run_pauses: dict[StepKey, float] = field(default_factory=dict)
     _stale: dict[StepKey, tuple[str, int]] = field(default_factory=dict)
     """How often in a row workers saw other files than this process, and of which generation."""
-    _kept: list[CommitKept] = field(default_factory=list)
     _given_up: list[Outcome] = field(default_factory=list)
     """Steps that were not even offered; told with the next outcomes."""
     _leave_out_tensors: str = ""
@@ -285,7 +286,6 @@ class Service:
             if self._nothing_left(report, wanted):
                 break
         self.submitter.cancel()
-        report.kept = self._kept
         if self.view is not None:
             report.close(self.view, self.watcher.denied)
         report.missing_steps = self._not_in_store(report.missing_steps)
@@ -328,12 +328,20 @@ class Service:
             self._tell(Trouble(exc))
         else:
             self._view_is_fresh = True
+            self._forget(self.view.present)
             self._tell(self.view)
             if self.retention is not None:
                 self.retention.see(self.view)
         # A large dump takes long to list: no more than a tenth of the time goes into looking.
         now = self.clock()
         self._next_look = now + max(self.poll_s, 9 * (now - started))
+
+    def _forget(self, present: Collection[StepKey]) -> None:
+        """Drop what is remembered of steps that are not in the dump any more."""
+        caches: tuple[MutableMapping[StepKey, Any], ...] = (self._paused, self._run_pauses, self._stale)
+        for cache in caches:
+            for key in [key for key in cache if key not in present]:
+                del cache[key]
 
     def _check(self) -> None:
         """Go on asking the store for what it has of the dump; look again when all is known."""
@@ -462,8 +470,7 @@ class Service:
             listed = fingerprint(files, plan.origin.layout, self.watcher.grid)
             self.committed.cover(key, listed)
             if not deletes:
-                self._kept.append(CommitKept(key, gone))
-                self._tell(self._kept[-1])
+                self._tell(CommitKept(key, gone))
             return True
         return False
 

@@ -61,19 +61,33 @@ class Watcher:
     """Fingerprints, with the listings that they are of."""
     _to_examine: deque[tuple[Listing, float]] = field(default_factory=deque)
 
-    def look(self, is_committed: Callable[[StepKey, str], bool]) -> View:
-        """List the dump now; `is_committed(key, fingerprint)` tells what the store already holds."""
+    def look(
+        self,
+        is_committed: Callable[[StepKey, str], bool],
+        expect: Callable[[Collection[StepKey]], Collection[StepKey]] = lambda _: (),
+    ) -> View:
+        """List the dump now.
+
+        Args:
+            is_committed: given a step and a fingerprint, tells whether the store already holds it.
+            expect: is told first which steps there are, and returns those of which nothing is known yet:
+                they are pending, and are not taken.
+        """
         scan = self.dump.scan(self._known)
         # Without files there is nothing to wait for: a job that is killed leaves an empty directory behind.
         present = {
             listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
         }
         self._forget(present)
+        unknown = expect(present)
         pending: dict[StepKey, Listing] = {}
         self._to_examine = deque()
         newest_first = self.newest_first or self.order == "newest"
         for key, listing in sorted(present.items(), key=lambda item: item[0].order, reverse=newest_first):
             quiet_for_s = self.clock.quiet_for(listing)
+            if key in unknown:
+                pending[key] = listing
+                continue
             name = self._name(listing)
             if is_committed(key, name) or (
                 self.tensors_may_wait and is_committed(key, without_tensors(name))

@@ -10,6 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -294,6 +295,20 @@ def read_many(
     return commits, damaged
 
 
+def read_fingerprints(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, str]:
+    """Return what is committed of those of the steps that are there, by the name of the generation.
+
+    A damaged commit is none. Takes half the time of `read_many`, and keeps nothing else.
+    """
+    found: dict[StepKey, str] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        names = {f"{key.path}/{LEAF}": key for key in keys[start : start + _AT_ONCE]}
+        for name, data in objects.get_many(list(names)).items():
+            with suppress(DamagedStore):
+                found[names[name]] = _parsed(data, names[name])[0].fingerprint
+    return found
+
+
 def list_ranks(objects: ObjectStore) -> list[int]:
     """Return the ranks for which there is anything at all, in order."""
     names = objects.children()
@@ -325,6 +340,12 @@ def parse(data: bytes, key: StepKey) -> Commit:
         DamagedStore: it is no commit of this step.
         StoreFormatError: a newer version wrote it.
     """
+    summary, record, without = _parsed(data, key)
+    nodes = Nodes(zlib.compress(data, 1))  # unpacked when they are needed
+    return Commit(key, summary.fingerprint, summary, record, nodes, without)
+
+
+def _parsed(data: bytes, key: StepKey) -> tuple[CommitSummary, Mapping[str, Any], WithoutTensors | None]:
     try:
         document = json.loads(data)
         record = document["attributes"][metadata.ATTRIBUTE]
@@ -339,13 +360,12 @@ def parse(data: bytes, key: StepKey) -> Commit:
         known = {field.name for field in fields(CommitSummary)} - {*_NOT_IN_RECORD}
         totals = {name: value for name, value in record["summary"].items() if name in known}
         summary = CommitSummary(key=key, fingerprint=fingerprint, **totals)
-        _check_nodes(document["consolidated_metadata"]["metadata"])  # unpacked when they are needed
-        nodes = Nodes(zlib.compress(data, 1))
+        _check_nodes(document["consolidated_metadata"]["metadata"])
         without = record.get("without_tensors")
         without_tensors = None if without is None else WithoutTensors(**without)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r:.300}") from exc
-    return Commit(key, fingerprint, summary, record, nodes, without_tensors)
+    return summary, record, without_tensors
 
 
 def _check_nodes(nodes: Mapping[str, Any]) -> None:

@@ -1,0 +1,166 @@
+"""A watcher that starts again: what it asks the store for, and what it reads of the dump."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from bench.steps import CountingStore
+from ingest.committed import Committed
+from ingest.completeness import Policy, QuietClock
+from ingest.layouts.detect import find_dump
+from ingest.service import Service
+from ingest.submit import Limits, Submitter
+from ingest.watch import View, Watcher
+from tests.fake_client import FakeClient
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import StoreUnavailable
+from workers.model import Grid, StepKey
+from workers.store import commit
+from workers.store.objects import open_objects, resolve
+
+STEPS = 40
+KEYS = [StepKey(0, step) for step in range(STEPS)]
+
+
+@pytest.fixture
+def filled(made: MadeDump, store: Path) -> MadeDump:
+    """A dump of one rank that is in the store."""
+    for step in range(STEPS):
+        made.add(np.full(3, step, "<f4"), tensor_name(time=step + 1), step=step)
+    ingest_directly(made.root, store)
+    return made
+
+
+@pytest.fixture
+def opened(made: MadeDump) -> Iterator[list[str]]:
+    """The files of the dump that are opened."""
+    found: list[str] = []
+    listening = True
+    root = str(made.root)
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if listening and event == "open" and str(arguments[0]).startswith(root):
+            found.append(str(arguments[0]))
+
+    sys.addaudithook(hear)  # there is no way to take it away again
+    yield found
+    listening = False
+
+
+def started(made: MadeDump, store: Path) -> tuple[Service, CountingStore, list[View]]:
+    """Return a service that has done nothing yet, the store that it asks, and what it sees."""
+    address = resolve(str(store))
+    objects = CountingStore(address)
+    views: list[View] = []
+    service = Service(
+        Watcher(find_dump(made.root), Policy(0, 0), Grid(), clock=QuietClock(wall=lambda: 4e9)),
+        Submitter(lambda: cast("Client", FakeClient(eager=True)), Limits(10**9)),
+        Committed(objects),
+        address,
+        [lambda happening: views.append(happening) if isinstance(happening, View) else None],
+        poll_s=0.01,
+    )
+    return service, objects, views
+
+
+def test_a_restart_reads_no_file_that_is_committed(filled: MadeDump, store: Path, opened: list[str]) -> None:
+    new = filled.add(np.zeros(3), step=STEPS)
+    service, objects, views = started(filled, store)
+    service.tick()
+    assert views[0].pending.keys() == {StepKey(0, STEPS)}
+    assert set(opened) == {str(new)}
+    assert objects.requests <= STEPS + 10
+
+
+def test_a_restart_asks_only_for_steps_that_the_dump_has(filled: MadeDump, store: Path) -> None:
+    for step in range(5, STEPS):
+        shutil.rmtree(filled.directory(step))
+    service, objects, views = started(filled, store)
+    service.tick()
+    assert not views[0].pending
+    assert objects.requests == 5
+
+
+def test_new_steps_do_not_wait_until_all_others_are_known(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask an object store for ten thousand commits takes longer than a job makes steps."""
+    monkeypatch.setattr("ingest.committed._AT_LOOK_S", 0.0)
+    monkeypatch.setattr("ingest.committed._BATCH", 1)
+    monkeypatch.setattr("ingest.service._TICK_S", 1e-4)
+    filled.add(np.zeros(3), step=STEPS)
+    service, _, views = started(filled, store)
+    outcomes = service.tick()
+    assert StepKey(0, STEPS) in {outcome.plan.key for outcome in outcomes}
+    # What is not known is taken for pending, so nothing is deleted and no run ends; and it is not taken.
+    assert len(views[0].pending) == STEPS
+    assert {outcome.plan.key for outcome in outcomes} == {StepKey(0, STEPS)}
+    while not service.committed.is_checked:
+        outcomes += service.tick()
+    outcomes += service.tick()
+    assert not views[-1].pending
+    assert {outcome.plan.key for outcome in outcomes} == {StepKey(0, STEPS)}
+
+
+def test_nothing_is_remembered_of_steps_that_are_gone(filled: MadeDump, store: Path) -> None:
+    service, _, _ = started(filled, store)
+    service.tick()
+    committed = service.committed
+    assert len(committed._fingerprints) == STEPS
+    for step in range(STEPS - 1):
+        shutil.rmtree(filled.directory(step))
+    service.look_soon()
+    service.tick()
+    assert committed._fingerprints.keys() == committed._expected == {KEYS[-1]}
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _of_another_step(path: Path) -> None:
+    shutil.copyfile(path.parent.parent / "step_4" / "zarr.json", path)
+
+
+@pytest.mark.parametrize("damage", [_cut, _of_another_step, Path.unlink])
+def test_what_is_no_commit_is_made_again(
+    filled: MadeDump, store: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(store / KEYS[3].path / "zarr.json")
+    service, _, views = started(filled, store)
+    outcomes = service.tick()
+    assert views[0].pending.keys() == {KEYS[3]}
+    assert {outcome.plan.key for outcome in outcomes} == {KEYS[3]}
+    found = commit.read(open_objects(resolve(str(store))), KEYS[3])
+    assert found is not None
+    assert found.key == KEYS[3]
+
+
+def test_a_store_that_is_away_for_a_moment_is_asked_again(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, objects, views = started(filled, store)
+    service.patient = True
+    service.view = View({}, {}, ())
+    with monkeypatch.context() as patched:
+        for name in ("children", "get_many"):
+            patched.setattr(objects, name, _away)
+            service.look_soon()
+            service.tick()
+            assert not [view for view in views if view.present]
+            patched.undo()
+    service.look_soon()
+    service.tick()
+    assert len(views[-1].present) == STEPS
+    assert not views[-1].pending
+
+
+def _away(*_: object) -> Any:
+    raise StoreUnavailable("away")
