@@ -91,19 +91,19 @@ def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> Took:
 
 def _ours(arrays: Sequence[Packed], target: Path) -> Took:
     from workers.store.objects import open_objects, resolve
+    from workers.store.pieces import NewObject
     from workers.store.shards import ShardPacker
 
     objects = open_objects(resolve(str(target)))
     took = _clock()
     for one in arrays:
 
-        def emit(shard: int, data: bytes | bytearray, path: str = one.spec.path) -> None:
-            objects.put(f"{path}/c/{shard}", data)
+        def create(shard: int, path: str = one.spec.path) -> NewObject:
+            return objects.create(f"{path}/c/{shard}")
 
-        packer = ShardPacker(one.spec, 0, emit)
-        for payload in _payloads(one):
-            packer.append(payload.data)
-        packer.close()
+        with ShardPacker(one.spec, 0, create) as packer:
+            for payload in _payloads(one):
+                packer.append(payload.data)
     return took()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -22,6 +23,7 @@ from workers.rules.values import RuleSet
 from workers.source import OpenFile
 from workers.statistics import has_statistics, summarise
 from workers.store.objects import open_objects, resolve
+from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker
 
 T = TypeVar("T")
@@ -109,13 +111,12 @@ def _encode_all(distinct: Distinct) -> dict[str, bytes | bytearray]:
     shards: dict[str, bytes | bytearray] = {}
     for segment, payloads in distinct:
 
-        def emit(number: int, data: bytes | bytearray, path: str = segment.array.path) -> None:
-            shards[f"{path}/c/{number}"] = data
+        def create(number: int, path: str = segment.array.path) -> Gathered:
+            return Gathered(partial(shards.__setitem__, f"{path}/c/{number}"))
 
-        packer = ShardPacker(segment.array, segment.first_shard, emit)
-        for _, data in payloads:
-            packer.append(memoryview(data))
-        packer.close()
+        with ShardPacker(segment.array, segment.first_shard, create) as packer:
+            for _, data in payloads:
+                packer.append(memoryview(data))
     return shards
 
 

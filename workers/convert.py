@@ -27,6 +27,7 @@ from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
 from workers.store import commit, tables
 from workers.store.objects import open_objects
+from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 
@@ -41,10 +42,10 @@ MAX_CONVERTED_BYTES = 256 * MIB
 def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> Receipt:
     """Read the files of a job once; write whole shards; report digests, statistics and places.
 
-    Payloads of equal type and digest are stored once. Memory: one piece, one inner chunk and one encoded
-    shard (about 150 MiB with the default grid), whatever the size of the tensors; for a tensor in device
-    layout of up to `MAX_CONVERTED_BYTES` twice its size; and what `Uploads` holds, where the store is not a
-    directory.
+    Payloads of equal type and digest are stored once. Memory: one piece and two inner chunks (about 20 MiB
+    with the default grid), whatever the size of the tensors; for a tensor in device layout of up to
+    `MAX_CONVERTED_BYTES` twice its size; and where the store is not a directory one encoded shard, twice, and
+    what `Uploads` holds.
 
     Args:
         job: what to convert.
@@ -71,7 +72,7 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
     started = time.perf_counter()
     objects = open_objects(job.store)
     with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
-        work = _Conversion(job, target.put, begin)
+        work = _Conversion(job, target.create, begin)
         for segment in job.segments:
             work.run(segment)
     return work.receipt(time.perf_counter() - started)
@@ -79,7 +80,7 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
 
 def rehearse(job: ShardJob, begin: Callable[[int], None]) -> None:
     """Do the same with the files of a job, and write nothing."""
-    work = _Conversion(job, lambda _key, _data: None, begin)
+    work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
     for segment in job.segments:
         work.run(segment)
 
@@ -90,11 +91,11 @@ class _Conversion:
     def __init__(
         self,
         job: ShardJob,
-        put: Callable[[str, bytes | bytearray], None],
+        create: Callable[[str], NewObject],
         begin: Callable[[int], None] | None = None,
     ) -> None:
         self._job = job
-        self._put = put
+        self._create = create
         self._begin = begin
         largest = max(entry.nbytes for entry in job.entries.values())
         self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(largest, 1))))
@@ -113,16 +114,18 @@ class _Conversion:
         """Fill one segment."""
         spec = segment.array
         prefix = f"{self._job.key.path}/{self._job.fingerprint}"
-
-        def emit(shard: int, data: bytes | bytearray) -> None:
-            key = f"{spec.path}/c/{shard}"
-            self._put(f"{prefix}/{key}", data)
-            self._stored[key] = len(data)
-
         if self._job.without_tensors and commit.is_of_tensors(spec.path):
             packer: ShardPacker = ShardCounter(spec, segment.first_shard)
         else:
-            packer = ShardPacker(spec, segment.first_shard, emit)
+            packer = ShardPacker(
+                spec, segment.first_shard, lambda shard: self._create(f"{prefix}/{spec.path}/c/{shard}")
+            )
+        with packer:
+            self._pack(segment, packer)
+            self._ends[spec.path] = packer.position
+        self._stored |= {f"{spec.path}/c/{shard}": nbytes for shard, nbytes in packer.stored.items()}
+
+    def _pack(self, segment: Segment, packer: ShardPacker) -> None:
         # Equal bytes of other types, which share the array `bytes`, have other statistics.
         seen: dict[object, dict[bytes, int]] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
@@ -145,8 +148,6 @@ class _Conversion:
                     raise
                 message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
                 raise UnreadableFile(message, path=entry.source.path) from exc
-        self._ends[spec.path] = packer.position
-        packer.close()
 
     def _take(
         self,

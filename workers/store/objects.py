@@ -9,21 +9,23 @@ import json
 import os
 import re
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
 from workers import events
 from workers.errors import StoreDenied, StoreError, StoreUnavailable, UsageError
 from workers.model import MIB, StoreAddress
+from workers.store.pieces import Gathered, NewFile, NewObject
+
+T = TypeVar("T")
 
 #: Requests on their way at once. An object store answers each after tens of milliseconds, so one after the
 #: other ten thousand small objects would take minutes.
@@ -99,6 +101,15 @@ class ObjectStore:
             else:
                 # Clients of object stores are made for bytes: aiohttp warns of a large bytearray.
                 self._fs.pipe_file(self._path(key), bytes(data), **self._in_parts)
+
+    def create(self, key: str) -> NewObject:
+        """Begin one object that comes in pieces; as by `put`, there is none of it before it is closed.
+
+        Memory: in a directory none of it, else all of it, twice.
+        """
+        if self._local:
+            return _InDirectory(self, key)
+        return Gathered(lambda data: self.put(key, data))
 
     def put_many(self, objects: Mapping[str, bytes]) -> None:
         """Write several objects, each as by `put`, in no order; `REQUESTS_AT_ONCE` where possible."""
@@ -243,24 +254,12 @@ class ObjectStore:
         return f"{self._base}/{key}" if key else self._base
 
     def _put_local(self, key: str, data: bytes | bytearray) -> None:
-        # Text, for a step has a dozen small objects, and a `Path` for each takes longer than to write them.
-        path = self._path(key)
-        directory, _, name = path.rpartition("/")
-        # Beside its target, for a rename is atomic only within one file system.
-        temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = NewFile(self._path(key))
         try:
-            fd = os.open(temporary, flags, 0o666)
-        except FileNotFoundError:
-            fd = _open_in_new(directory, temporary, flags)
-        try:
-            with os.fdopen(fd, "wb", buffering=0) as file:
-                left = memoryview(data)
-                while left:  # 2 GiB at most go at once
-                    left = left[file.write(left) :]
-            os.replace(temporary, path)  # noqa: PTH105
+            file.write(data)
+            file.close()
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            file.drop()
             raise
 
     @contextmanager
@@ -293,14 +292,35 @@ class ObjectStore:
         return f"{self.address.url.rstrip('/')}/{key}"
 
 
-def _open_in_new(directory: str, path: str, flags: int) -> int:
-    """Make a directory and open a file in it; again where somebody removes it as empty in between."""
-    for _ in range(_DELETE_ATTEMPTS - 1):
-        with suppress(FileNotFoundError):
-            os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-            return os.open(path, flags, 0o666)
-    os.makedirs(directory, exist_ok=True)  # noqa: PTH103
-    return os.open(path, flags, 0o666)
+class _InDirectory:
+    """A new object of a store that is a directory."""
+
+    def __init__(self, objects: ObjectStore, key: str) -> None:
+        self._objects, self._key = objects, key
+        self._spent_s = 0.0
+        self._file = self._do(lambda: NewFile(objects._path(key)))  # noqa: SLF001
+
+    def write(self, piece: bytes | bytearray) -> None:
+        self._do(lambda: self._file.write(piece))
+
+    def close(self) -> None:
+        self._do(self._file.close)
+        events.emit(events.StoreRequested("put", self._spent_s))
+
+    def drop(self) -> None:
+        self._file.drop()
+
+    def _do(self, step: Callable[[], T]) -> T:
+        # All of it is one request, which lasts as long as what is done of it.
+        started = time.perf_counter()
+        try:
+            return step()
+        except Exception as exc:
+            error = self._objects._as_error(exc, f"write {self._objects._name(self._key)}")  # noqa: SLF001
+            events.emit(events.StoreRequested("put", self._spent_s, error))
+            raise error from exc
+        finally:
+            self._spent_s += time.perf_counter() - started
 
 
 def _walk(base: str) -> Iterator[tuple[str, Listed]]:

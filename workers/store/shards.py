@@ -5,8 +5,8 @@ Format: zarr-specs, "Sharding codec" version 1.0: encoded inner chunks one behin
 written is 2**64-1 twice. Inner chunks are `bytes`, `blosc`, `crc32c`.
 
 Written here rather than by zarr-python because a shard is then encoded while its data is in cache, in
-memory bounded by one encoded shard, and uploaded by one PUT; and read here because zarr-python fills in
-zeros where a chunk is missing, while for us that is damage.
+memory bounded by one encoded chunk, or by one shard where that is uploaded by one PUT; and read here because
+zarr-python fills in zeros where a chunk is missing, while for us that is damage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, TypeAlias
+from types import TracebackType
+from typing import Any, Self, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -26,6 +27,7 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ArraySpec
 from workers.store import untrusted
 from workers.store.objects import ObjectStore
+from workers.store.pieces import Gathered, NewObject
 
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
@@ -104,19 +106,37 @@ def without_crc32c(data: bytes, where: str) -> bytes:
 class ShardPacker:
     """Packs payloads one behind the other into whole shards.
 
-    Memory: one inner chunk, and one encoded shard.
+    Used as `with ShardPacker(...) as packer:`. When the block has ended, every shard is written; when it ends
+    with an error, nothing is left of the last one. Memory: one inner chunk, and what the new objects hold.
     """
 
-    def __init__(self, spec: ArraySpec, first_shard: int, emit: Callable[[int, bytearray], None]) -> None:
-        """Start at the boundary of `first_shard`; `emit(shard number, object)` is called for each one."""
+    def __init__(self, spec: ArraySpec, first_shard: int, create: Callable[[int], NewObject]) -> None:
+        """Start at the boundary of `first_shard`; `create(shard number)` is called for each one."""
+        self.stored: dict[int, int] = {}
+        """Bytes of each shard that is written, by its number."""
         self._spec = spec
-        self._emit = emit
+        self._create = create
         self._codec = _blosc(spec)
         self._shard = first_shard
         self._buffer = memoryview(bytearray(spec.chunk_nbytes))
         self._filled = 0
-        self._encoded = bytearray()
+        self._object: NewObject | None = None
         self._lengths: list[int] = []
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what is left; after an error, remove it."""
+        try:
+            if error is None:
+                self.close()
+        finally:
+            if self._object is not None:
+                self._object.drop()
 
     @property
     def position(self) -> int:
@@ -146,27 +166,30 @@ class ShardPacker:
             self._buffer[self._filled :] = bytes(len(self._buffer) - self._filled)
             self._encode(self._buffer)
             self._filled = 0
-        if self._lengths:
-            self._finish_shard()
+        if self._object is not None:
+            self._finish_shard(self._object)
 
     def _encode(self, chunk: memoryview) -> None:
         encoded = self._codec.encode(chunk)
-        self._encoded += encoded
-        self._encoded += crc32c(encoded)
+        if self._object is None:
+            self._object = self._create(self._shard)
+        self._object.write(encoded)
+        self._object.write(crc32c(encoded))
         self._lengths.append(len(encoded) + _CRC_BYTES)
         if len(self._lengths) == self._spec.chunks_per_shard:
-            self._finish_shard()
+            self._finish_shard(self._object)
 
-    def _finish_shard(self) -> None:
+    def _finish_shard(self, shard: NewObject) -> None:
         index = np.full((self._spec.chunks_per_shard, 2), _MISSING, dtype="<u8")
         lengths = np.array(self._lengths, dtype="<u8")
         index[: len(lengths), 0] = np.cumsum(lengths) - lengths
         index[: len(lengths), 1] = lengths
         encoded_index = index.tobytes()
-        self._encoded += encoded_index
-        self._encoded += crc32c(encoded_index)
-        self._emit(self._shard, self._encoded)
-        self._encoded = bytearray()
+        shard.write(encoded_index)
+        shard.write(crc32c(encoded_index))
+        shard.close()
+        self.stored[self._shard] = int(lengths.sum()) + len(encoded_index) + _CRC_BYTES
+        self._object = None
         self._lengths = []
         self._shard += 1
 
@@ -176,7 +199,7 @@ class ShardCounter(ShardPacker):
 
     def __init__(self, spec: ArraySpec, first_shard: int) -> None:
         """Start at the boundary of `first_shard`."""
-        super().__init__(spec, first_shard, lambda _shard, _data: None)
+        super().__init__(spec, first_shard, lambda _shard: Gathered(lambda _data: None))
         self._nbytes = 0
 
     @property

@@ -8,6 +8,7 @@ from typing import Self
 
 from workers.model import MIB
 from workers.store.objects import ObjectStore
+from workers.store.pieces import Gathered, NewObject
 
 #: Objects on their way at once.
 UPLOADS_AT_ONCE = 2
@@ -45,6 +46,10 @@ class Uploads:
         # A copy, so that the buffer of the caller is free at once.
         content = bytes(data)
         self._running.append((self._threads.submit(self._objects.put, key, content), len(content)))
+
+    def create(self, key: str) -> NewObject:
+        """Begin one object that comes in pieces: when it is closed, it begins to be written."""
+        return Gathered(lambda data: self.put(key, data))
 
     def __enter__(self) -> Self:
         """Return itself."""

@@ -1,7 +1,7 @@
 """Shards written piece by piece are ordinary Zarr shards, and damage in them is found."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import patch
@@ -18,6 +18,7 @@ from workers.formats.dtypes import from_npy_descr
 from workers.model import ArraySpec
 from workers.store import metadata, shards
 from workers.store.objects import ObjectStore, resolve
+from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker, ShardReader
 
 DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
@@ -34,13 +35,12 @@ def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySp
 def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: int = 0) -> list[int]:
     """Write an array with its metadata; return where each payload begins."""
     objects = ObjectStore(resolve(str(root)))
-    packer = ShardPacker(spec, first_shard, lambda shard, data: objects.put(f"{spec.path}/c/{shard}", data))
     starts = []
-    for payload in payloads:
-        starts.append(packer.position)
-        packer.append(memoryview(payload))
-    document = metadata.packed_array(spec, packer.position)
-    packer.close()
+    with ShardPacker(spec, first_shard, lambda shard: objects.create(f"{spec.path}/c/{shard}")) as packer:
+        for payload in payloads:
+            starts.append(packer.position)
+            packer.append(memoryview(payload))
+        document = metadata.packed_array(spec, packer.position)
     objects.put(f"{spec.path}/zarr.json", metadata.encode(document))
     return starts
 
@@ -107,15 +107,17 @@ def test_pieces_of_a_payload_pack_like_the_whole(payloads: list[bytes], piece: i
     spec = spec_of("|u1")
     whole: dict[int, bytes] = {}
     pieces: dict[int, bytes] = {}
-    one = ShardPacker(spec, 0, lambda shard, data: whole.update({shard: bytes(data)}))
-    other = ShardPacker(spec, 0, lambda shard, data: pieces.update({shard: bytes(data)}))
-    for payload in payloads:
-        one.append(memoryview(payload))
-        for begin in range(0, len(payload), piece):
-            other.append(memoryview(payload)[begin : begin + piece])
-    one.close()
-    other.close()
+
+    def into(shards: dict[int, bytes]) -> Callable[[int], Gathered]:
+        return lambda shard: Gathered(lambda data: shards.update({shard: data}))
+
+    with ShardPacker(spec, 0, into(whole)) as one, ShardPacker(spec, 0, into(pieces)) as other:
+        for payload in payloads:
+            one.append(memoryview(payload))
+            for begin in range(0, len(payload), piece):
+                other.append(memoryview(payload)[begin : begin + piece])
     assert pieces == whole
+    assert one.stored == {shard: len(data) for shard, data in whole.items()}
 
 
 @pytest.fixture
