@@ -45,7 +45,11 @@ SchedulerOption = Annotated[
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="Worker processes, without --scheduler.")]
 ReplaceOption = Annotated[
     bool | None,
-    typer.Option("--replace", help="Replace steps that came from another dump.", show_default=False),
+    typer.Option(
+        "--replace",
+        help="Replace steps that came from another dump; `ingest` also takes again what gc removed.",
+        show_default=False,
+    ),
 ]
 RankMapOption = Annotated[
     str | None,

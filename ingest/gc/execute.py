@@ -80,6 +80,8 @@ class Execution:
     clock: Callable[[], float] = time.time
     observe: Observer = lambda _: None
     threads: int = THREADS
+    _with_tombstones: set[int] = field(default_factory=set)
+    """Ranks that have a group for them."""
 
     def run(self, stop: threading.Event | None = None) -> GcReport:
         """Carry it out, until `stop` is set. Safe to run again, and at the same time as another one.
@@ -143,7 +145,10 @@ class Execution:
             return GcDone(one, left=reason)
         at = committed_at(found)
         tombstone = Tombstone(key.rank, key.step or 0, found.fingerprint, round(at.timestamp() * 1000))
-        removed.write(self.objects, [tombstone], {"removed_at": _iso(self.clock()), "why": one.why})
+        if key.rank not in self._with_tombstones:
+            removed.ensure_group(self.objects, key.rank)
+            self._with_tombstones.add(key.rank)
+        removed.write(self.objects, tombstone, {"removed_at": _iso(self.clock()), "why": one.why})
         announcement = f"{CHANGED}/{key.rank}.{key.step}.{REMOVED}"
         self.objects.put(announcement, b"")
         # The last look: it is as close to the deletion as it can be.

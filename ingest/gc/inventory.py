@@ -194,9 +194,9 @@ def _rank(objects: ObjectStore, name: str) -> _Rank:
     listed = objects.listed(name)
     part = _Rank(Extent.of(listed.values()), {}, {}, {})
     rank = int(name.removeprefix("rank_"))
-    # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
-    for key in commit.list_keys(objects, [rank]):
-        part.generations.setdefault(key, {})
+    if objects.is_local:
+        # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
+        part.generations.update((key, {}) for key in commit.list_keys(objects, [rank]))
     for leaf, entries in _by_leaf(rank, listed).items():
         below = generations_in(entries)
         part.generations[leaf] = {one: _generation(keys, entries) for one, keys in below.items()}

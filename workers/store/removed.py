@@ -50,15 +50,17 @@ class Tombstone:
         return newest is not None and newest <= self.committed_ms * 1_000_000
 
 
-def write(objects: ObjectStore, tombstones: Iterable[Tombstone], facts: Mapping[str, Any]) -> None:
-    """Write tombstones, with facts about the removal for people. Safe to call again."""
-    written: dict[str, bytes] = {}
-    for one in tombstones:
-        written[one.path] = json.dumps({**asdict(one), **facts}).encode()
-        # The members of a group with such metadata are not listed: these are no part of the hierarchy.
-        group = {**metadata.group(), "consolidated_metadata": _NO_MEMBERS}
-        written[f"{_directory(one.rank)}/zarr.json"] = metadata.encode(group)
-    objects.put_many(written)
+def write(objects: ObjectStore, one: Tombstone, facts: Mapping[str, Any]) -> None:
+    """Write a tombstone, with facts about the removal for people. Safe to call again."""
+    objects.put(one.path, json.dumps({**asdict(one), **facts}).encode())
+
+
+def ensure_group(objects: ObjectStore, rank: int) -> None:
+    """Make the group that tombstones of a rank are in."""
+    # The members of a group with such metadata are not listed: tombstones are no part of the hierarchy.
+    no_members = {"kind": "inline", "must_understand": False, "metadata": {}}
+    group = {**metadata.group(), "consolidated_metadata": no_members}
+    objects.put(f"{_directory(rank)}/zarr.json", metadata.encode(group))
 
 
 def read(objects: ObjectStore, rank: int) -> dict[int, list[Tombstone]]:
@@ -73,6 +75,3 @@ def read(objects: ObjectStore, rank: int) -> dict[int, list[Tombstone]]:
 
 def _directory(rank: int) -> str:
     return f"rank_{rank}/removed"
-
-
-_NO_MEMBERS = {"kind": "inline", "must_understand": False, "metadata": {}}

@@ -32,8 +32,9 @@ def inventories(draw: st.DrawFn) -> Inventory:
     leaves = []
     for key in sorted(keys, key=lambda key: key.order):
         generations = draw(st.dictionaries(_NAMES, _GENERATIONS, max_size=3))
-        facts = None
-        if generations and draw(st.booleans()):
+        facts: Facts | None = None
+        is_committed = draw(st.booleans())
+        if generations and is_committed:
             name = draw(st.sampled_from(sorted(generations)))
             facts = Facts(name, draw(_TIMES), draw(st.booleans()), draw(st.booleans()))
         record = Extent(1, 10, draw(_TIMES)) if facts else Extent()
@@ -235,7 +236,7 @@ def test_durations_and_sizes() -> None:
             parse_duration(text)
     for wrong in ({"keep_last": 0}, {"grace_s": -1.0}, {"older_than_s": float("nan")}):
         with pytest.raises(UsageError, match="makes no sense"):
-            GcPolicy(**wrong)  # type: ignore[arg-type]
+            GcPolicy(**wrong)
 
 
 def test_numbers_are_written_shortly() -> None:
