@@ -129,6 +129,29 @@ class Committed:
                 self._tombstones.pop(key.rank, None)  # it was there: ask again what was removed
         return found
 
+    def recheck(self, most: int) -> list[StepKey]:
+        """Ask the store again for so many of the steps, each in its turn, and return those that went back.
+
+        A step went back if its commit does not know of the one that was seen here. It was written by a task
+        that was stopped, or by a request that reached the store long after it was given up. What others, who
+        knew of that one, have committed since, stands.
+
+        Raises:
+            StoreError: the store refused; call again.
+        """
+        keys = list(itertools.islice(self._fingerprints, most))
+        found, _ = commit.read_many(self.objects, keys)
+        back = []
+        for key in keys:
+            known = self._fingerprints.pop(key)
+            there = found.get(key)
+            if there is not None and known not in (there.fingerprint, *there.record["previous"]):
+                back.append(key)
+                self._covered.pop(key, None)
+                known = there.fingerprint
+            self._fingerprints[key] = known  # behind all others: their turn comes first
+        return back
+
     def cover(self, key: StepKey, fingerprint: str) -> None:
         """Note that the commit of this step stands for the listing with this fingerprint too."""
         self._covered[key] = fingerprint

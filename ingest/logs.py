@@ -15,7 +15,7 @@ from ingest.consolidator import Listed, Taken
 from ingest.pressure import DiskSeen
 from ingest.retention.policy import Kept
 from ingest.retention.source import ReadBackFailed, SourceDeleted, SourceKept
-from ingest.service import CommitKept, Happening, Trouble
+from ingest.service import CommitKept, CommitWentBack, Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from workers.rules.values import Finding
 
@@ -135,12 +135,19 @@ class ServiceLog:
                 self._observe_source(happening)
             case DiskSeen():
                 self._observe_disk(happening)
-            case CommitKept(key=key, gone=gone):
-                self._log.warning("commit_kept", rank=key.rank, step=key.step, files_gone=gone)
+            case CommitKept() | CommitWentBack():
+                self._observe_unexpected(happening)
             case Trouble(error=error):
                 if error.message != self._last_trouble:  # once, not at every look
                     self._log.error("trouble", error=error.message, hint=error.hint)
                 self._last_trouble = error.message
+
+    def _observe_unexpected(self, happening: CommitKept | CommitWentBack) -> None:
+        rank, step = happening.key.rank, happening.key.step
+        if isinstance(happening, CommitKept):
+            self._log.warning("commit_kept", rank=rank, step=step, files_gone=happening.gone)
+        else:
+            self._log.warning("commit_went_back", rank=rank, step=step)
 
     def _observe_commit(self, committed: StepCommitted) -> None:
         plan, s, seconds = committed.plan, committed.summary, committed.seconds

@@ -52,6 +52,9 @@ _BATCH_S = 0.1
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
+#: How often commits are read again, and how many: 10,000 within 40 minutes.
+_RECHECK_S = 60.0
+_RECHECKED = 256
 _TICK_S = 0.25
 #: The same while dumps are deleted and nothing else is to be done.
 _SHORT_TICK_S = 0.05
@@ -85,7 +88,14 @@ class CommitKept:
     gone: int
 
 
-Happening: TypeAlias = Outcome | View | Trouble | CommitKept | DiskSeen | RetentionEvent
+@dataclass(frozen=True, slots=True)
+class CommitWentBack:
+    """An older generation of a step took the place of the one that was committed; the step is taken again."""
+
+    key: StepKey
+
+
+Happening: TypeAlias = Outcome | View | Trouble | CommitKept | CommitWentBack | DiskSeen | RetentionEvent
 Observer: TypeAlias = Callable[[Happening], None]
 
 
@@ -179,6 +189,7 @@ class Service:
     _prepared: bool = False
     """Whether cluster and store have been there once, so that steps can be offered."""
     _next_look: float = 0.0
+    _next_recheck: float | None = None
     _view_is_fresh: bool = False
     """Whether nothing has come of any task since the last look."""
     _paused: dict[StepKey, float] = field(default_factory=dict)
@@ -332,9 +343,25 @@ class Service:
             self._tell(self.view)
             if self.retention is not None:
                 self.retention.see(self.view)
+            self._recheck()
         # A large dump takes long to list: no more than a tenth of the time goes into looking.
         now = self.clock()
         self._next_look = now + max(self.poll_s, 9 * (now - started))
+
+    def _recheck(self) -> None:
+        """Look from time to time whether what was committed is still what is committed."""
+        now = self.clock()
+        if self._next_recheck is None:  # at first all was just read
+            self._next_recheck = now + _RECHECK_S
+        if now < self._next_recheck:
+            return
+        self._next_recheck = now + _RECHECK_S
+        try:
+            for key in self.committed.recheck(_RECHECKED):
+                self._tell(CommitWentBack(key))
+                self._view_is_fresh = False
+        except StoreError as exc:
+            self._tell(Trouble(exc))
 
     def _forget(self, present: Collection[StepKey]) -> None:
         """Drop what is remembered of steps that are not in the dump any more."""

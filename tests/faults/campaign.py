@@ -25,7 +25,7 @@ from tests.faults.system import System
 from tests.faults.writer import RECORDED, Writer
 
 #: How long the backlog may take when all is healed. A step that the store refused is left alone for 60 s.
-DRAIN_S = 300.0
+DRAIN_S = 600.0
 #: Nothing may be pending for so long before it counts as drained: longer than the silence watchers wait for.
 _CALM_S = 5.0
 

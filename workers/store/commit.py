@@ -160,7 +160,7 @@ def write(
 
     A task can be stopped for any time in between, and others commit meanwhile. So the last thing before the
     commit is to look what is there. Between this look and the write is a window of milliseconds, which object
-    stores offer no common way to close; watchers look at what they committed again, see `Committed.recheck`.
+    stores offer no common way to close; watchers read commits again from time to time, see `Committed.recheck`.
 
     Args:
         objects: the store.

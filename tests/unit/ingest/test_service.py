@@ -17,7 +17,7 @@ from ingest.gc import apply_gc, plan_gc
 from ingest.gc.policy import GcPolicy
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
-from ingest.service import Happening, Report, Service, Trouble
+from ingest.service import CommitWentBack, Happening, Report, Service, Trouble
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from tests.fake_client import FakeClient, jobs_of
@@ -405,3 +405,48 @@ def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, st
     again.committed.take_removed = True
     assert [summary.key for summary in again.ingest(threading.Event()).commits] == [StepKey(1, 0)]
     assert len(open_store(str(store)).keys) == 5
+
+
+def look_again(running: Service) -> None:
+    """Take what is there by now."""
+    running.look_soon()
+    running.ingest(threading.Event())
+
+
+def test_a_step_that_went_back_is_taken_again(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that was long given up reaches the store when a newer generation is there."""
+    monkeypatch.setattr("ingest.service._RECHECK_S", 0.0)
+    running, found = service(filled, store)
+    look_again(running)
+    leaf = store / "rank_0" / "step_1" / "zarr.json"
+    old = leaf.read_bytes()
+    filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)
+    look_again(running)
+    new = leaf.read_bytes()
+    leaf.write_bytes(old)
+    look_again(running)
+    assert [one.key for one in found if isinstance(one, CommitWentBack)] == [StepKey(0, 1)]
+    assert [tensor.slot for tensor in open_store(str(store)).step(0, 1).tensors()] == [0, 7]
+    assert leaf.read_bytes() != new  # it was committed once more, and names the old one before it
+    look_again(running)
+    assert len([one for one in found if isinstance(one, CommitWentBack)]) == 1
+
+
+def test_what_another_watcher_commits_knowingly_stands(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two watchers that see different files do not take turns for ever."""
+    monkeypatch.setattr("ingest.service._RECHECK_S", 0.0)
+    running, found = service(filled, store)
+    look_again(running)
+    late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)
+    ingest(filled, store)
+    leaf = store / "rank_0" / "step_1" / "zarr.json"
+    committed = leaf.read_bytes()
+    late.unlink()
+    for _ in range(3):
+        look_again(running)
+    assert not [one for one in found if isinstance(one, CommitWentBack)]
+    assert leaf.read_bytes() == committed
