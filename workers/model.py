@@ -257,8 +257,8 @@ class StepPlan:
     rules: RuleSet | None = field(repr=False, default=None)
     """What to look for when it is committed; None for nothing. No part of the fingerprint."""
     replaces: str | None = None
-    """The generation that was committed when this was planned, "" for none: its commit takes the place of that
-    one and of no other. None: of whatever is there."""
+    """The generation that was committed when this was planned, "" for none: its commit takes the place of
+    that one and of no other. None: of whatever is there."""
     without_tensors: str = ""
     """Why the payloads of its tensors are not stored; "" where they are."""
 

@@ -159,8 +159,8 @@ def write(
     """Make a step visible. Safe to call again; the same generation is then written again as it was.
 
     A task can be stopped for any time in between, and others commit meanwhile. So the last thing before the
-    commit is to look what is there. Between this look and the write is a window of milliseconds, which object
-    stores offer no common way to close; watchers read commits again from time to time, see `Committed.recheck`.
+    commit is to look what is there. Between this look and the write is a window of milliseconds that object
+    stores offer no common way to close; watchers read commits again, see `Committed.recheck`.
 
     Args:
         objects: the store.
