@@ -3,6 +3,7 @@
 # What is in /etc/default and /etc/dump-ingest already stays as it is. Then, by what the host is to do:
 #
 #   systemctl enable --now dump-ingest-scheduler dump-ingest-consolidator       on one host
+#   systemctl enable --now dump-ingest-gc.timer                                 on the same, for retention of the store
 #   systemctl enable --now dump-ingest-worker@{0..3} dump-ingest-watcher@NAME   on each that trains
 #
 # With --units, only the units. With DESTDIR, below that directory, and no user is made.
@@ -20,9 +21,10 @@ if [ -z "$root" ] && ! getent passwd dump-ingest >/dev/null; then
     useradd --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin dump-ingest
 fi
 
-install -d "$units/dump-ingest-.service.d"
-install -m 644 "$here"/*.service "$here"/*.slice "$units/"
+install -d "$units/dump-ingest-.service.d" "$units/dump-ingest-gc.service.d"
+install -m 644 "$here"/*.service "$here"/*.slice "$here"/*.timer "$units/"
 install -m 644 "$here"/dump-ingest-.service.d/*.conf "$units/dump-ingest-.service.d/"
+install -m 644 "$here"/dump-ingest-gc.service.d/*.conf "$units/dump-ingest-gc.service.d/"
 
 install -d -m 755 "$root/etc/default"
 install -d -m 700 "$root/etc/dump-ingest" "$root/etc/dump-ingest/tls"

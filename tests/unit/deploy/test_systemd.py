@@ -16,7 +16,10 @@ NAMES = {
     "dump-ingest-worker@.service": "dump-ingest-worker@3.service",
     "dump-ingest-scheduler.service": "dump-ingest-scheduler.service",
     "dump-ingest-consolidator.service": "dump-ingest-consolidator.service",
+    "dump-ingest-gc.service": "dump-ingest-gc.service",
 }
+#: Runs to its end.
+ONCE = "dump-ingest-gc.service"
 #: As docs/deployment.md says it: 0 is shut off from everything, 10 from nothing.
 EXPOSURE = 1.3
 #: Stand-ins for what systemd and the environment files put in.
@@ -58,7 +61,8 @@ def analyze(installed: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_systemd_understands_every_line(installed: Path) -> None:
     needs("systemd-analyze")
-    done = analyze(installed, "verify", "--man=no")
+    timer = installed / "etc" / "systemd" / "system" / "dump-ingest-gc.timer"
+    done = analyze(installed, "verify", "--man=no", str(timer))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -121,6 +125,7 @@ def test_units_come_back_whatever_they_exit_with(unit: str) -> None:
     assert "Restart=always" in common
     assert "StartLimitIntervalSec=0" in common
     assert "Restart=" not in (UNITS / unit).read_text()
+    assert (UNITS / f"{unit}.d").exists() == (unit == ONCE)
 
 
 @pytest.mark.parametrize(
