@@ -130,6 +130,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
         "properties": {"limits": _QUANTITIES, "requests": _QUANTITIES, "claims": {"type": "array"}},
     },
     "ruleLabels": _STRINGS,
+    "schedule": {"minLength": 9},
     "scheduler.address": {"pattern": r"^$|^(tcp|tls)://[^/]+:[0-9]+$"},
     "scrapeTimeout": _DURATION,
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},

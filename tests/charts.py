@@ -80,6 +80,8 @@ def pods(found: list[Object] | tuple[Object, ...]) -> Iterator[tuple[str, Object
         name = f"{one['kind']}/{one['metadata']['name']}"
         if one["kind"] == "Pod":
             yield name, {"metadata": one["metadata"], "spec": one["spec"]}
+        elif one["kind"] == "CronJob":
+            yield name, one["spec"]["jobTemplate"]["spec"]["template"]
         elif "template" in one.get("spec", {}):
             yield name, one["spec"]["template"]
         elif one["kind"] == "ConfigMap" and "pod.yaml" in one["data"]:
