@@ -11,6 +11,8 @@ from pathlib import Path
 
 from ingest import __version__
 from ingest.access import Identity, first_barrier
+from ingest.disk import space_at
+from ingest.pressure import parse_threshold
 from ingest.settings import Loaded, Settings
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 
@@ -35,6 +37,7 @@ def run_checks(loaded: Loaded, dump: Path | None) -> list[Check]:
     ]
     if dump is not None:
         results.append(_guarded("dump", lambda: _dump(dump)))
+        results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
         results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
     if loaded.settings.scheduler is not None:
@@ -81,6 +84,20 @@ def _dump(directory: Path) -> str:
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
     return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+
+
+def _disk(settings: Settings, directory: Path) -> list[Check]:
+    """Say how full the disk of a dump is. No failure: everything works until it is full."""
+    space = space_at(directory)
+    if space is None:
+        return []
+    share = space.free_nbytes / max(space.nbytes, 1)
+    detail = f"{space.free_nbytes} of {space.nbytes} bytes free ({share:.0%})"
+    detail += f", {space.free_inodes} inodes" if space.inodes else ""
+    if parse_threshold(settings.pressure_free).freedom(space) >= 1:
+        return [Check("disk", ok=True, detail=detail)]
+    hint = f"Less than pressure_free ({settings.pressure_free}): under_pressure is {settings.under_pressure}."
+    return [Check("disk", ok=True, detail=f"{detail}, nearly full", hint=hint)]
 
 
 def _demand(path: Path, dump: Path) -> None:

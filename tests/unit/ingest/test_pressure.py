@@ -12,6 +12,7 @@ from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.checks import run_checks
 from ingest.committed import Committed
 from ingest.completeness import Policy, QuietClock
 from ingest.disk import DiskSpace
@@ -122,6 +123,14 @@ def test_a_disk_that_fills_is_logged_ahead_of_time_and_not_at_every_look(
     assert filling[0]["full_in_s"] > 800
     (nearly,) = [line for line in said if line["event"] == "disk_nearly_full"]
     assert nearly["policy"] == "statistics"
+
+
+def test_doctor_says_how_full_the_disk_is(tmp_path: Path) -> None:
+    for wanted, said in (("0", False), ("99.99%", True)):
+        (check,) = [one for one in run_checks(load(pressure_free=wanted), tmp_path) if one.check == "disk"]
+        assert check.ok
+        assert "bytes free" in check.detail
+        assert ("nearly full" in check.detail) == bool(check.hint) == said
 
 
 # -- a generation without tensors
