@@ -34,6 +34,11 @@ PARTS = {
     "encoders": "our shard encoder, zarr-python's, that of zarrs",
     "codecs": "codecs on real dumps",
 }
+#: Those that are measured only where they are named: they take their time.
+LONG_PARTS = {
+    "soaking": "memory and file descriptors of every process under steady load",
+    "recovering": "after the store was away, and after a restart with many committed steps",
+}
 _RESULTS = Path(__file__).parent / "results"
 
 
@@ -49,6 +54,9 @@ def main() -> None:
             memory=_memory(directories),
             rounds=arguments.rounds or (1 if arguments.quick else 5),
             quick=arguments.quick,
+            minutes=arguments.minutes,
+            load_share=arguments.load,
+            in_ceph=arguments.ceph,
         )
         described = machine.describe(setting.disk, setting.memory)
         words = machine.in_words(described)
@@ -70,7 +78,7 @@ def main() -> None:
 
 def _measured(name: str, setting: Setting) -> list[Measure | Table]:
     """Run one part; say each figure as it comes."""
-    print(f"{name}: {PARTS[name]}", flush=True)
+    print(f"{name}: {(PARTS | LONG_PARTS)[name]}", flush=True)
     started = time.perf_counter()
     found = []
     for one in import_module(f"bench.parts.{name}").measure(setting):
@@ -100,6 +108,7 @@ def _memory(directories: ExitStack) -> Path | None:
 
 def _arguments() -> argparse.Namespace:
     lines = [f"  {name:14}{what}" for name, what in PARTS.items()]
+    lines += ["only where they are named:", *(f"  {name:14}{what}" for name, what in LONG_PARTS.items())]
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
@@ -111,8 +120,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often (default: 5; with --quick 1)")
     parser.add_argument("--directory", type=Path, help="where to work; the disk that is measured")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="where JSON, tables and plot go")
+    parser.add_argument("--minutes", type=float, default=20, help="soaking: how long (default: 20)")
+    parser.add_argument(
+        "--load", type=float, default=0.9, help="soaking: share of the capacity (default: 0.9)"
+    )
+    parser.add_argument("--ceph", action="store_true", help="soaking: into Ceph, and no directory")
     arguments = parser.parse_args()
-    if unknown := set(arguments.parts) - PARTS.keys():
+    if unknown := set(arguments.parts) - PARTS.keys() - LONG_PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     return arguments
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distributed import Client
 
@@ -26,6 +27,9 @@ from workers.model import MIB, CommitSummary, Grid
 from workers.rules.values import RuleSet
 from workers.store.objects import open_objects, resolve
 
+if TYPE_CHECKING:
+    from tests.servers.ceph import CephS3
+
 PROFILE = Path(__file__).parent.parent / "tests" / "data" / "tinybert-large.profile.csv.xz"
 #: Worker processes, as many as the machine that the floors are for has cores.
 WORKERS = 2
@@ -41,6 +45,12 @@ class Setting:
     """An empty directory in memory (tmpfs); None where there is none."""
     rounds: int
     quick: bool
+    minutes: float = 20.0
+    """How long the soak lasts."""
+    load_share: float = 0.9
+    """Of what the service can take: the load of the soak."""
+    in_ceph: bool = False
+    """Whether the store of the soak is in Ceph, and no directory."""
     _targets: int = field(default=0, repr=False)
 
     @cached_property
@@ -62,6 +72,29 @@ class Setting:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def store_for(setting: Setting) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield where a store is to be, and the environment of processes that use it."""
+    if not setting.in_ceph:
+        with setting.target() as path:
+            yield str(path), {}
+        return
+    from tests.servers.ceph import CephS3
+
+    with CephS3(store="bluestore") as ceph, environment(variables := credentials(ceph)):
+        yield ceph.make_bucket("bench").url, variables
+
+
+def credentials(ceph: CephS3) -> dict[str, str]:
+    """Return the environment of a process that uses this server."""
+    return {
+        "AWS_ACCESS_KEY_ID": ceph.access_key,
+        "AWS_SECRET_ACCESS_KEY": ceph.secret_key,
+        "AWS_ENDPOINT_URL": ceph.endpoint_url,
+        "AWS_DEFAULT_REGION": "default",
+    }
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from aiobotocore.client import AioBaseClient
 from distributed import Client
 
 from bench.measure import Measure, Ratio, Table, in_turns, seconds
-from bench.setting import WORKERS, Setting, environment, ingest, workers
+from bench.setting import WORKERS, Setting, credentials, environment, ingest, workers
 from ingest.reader.store import open_store
 from tests.servers.ceph import PROGRAMS, CephS3
 from workers.store.objects import open_objects, resolve
@@ -29,7 +29,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         yield Table("S3: not measured", ("not installed",), tuple((name,) for name in missing))
         return
-    with CephS3() as ceph, environment(_credentials(ceph)):
+    with CephS3() as ceph, environment(credentials(ceph)):
         ceph.make_bucket(_BUCKET)
         files = fsspec.filesystem("s3", **ceph.storage_options)
         with workers() as client:
@@ -65,15 +65,6 @@ def _linked(dump: Path, sample: Path, one_in: int) -> float:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.hardlink_to(path)
     return len(files) / len(chosen)
-
-
-def _credentials(ceph: CephS3) -> dict[str, str]:
-    return {
-        "AWS_ACCESS_KEY_ID": ceph.access_key,
-        "AWS_SECRET_ACCESS_KEY": ceph.secret_key,
-        "AWS_ENDPOINT_URL": ceph.endpoint_url,
-        "AWS_DEFAULT_REGION": "default",
-    }
 
 
 class _Bucket:

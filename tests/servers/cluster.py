@@ -35,6 +35,12 @@ class DaskCluster(LoopbackServer):
         """Where the scheduler serves `/metrics`."""
         return self._scheduler_metrics_port
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """The process ids of `scheduler` and `worker-{number}`."""
+        names = ["scheduler", *(f"worker-{number}" for number in range(self._count))]
+        return {name: self._servers.pid(name) for name in names}
+
     def kill_scheduler(self) -> None:
         """End the scheduler with SIGKILL. Its workers end by themselves."""
         self._servers.signal("scheduler", signal.SIGKILL)

@@ -63,6 +63,10 @@ class ServerGroup:
         server = self._servers.get(name)
         return server is not None and server.poll() is None
 
+    def pid(self, name: str) -> int:
+        """Return the process id of a server."""
+        return self._servers[name].pid
+
     def signal(self, name: str, signum: signal.Signals) -> None:
         """Send a signal; after SIGKILL, return when the server is gone."""
         self._servers[name].send_signal(signum)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench import encode, machine, report
-from bench.__main__ import PARTS
+from bench.__main__ import LONG_PARTS, PARTS
 from bench.encode import ENCODERS, Packed, read_packed, write_packed
 from bench.load import build, build_large_tensor, build_small
 from bench.measure import Measure, Ratio, Table, in_turns
@@ -56,7 +56,7 @@ def test_contenders_take_turns() -> None:
     assert turns == ["a", "b", "a", "b"]
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", [*PARTS, *LONG_PARTS])
 def test_each_part_measures_something(name: str) -> None:
     assert callable(import_module(f"bench.parts.{name}").measure)
 

@@ -1,0 +1,164 @@
+"""How soon the service is back at work: when its store was away, and when its watcher starts again.
+
+Both with all parts as processes of their own. The first needs Ceph, whose gateway is killed; the second is
+measured with a directory, and with Ceph where it is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from bench.load import npy_header
+from bench.measure import Measure, Ratio, Table, shown
+from bench.running import Job, Processes, cluster, service
+from bench.setting import Setting, credentials, environment, store_for
+from ingest.completeness import inspect
+from ingest.layouts.base import Listing
+from ingest.layouts.detect import find_dump
+from ingest.plan import fingerprint, plan_step
+from tests.cli import start
+from tests.servers.ceph import PROGRAMS, CephS3
+from tests.servers.cluster import DaskCluster
+from workers.convert import convert
+from workers.model import Grid, Origin
+from workers.publish import publish
+from workers.store.commit import LEAF
+from workers.store.objects import open_objects, resolve
+
+#: After the store is back: what a backlog may take at most, by what it takes otherwise, is 1 / 0.9.
+DRAIN_FLOOR = 0.9
+#: From the start of a watcher to the first commit of a new step, in seconds.
+RESTART_LIMIT_S = 5.0
+_FILES_OF_A_STEP = 20
+_AWAY_S = 15.0
+
+
+def measure(setting: Setting) -> Iterator[Measure | Table]:
+    """Yield times after the store was away, and after a restart."""
+    has_ceph = all(shutil.which(name) for name in PROGRAMS)
+    if has_ceph:
+        yield from _store_away(setting)
+    else:
+        yield Table("recovering: the store away: not measured", ("why",), (("Ceph is not installed",),))
+    for in_ceph in (False, True) if has_ceph else (False,):
+        yield _restart(replace(setting, in_ceph=in_ceph))
+
+
+def _store_away(setting: Setting) -> Iterator[Measure | Table]:
+    count = 60 if setting.quick else 200
+    ours, other, waits = [], [], []
+    with ExitStack() as stack:
+        ceph = stack.enter_context(CephS3(store="bluestore"))
+        variables = credentials(ceph)
+        stack.enter_context(environment(variables))
+        url = ceph.make_bucket("recovering").url
+        job = Job(stack.enter_context(setting.target()))
+        job.write()
+        dask = stack.enter_context(cluster(variables))
+        running = stack.enter_context(service(dask, job.dump, url, variables))
+        running.wait_for_commits(1)
+        job.write(count)  # kernels are compiled, modules imported
+        running.wait_for_commits(job.steps)
+        for _ in range(setting.rounds):
+            job.write(count)
+            other.append(_drained(running, job.steps - count, count))
+            ceph.kill_gateway()
+            job.write(count)
+            time.sleep(_AWAY_S)
+            ceph.start_gateway()
+            back = time.monotonic()
+            waits.append(running.wait_for_commits(job.steps - count + 1) - back)
+            ours.append(_drained(running, job.steps - count, count))
+    yield Measure(
+        f"a backlog of {count} steps, after the store was away for {_AWAY_S:.0f} s",
+        "the same backlog otherwise",
+        "s",
+        tuple(ours),
+        tuple(other),
+        floor=DRAIN_FLOOR,
+    )
+    rows = tuple((str(number), f"{shown(wait)} s") for number, wait in enumerate(waits, 1))
+    yield Table("from the return of the store to the next commit", ("round", "time"), rows)
+
+
+def _drained(running: Processes, before: int, count: int) -> float:
+    """Return the seconds from a tenth of a backlog to the whole, as if it were all of it."""
+    running.wait_for_commits(before + count // 10)
+    first, started = running.commits, time.monotonic()
+    last = running.wait_for_commits(before + count)
+    return (last - started) * count / max(before + count - first, 1)
+
+
+def _restart(setting: Setting) -> Measure:
+    count = 1000 if setting.quick else 10_000
+    times = []
+    with ExitStack() as stack:
+        store, variables = stack.enter_context(store_for(setting))
+        dump = stack.enter_context(setting.target(setting.fast)) / "dump"
+        _write_steps(dump, 0, count)
+        _commit_all(dump, store)
+        with cluster(variables) as dask:
+            for number in range(setting.rounds + 1):
+                _write_steps(dump, count + number, 1)
+                took = _seconds_to_commit(dask, dump, store, variables)
+                if number:  # the first time, workers import what they need
+                    times.append(took)
+    where = "Ceph" if setting.in_ceph else "a directory"
+    return Measure(
+        f"start of a watcher to the commit of a new step, {count} committed, {where}",
+        f"{RESTART_LIMIT_S:g} s",
+        "s",
+        tuple(times),
+        (RESTART_LIMIT_S,) * len(times),
+        Ratio.SHARE,
+        floor=1.0,
+    )
+
+
+def _seconds_to_commit(dask: DaskCluster, dump: Path, store: str, variables: dict[str, str]) -> float:
+    env = {**variables, "DUMP_INGEST_QUIET_S": "0", "DUMP_INGEST_SETTLE_S": "0"}
+    started = time.monotonic()
+    with start("watch", dump, "--store", store, "--scheduler", dask.address, env=env) as watcher:
+        watcher.wait_until(lambda: watcher.events("step_committed"), timeout_s=300)
+        return time.monotonic() - started
+
+
+def _write_steps(dump: Path, first: int, count: int) -> None:
+    content = npy_header("<f4", (4,)) + bytes(16)
+    names = [
+        f"MatMul.op{n}.0.0.{1000 + n}.output.0.DefaultFormat.Float32.npy" for n in range(_FILES_OF_A_STEP)
+    ]
+    for step in range(first, first + count):
+        directory = dump / "rank_0" / "Net" / "0" / str(step)
+        directory.mkdir(parents=True)
+        for name in names:
+            (directory / name).write_bytes(content)
+
+
+def _commit_all(dump: Path, store: str) -> None:
+    """Commit every step of a dump: the first as a whole, of the others only what says that they are there."""
+    found, address = find_dump(dump), resolve(store)
+    first, *others = found.scan({}).listings
+    inspected = inspect(found.root, first, found.describe(first))
+    plan = plan_step(inspected, Origin(first.layout, "bench", str(found.root)), address, Grid())
+    publish(plan, [convert(job) for job in plan.jobs])
+    objects = open_objects(address)
+    leaf = objects.get(f"{first.key.path}/{LEAF}")
+    assert leaf is not None
+    for start_at in range(0, len(others), 1000):
+        some = others[start_at : start_at + 1000]
+        objects.put_many({f"{one.key.path}/{LEAF}": _leaf_of(one, leaf, plan.fingerprint) for one in some})
+
+
+def _leaf_of(listing: Listing, leaf: bytes, name: str) -> bytes:
+    """Return the commit of a step, made from that of another one with this name."""
+    own = fingerprint(listing.files, listing.layout, Grid())
+    document = json.loads(leaf.replace(name.encode(), own.encode()))
+    document["attributes"]["dump_ingest"]["step"] = listing.key.step
+    return json.dumps(document).encode()

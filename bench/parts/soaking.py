@@ -1,0 +1,106 @@
+"""A long time under steady load: memory and file descriptors of each process must stay as they are.
+
+The job dumps at a share of what the service was measured to take just before, and removes steps that are
+committed. Without `--minutes` it lasts twenty, and with `--load` it is another share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from bench.measure import Measure, Ratio, Table, median, shown
+from bench.running import Job, Processes, Sample, cluster, sample, service
+from bench.setting import Setting, store_for
+
+#: The last quarter may hold so many times what the second one held.
+LIMIT = 1.05
+_MIB = 1024 * 1024
+#: Steps that are dumped at once to see how fast they are taken.
+_CAPACITY_STEPS = 240
+#: Committed steps that stay in the dump.
+_KEPT = 60
+
+
+def measure(setting: Setting) -> Iterator[Measure | Table]:
+    """Yield, for each process, what it holds in the last quarter against the second one."""
+    with ExitStack() as stack:
+        store, env = stack.enter_context(store_for(setting))
+        job = Job(stack.enter_context(setting.target()))
+        job.write()
+        dask = stack.enter_context(cluster(env))
+        running = stack.enter_context(service(dask, job.dump, store, env))
+        capacity = _capacity(job, running)
+        pace = setting.load_share * capacity
+        before = job.steps
+        started = time.monotonic()
+        taken, pending = _soak(job, running, pace, 60 * setting.minutes)
+        took = time.monotonic() - started
+        yield _load(setting, capacity, (job.steps - before) / took, pending, job)
+        yield from _flat(taken)
+
+
+def _capacity(job: Job, running: Processes) -> float:
+    """Return how many steps are committed in a second, when more than that are there."""
+    running.wait_for_commits(1)
+    for _ in range(2):  # the first time kernels are compiled, and everything is imported
+        before = running.commits
+        job.write(_CAPACITY_STEPS)
+        first = running.wait_for_commits(before + _CAPACITY_STEPS // 10)
+        done = running.commits
+        last = running.wait_for_commits(before + _CAPACITY_STEPS)
+    return (before + _CAPACITY_STEPS - done) / (last - first)
+
+
+def _soak(
+    job: Job, running: Processes, pace: float, seconds: float
+) -> tuple[dict[str, list[Sample]], list[float]]:
+    """Dump at this pace; return samples of each process, one in a second, and the backlogs."""
+    samples: dict[str, list[Sample]] = {name: [] for name in running.pids}
+    pending: list[float] = []
+    started = time.monotonic()
+    first, next_sample = job.steps, 0.0
+    while (now := time.monotonic() - started) < seconds:
+        job.write(max(int(now * pace) - (job.steps - first), 0))
+        if now >= next_sample:
+            next_sample += 1
+            for name, pid in running.pids.items():
+                samples[name].append(sample(pid))
+            committed = running.commits
+            pending.append(job.steps - committed)
+            job.remove_below(committed - _KEPT)
+        time.sleep(min(0.05, 0.5 / pace))
+    running.wait_for_commits(job.steps)
+    return samples, pending
+
+
+def _load(setting: Setting, capacity: float, pace: float, pending: Sequence[float], job: Job) -> Table:
+    rows = (
+        ("capacity, measured just before", f"{shown(capacity)} steps/s"),
+        ("load", f"{shown(pace)} steps/s, {pace / capacity:.0%}"),
+        ("a step", f"{shown(job.step_nbytes / 1024)} KiB"),
+        ("steps dumped and committed", f"{job.steps}"),
+        ("backlog, median and most", f"{shown(median(pending))}, {shown(max(pending))} steps"),
+        ("store", "Ceph" if setting.in_ceph else "directory"),
+    )
+    return Table(f"soak: {shown(setting.minutes)} minutes", ("what", "figure"), rows)
+
+
+def _flat(samples: dict[str, list[Sample]]) -> Iterator[Measure]:
+    for name, found in samples.items():
+        for what, unit, values in (
+            ("resident memory", "MiB", [one.rss_nbytes / _MIB for one in found]),
+            ("file descriptors", "", [float(one.descriptors) for one in found]),
+        ):
+            quarter = len(values) // 4
+            second, last = values[quarter : 2 * quarter], values[3 * quarter :]
+            yield Measure(
+                f"{what} of {name}, last quarter",
+                "second quarter",
+                unit,
+                (median(last),),
+                (median(second),),
+                Ratio.SHARE,
+                floor=LIMIT,
+            )
