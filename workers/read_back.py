@@ -110,6 +110,8 @@ def read_back(job: ReadBackJob) -> ReadBack:
             raise SourceChanged(f"{job.key}: {job.files[number].path} changed while it was read back")
         changed_ns[number] = found
         nbytes += nbytes_of(step, row)
+    # What was read may have come from memory. The dump goes only when a power cut does no harm any more.
+    objects.flush(job.key.path)
     return ReadBack(job.number, verdicts, changed_ns, nbytes, time.perf_counter() - started)
 
 

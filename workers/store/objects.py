@@ -155,6 +155,25 @@ class ObjectStore:
             except FileNotFoundError:
                 return None
 
+    def flush(self, prefix: str) -> None:
+        """Have the disk hold every object below `prefix`, and the names that lead to it.
+
+        What `put` wrote to a directory is in the memory of the machine for some seconds, and a power cut
+        takes it. An object store that has acknowledged an object needs no flush: then nothing is done.
+        """
+        if not self._local:
+            return
+        base = self._path(prefix)
+        try:
+            for directory, _, names in os.walk(base):
+                for path in (*(f"{directory}/{name}" for name in names), directory):
+                    _fsync(path)
+            while base != self._base:
+                base = base.rpartition("/")[0]
+                _fsync(base)
+        except OSError as exc:
+            raise self._as_error(exc, f"flush {self._name(prefix)}") from exc
+
     def delete(self, key: str) -> None:
         """Remove one object; nothing happens when there is none."""
         with self._wrapped("delete", key):
@@ -356,6 +375,17 @@ def _modified_at(info: Mapping[str, Any]) -> float:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     return float(value) if isinstance(value, int | float) else time.time()
+
+
+def _fsync(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # a temporary file of somebody who writes
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _s3_options(options: dict[str, Any]) -> dict[str, Any]:
