@@ -204,6 +204,8 @@ class Execution:
 
     def _stands(self, one: GcAction, found: Commit, listed: Mapping[str, Listed]) -> str:
         """Return why a step is not to be touched; "" if it may be."""
+        if LEAF not in listed:
+            return "it was committed meanwhile, or lies behind a symbolic link"
         if found.fingerprint != one.generation:
             return "it was committed again since the plan was made"
         for name, keys in generations_in(listed).items():

@@ -196,7 +196,8 @@ def _rank(objects: ObjectStore, name: str) -> _Rank:
     rank = int(name.removeprefix("rank_"))
     if objects.is_local:
         # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
-        part.generations.update((key, {}) for key in commit.list_keys(objects, [rank]))
+        keys = commit.list_keys(objects, [rank]) if listed else []
+        part.generations.update((key, {}) for key in keys if key.path.rpartition("/")[2] not in listed)
     for leaf, entries in _by_leaf(rank, listed).items():
         below = generations_in(entries)
         part.generations[leaf] = {one: _generation(keys, entries) for one, keys in below.items()}

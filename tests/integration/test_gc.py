@@ -435,6 +435,20 @@ def test_mistakes_are_named(store: Path, tmp_path: Path) -> None:
     assert "cannot write" in refusal("gc", store, "--plan", tmp_path)
 
 
+def test_nothing_behind_a_link_goes(store: Path, tmp_path: Path) -> None:
+    """Whoever may write into a store could have it lead to another one; a plan could name that, too."""
+    other = shutil.copytree(store, tmp_path / "other.zarr")
+    plan = ingest.plan_gc(store, POLICY)
+    before = checker.objects(other)
+    shutil.rmtree(store / "rank_1")
+    (store / "rank_1").symlink_to(other / "rank_1")
+    (store / "rank_0" / "step_99").symlink_to(other / "rank_0" / "step_0")
+    assert {one.rank for one in ingest.plan_gc(store, POLICY).actions} == {0}
+    report = ingest.apply_gc(store, plan)
+    assert {one.action.rank for one in report.left} == {1}
+    assert checker.objects(other) == before
+
+
 def test_a_clock_that_is_wrong_removes_nothing(store: Path) -> None:
     """Else what is just being written would look old."""
     objects = objects_of(store)

@@ -203,7 +203,7 @@ class ObjectStore:
 
         There are none but in a directory as store. Whoever is about to write makes them again.
         """
-        if not self._local or not prefix:
+        if not self._local or not prefix or self._is_behind_link(prefix):
             return
         for directory, _, files in os.walk(self._path(prefix), topdown=False):
             if not files:
@@ -232,17 +232,22 @@ class ObjectStore:
     def listed(self, prefix: str = "") -> dict[str, Listed]:
         """Return what there is below `prefix`, by key relative to it, with sizes and times; "" for itself.
 
-        In a directory, symbolic links below `prefix` are named and not followed.
+        In a directory, symbolic links are named and not followed; behind one, nothing is listed.
         """
         base = self._path(prefix)
         with self._wrapped("list", prefix):
             if self._local:
-                return dict(_walk(base))
+                return {} if self._is_behind_link(prefix) else dict(_walk(base))
             found = self._fs.find(base, detail=True, **self._refresh())
         return {
             str(path)[len(base) :].lstrip("/"): Listed(int(info["size"]), _modified_at(info))
             for path, info in found.items()
         }
+
+    def _is_behind_link(self, key: str) -> bool:
+        """Whether a part of a key is a symbolic link. The directory of the store itself may be one."""
+        parts = key.split("/") if key else []
+        return any(os.path.islink(self._path("/".join(parts[:n]))) for n in range(1, len(parts) + 1))  # noqa: PTH114
 
     def _delete_on_s3(self, keys: Sequence[str]) -> None:
         """Remove objects in one request. Not by `rm`, which keeps quiet about what was refused."""

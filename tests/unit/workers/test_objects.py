@@ -1,6 +1,7 @@
 """The object seam, on the local directory and in memory: one contract."""
 
 import stat
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,3 +135,43 @@ def test_a_relative_store_is_resolved_once_and_for_all(
     # Workers have working directories of their own.
     monkeypatch.chdir("/usr")
     assert resolve(url).url == "/usr/run.zarr"
+
+
+def test_listings_have_sizes_and_times(objects: ObjectStore) -> None:
+    objects.put_many({"a/b/c": b"1", "a/d": b"22", "e": b"333"})
+    found = objects.listed("a")
+    assert {key: one.nbytes for key, one in found.items()} == {"b/c": 1, "d": 2}
+    assert all(abs(time.time() - one.modified_at) < 60 for one in found.values())
+    assert objects.listed("e")[""].nbytes == 3
+    assert objects.listed().keys() == {"a/b/c", "a/d", "e"}
+    assert objects.listed("gone") == {}
+
+
+def test_many_objects_go_at_once_whether_they_are_there_or_not(objects: ObjectStore) -> None:
+    objects.put_many({f"a/b/{number}": b"" for number in range(50)} | {"a/c": b"stays"})
+    objects.delete_many([f"a/b/{number}" for number in range(60)])
+    objects.delete_many([])
+    objects.prune("a/b")
+    objects.prune("a")
+    assert objects.children("a") == ["c"]
+    objects.put("a/b/new", b"again")
+    assert objects.get("a/b/new") == b"again"
+
+
+def test_nothing_behind_a_link_is_listed_or_removed(tmp_path: Path) -> None:
+    """A store is not trusted: a link in it may lead to anything."""
+    precious = tmp_path / "home" / "file"
+    precious.parent.mkdir()
+    precious.write_bytes(b"precious")
+    objects = ObjectStore(resolve(str(tmp_path / "store")))
+    objects.put("a/b", b"")
+    (tmp_path / "store" / "a" / "link").symlink_to(precious.parent)
+    (precious.parent / "empty").mkdir()
+    assert objects.listed("a").keys() == {"b", "link"}
+    assert objects.listed("a/link") == {}
+    objects.prune("a/link")
+    objects.delete_many(list(objects.listed()))
+    objects.prune("a")
+    assert precious.read_bytes() == b"precious"
+    assert (precious.parent / "empty").is_dir()
+    assert not (tmp_path / "store" / "a").exists()
