@@ -334,7 +334,7 @@ class Service:
             self.view = self.watcher.look(self.committed.holds, self.committed.expect)
         except StoreError as exc:
             # A one-shot run without a first look has nothing to go on with.
-            if self.view is None:
+            if self.view is None and not self.patient:
                 raise
             self._tell(Trouble(exc))
         else:

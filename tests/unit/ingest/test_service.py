@@ -312,6 +312,25 @@ def test_store_that_is_away_is_waited_for_by_a_patient_service(
     assert StepKey(0, 7) in open_store(str(store)).keys
 
 
+def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher that is started again while the store is away need not be started again and again."""
+    ingest(filled, store)
+    filled.add(np.zeros(1), rank=0, step=7)
+    running, found = service(filled, store, patient=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "children", _unavailable)
+        running.tick()
+    assert [type(happening) for happening in found] == [Trouble]
+    deadline = time.monotonic() + 10
+    while running.view is None or running.view.pending or running.submitter.busy:
+        assert time.monotonic() < deadline
+        running.look_soon()
+        running.tick()
+    assert StepKey(0, 7) in open_store(str(store)).keys
+
+
 def _unavailable(*_: object) -> None:
     raise StoreUnavailable("away")
 
