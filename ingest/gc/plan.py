@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from ingest.gc.inventory import Extent, Inventory, Leaf, is_temporary
-from ingest.gc.policy import GcPolicy, duration
+from ingest.gc.policy import GcPolicy, duration, size
 from ingest.reader.spans import spans
 from workers.errors import UsageError
 from workers.model import StepKey
@@ -222,7 +222,8 @@ class _Planner:
                 steps[leaf.key] = one
         if left > most:
             self.notes.append(
-                f"the store will still have {left} bytes, more than {most}: the rest is protected, or no step"
+                f"the store will still have {size(left)}, more than {size(most)}: "
+                "the rest is protected, or no step"
             )
 
     def _remains(self) -> Iterator[GcAction]:
@@ -244,7 +245,7 @@ class _Planner:
                 yield _remains_of(leaf, "", Extent(), "an empty directory")
         if waiting.objects:
             self.notes.append(
-                f"{waiting.objects} objects ({waiting.nbytes} bytes) that no commit points to stay until "
+                f"{waiting.objects} objects ({size(waiting.nbytes)}) that no commit points to stay until "
                 f"nothing was written there for {duration(self.policy.grace_s)}"
             )
 
