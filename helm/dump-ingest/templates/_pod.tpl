@@ -152,7 +152,10 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "dask" bool). */}}
+{{/*
+Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "dask" bool "deletes" bool). Only what
+deletes dumps may write them.
+*/}}
 {{- define "dump-ingest.mounts" -}}
 - name: tmp
   mountPath: /tmp
@@ -187,7 +190,7 @@ resources:
 {{- if .dump }}
 - name: dump
   mountPath: {{ .root.Values.dump.mountPath | quote }}
-  readOnly: true
+  readOnly: {{ not .deletes }}
   {{- if .root.Values.dump.hostPath }}
   # A file system that is mounted on the node later shows here, too.
   mountPropagation: HostToContainer
@@ -239,6 +242,7 @@ resources:
 {{- end }}
 {{- if .dump }}
 - name: dump
+  {{- $deletes := .deletes }}
   {{- with .root.Values.dump }}
   {{- if .hostPath }}
   hostPath:
@@ -248,7 +252,7 @@ resources:
   {{- else if .existingClaim }}
   persistentVolumeClaim:
     claimName: {{ .existingClaim }}
-    readOnly: true
+    readOnly: {{ not $deletes }}
   {{- else }}
   {{- default (dict "emptyDir" dict) .volume | toYaml | nindent 2 }}
   {{- end }}

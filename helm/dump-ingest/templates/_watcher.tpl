@@ -104,6 +104,7 @@ config: true
 store: true
 dump: true
 dask: {{ eq (include "dump-ingest.usesCluster" .) "true" }}
+deletes: {{ or .Values.dump.writable (eq (default "keep" .Values.config.after_commit) "delete") }}
 {{- end -}}
 
 {{/* A worker beside the watcher. Takes (dict "root" $ "index" 0). */}}

@@ -137,6 +137,26 @@ def test_dumps_are_mounted_read_only_and_credentials_come_from_secrets(name: str
                     assert "secretKeyRef" in variable["valueFrom"], where
 
 
+@pytest.mark.parametrize("value", [{"config__after_commit": "delete"}, {"dump__writable": True}])
+def test_only_a_watcher_that_deletes_may_write_the_dump(value: dict[str, Any]) -> None:
+    values = changed(quick("daemonset"), dump__hostPath="", dump__existingClaim="dumps", **value)
+    writable = {
+        container["name"]
+        for _, pod in pods(objects(values))
+        for container in containers(pod)
+        for mount in container["volumeMounts"]
+        if mount["name"] == "dump" and not mount["readOnly"]
+    }
+    assert writable == {"watcher"}
+    claims = [
+        volume["persistentVolumeClaim"]["readOnly"]
+        for _, pod in pods(objects(values))
+        for volume in pod["spec"]["volumes"]
+        if volume["name"] == "dump"
+    ]
+    assert claims == [False]
+
+
 @PER_PROFILE
 def test_names_within_a_pod_fit_together(name: str) -> None:
     for where, pod in pods(of_profile(name)):
