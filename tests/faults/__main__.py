@@ -36,6 +36,9 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=4.0, metavar="SECONDS", help="from step to step")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--pause", type=float, default=8.0, metavar="SECONDS", help="between faults, at most")
+    parser.add_argument(
+        "--delete", action="store_true", help="the watcher deletes from the dump what is committed"
+    )
     parser.add_argument("--plan", action="store_true", help="print the schedule and end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go, too")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="where logs, dump and store go")
@@ -70,7 +73,15 @@ def main() -> int:
         say(f"seed {seed}\n{report.plan_table(faults)}")
         return faults
 
-    result = run(seed, seconds, plan=plan, actions=story(seed, seconds, job), job=job, keep=chosen.keep)
+    result = run(
+        seed,
+        seconds,
+        plan=plan,
+        actions=story(seed, seconds, job),
+        job=job,
+        deletes=chosen.delete,
+        keep=chosen.keep,
+    )
     print(report.table(result))
     if chosen.json:
         chosen.json.write_text(json.dumps(report.as_json(result), indent=1))

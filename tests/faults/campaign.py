@@ -64,20 +64,24 @@ def run(
     plan: Callable[[Sequence[str]], list[Fault]],
     actions: Sequence[Action],
     job: Job,
+    deletes: bool = False,
     keep: Path | None = None,
 ) -> Result:
-    """Run a campaign. `plan` gives the faults for what this machine has; `keep` takes logs and dump."""
+    """Run a campaign. `plan` gives the faults for what this machine has; `keep` takes logs, dump and store.
+
+    If it `deletes`, the watcher deletes from the dump what is committed.
+    """
     with tempfile.TemporaryDirectory(prefix="campaign-") as scratch:
         root = Path(scratch)
         dump = root / "dump"
         dump.mkdir()
         writer = Writer(unpack(RECORDED, root) / "dump", dump, seed, job.files)
-        with System(dump, seed=seed) as system:
+        with System(dump, seed=seed, deletes=deletes) as system:
             result = Result(seed, seconds, plan(system.has))
             try:
                 _go(system, writer, result, actions, job)
                 say("comparing store and dump ...")
-                result.verdict = judge(Eyes(system.bucket), writer, root)
+                result.verdict = judge(Eyes(system.bucket), writer, root, deletes=deletes)
             finally:
                 result.restarts = dict(system.restarts)
                 if keep is not None:

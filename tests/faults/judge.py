@@ -25,6 +25,10 @@ class Verdict:
     quarantined: int = 0
     kept: int = 0
     """Files that are gone from the dump and still in the store."""
+    deleted: int = 0
+    """Files that the watcher has deleted from the dump, and that are in the store."""
+    left: int = 0
+    """Files that came when the others of their step had been deleted: they are in the dump only."""
     generations: int = 0
     """That there ever were, of all steps."""
     lost: list[str] = field(default_factory=list)
@@ -40,10 +44,13 @@ class Verdict:
         return not (self.lost or self.wrong or self.unnamed or self.view)
 
 
-def judge(eyes: Eyes, writer: Writer, scratch: Path) -> Verdict:
-    """Compare every file of the dump with the store, and the consolidated view with the commits."""
+def judge(eyes: Eyes, writer: Writer, scratch: Path, *, deletes: bool) -> Verdict:
+    """Compare every file that the job left with the store, and the consolidated view with the commits.
+
+    `deletes` says whether the watcher may have deleted files from the dump.
+    """
     verdict = Verdict()
-    stored: dict[str, tuple[checker.Leaf, checker.File]] = {}
+    stored: _Stored = {}
     found: dict[tuple[int, int], checker.Leaf] = {}
     for path in sorted(leaf for leaf in eyes.leaves() if eyes.tag(leaf) is not None):
         try:
@@ -59,32 +66,50 @@ def judge(eyes: Eyes, writer: Writer, scratch: Path) -> Verdict:
         if leaf.step is not None:
             found[leaf.rank, leaf.step] = leaf
     verdict.steps = len(found)
-    _compare(verdict, writer, stored)
+    _compare(verdict, writer, stored, deletes=deletes)
     _compare_view(verdict, eyes.download_view(scratch / "view"), found)
     return verdict
 
 
-def _compare(verdict: Verdict, writer: Writer, stored: dict[str, tuple[checker.Leaf, checker.File]]) -> None:
+_Stored = dict[str, tuple[checker.Leaf, checker.File]]
+
+
+def _compare(verdict: Verdict, writer: Writer, stored: _Stored, *, deletes: bool) -> None:
+    """Hold what the job left against dump and store."""
     dump = writer.dump
-    there = {str(path.relative_to(dump)): path for path in sorted(dump.rglob("*")) if path.is_file()}
-    for source, path in there.items():
-        if source not in stored:
+    there = {
+        str(path.relative_to(dump)): digest(path.read_bytes())
+        for path in sorted(dump.rglob("*"))
+        if path.is_file()
+    }
+    for source, content in writer.final.items():
+        in_dump = there.get(source)
+        if in_dump != content and not (deletes and in_dump is None):
+            verdict.wrong.append(f"{source} is not in the dump as the job left it")
+        file = stored[source][1] if source in stored else None
+        if file is not None and digest(file.content) == content:
+            verdict.files += 1
+            verdict.deleted += in_dump is None
+            verdict.tensors += file.kind == "tensor"
+            if (file.kind == "quarantined") != (source in writer.torn):
+                verdict.unnamed.append(f"{source} is {file.kind}: {file.problem}")
+        elif deletes and in_dump == content:
+            verdict.left += 1
+        elif file is None:
             verdict.lost.append(source)
-            continue
-        _, file = stored[source]
-        verdict.files += 1
-        verdict.tensors += file.kind == "tensor"
-        if file.content != path.read_bytes():
+        else:
             verdict.wrong.append(f"{source} is not as it was dumped")
-        if (file.kind == "quarantined") != (source in writer.torn):
-            verdict.unnamed.append(f"{source} is {file.kind}: {file.problem}")
-    for source in stored.keys() - there.keys():
-        leaf, file = stored[source]
-        verdict.kept += 1
-        known = writer.written.get(source.removesuffix(".part"), set())
-        if file.kind != "quarantined" and digest(file.content) not in known:
-            verdict.wrong.append(f"{source} is gone, and the store has what nobody wrote")
+    _look_at_others(verdict, writer, stored)
+
+
+def _look_at_others(verdict: Verdict, writer: Writer, stored: _Stored) -> None:
+    """Look at what the store has beyond the dump, and at what is quarantined."""
     for source, (leaf, file) in stored.items():
+        if source not in writer.final:
+            verdict.kept += 1
+            known = writer.written.get(source.removesuffix(".part"), set())
+            if file.kind != "quarantined" and digest(file.content) not in known:
+                verdict.wrong.append(f"{source} is gone, and the store has what nobody wrote")
         if file.kind == "quarantined":
             verdict.quarantined += 1
             said = any(source in problem for problem in leaf.record["problems"])

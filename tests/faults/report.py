@@ -61,6 +61,8 @@ def table(result: Result) -> str:
         f"| Tensors compared, byte for byte | {verdict.tensors} |",
         f"| Files quarantined, each named | {verdict.quarantined} |",
         f"| Files gone from the dump and kept | {verdict.kept} |",
+        f"| Files deleted from the dump, all in the store | {verdict.deleted} |",
+        f"| Files that came after the others were deleted, still in the dump | {verdict.left} |",
         f"| Commits read while faults were going on | {result.commits_seen} |",
         f"| Tensors read in them | {result.tensors_seen} |",
         f"| Backlog drained after | {drained} |",

@@ -49,8 +49,9 @@ class Group(ServerGroup):
 class System:
     """Ceph, a proxy before it, Dask, watchers and consolidator, as long as the `with` block lasts."""
 
-    def __init__(self, dump: Path, *, seed: int) -> None:
+    def __init__(self, dump: Path, *, seed: int, deletes: bool = False) -> None:
         self.dump = dump
+        self._after_commit = "delete" if deletes else "keep"
         self._seed = seed
         self._wanted: set[str] = set()
         self._argv: dict[str, list[str]] = {}
@@ -117,6 +118,7 @@ class System:
             "AWS_DEFAULT_REGION": "default",
             "DUMP_INGEST_STORE_OPTIONS": json.dumps({"config_kwargs": client}),
             "DUMP_INGEST_LOG_FORMAT": "json",
+            "DUMP_INGEST_AFTER_COMMIT": self._after_commit,
             "DUMP_INGEST_POLL_S": "0.5",
             "DUMP_INGEST_SETTLE_S": "0.5",
             "DUMP_INGEST_QUIET_S": "3",
@@ -171,52 +173,49 @@ class System:
         self.has_tmpfs = mounted.returncode == 0
 
     def _start_all(self) -> None:
-        inherited = {n: v for n, v in os.environ.items() if not n.startswith(("DUMP_INGEST_", "AWS_"))}
-        plain = _env({**inherited, **self.environment})
-        faked = plain
-        if (library := faketime()) is not None:
-            self.set_clock(0)
-            clock = {
-                "LD_PRELOAD": str(library),
-                "FAKETIME_TIMESTAMP_FILE": str(self.group.root / "clock"),
-                "FAKETIME_CACHE_DURATION": "1",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-                "NO_FAKE_STAT": "1",
-                "FAKETIME_DONT_RESET": "1",
-            }
-            faked = _env({**inherited, **self.environment, **clock})
-        at, dask, own = self.ports, str(_BIN / "dask"), str(_BIN / "dump-ingest")
-        loopback = ("--host", "127.0.0.1", "--dashboard-address")
-        dashboard = f"127.0.0.1:{at['dask']}"
-        self._argv["scheduler"] = [
-            *(*plain, dask, "scheduler", *loopback, dashboard, "--port", str(at["scheduler"])),
-        ]
-        options = (
-            "--nthreads",
-            "1",
-            "--memory-limit",
-            "1GiB",
-            "--death-timeout",
-            "20",
-            "--preload",
-            "workers.plugin",
-        )
-        for number in range(WORKERS):
-            name = f"nanny-{number}"
-            local = ("--local-directory", str(self.scratch), "--name", name)
-            place = f"127.0.0.1:{at[name]}"
-            self._argv[name] = [*faked, dask, "worker", self.scheduler, *loopback, place, *options, *local]
-        for name in ("watcher-0", "watcher-1"):
-            words = ("watch", str(self.dump), "--store", self.store, "--scheduler", self.scheduler)
-            metrics = ("--metrics", f"127.0.0.1:{at[name]}")
-            self._argv[name] = [*(faked if name == "watcher-0" else plain), own, *words, *metrics]
-        follow = ("consolidate", self.store, "--follow", "--poll", "1")
-        metrics = ("--metrics", f"127.0.0.1:{at['consolidator']}")
-        self._argv["consolidator"] = [*plain, own, *follow, *metrics]
+        self._argv = self._commands()
         self.want("scheduler")
-        self.group.wait_for("scheduler", lambda: listens(at["scheduler"]), timeout_s=60)
+        self.group.wait_for("scheduler", lambda: listens(self.ports["scheduler"]), timeout_s=60)
         for name in ("nanny-0", "nanny-1", "watcher-0"):
             self.want(name)
+
+    def _commands(self) -> dict[str, list[str]]:
+        """Return how each service is started."""
+        plain, faked = self._environments()
+        at, dask, own = self.ports, str(_BIN / "dask"), str(_BIN / "dump-ingest")
+        address = {name: f"127.0.0.1:{port}" for name, port in at.items()}
+        loopback = ("--host", "127.0.0.1", "--dashboard-address")
+        port = ("--port", str(at["scheduler"]))
+        found = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port]}
+        memory = ("--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", str(self.scratch))
+        others = ("--death-timeout", "60", "--preload", "workers.plugin", "--name")
+        for name in (f"nanny-{number}" for number in range(WORKERS)):
+            words = (self.scheduler, *loopback, address[name], *memory, *others, name)
+            found[name] = [*faked, dask, "worker", *words]
+        store = ("--store", self.store, "--scheduler", self.scheduler, "--metrics")
+        for name, environment in (("watcher-0", faked), ("watcher-1", plain)):
+            found[name] = [*environment, own, "watch", str(self.dump), *store, address[name]]
+        follow = ("--follow", "--poll", "1", "--metrics", address["consolidator"])
+        found["consolidator"] = [*plain, own, "consolidate", self.store, *follow]
+        return found
+
+    def _environments(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return what to put before a command: as it is, and for a process whose clock can be set."""
+        inherited = {n: v for n, v in os.environ.items() if not n.startswith(("DUMP_INGEST_", "AWS_"))}
+        plain = {**inherited, **self.environment}
+        library = faketime()
+        if library is None:
+            return _env(plain), _env(plain)
+        self.set_clock(0)
+        clock = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self.group.root / "clock"),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DONT_RESET": "1",
+            "NO_FAKE_STAT": "1",
+        }
+        return _env(plain), _env({**plain, **clock})
 
     def _supervise(self) -> None:
         """Start again what has ended: what systemd does with `Restart=always`."""

@@ -38,6 +38,8 @@ class Writer:
     _open: dict[Path, int] = field(default_factory=dict)
     written: dict[str, set[bytes]] = field(default_factory=dict)
     """Digests of whole contents that a file had at any time, by its path; noted before it gets them."""
+    final: dict[str, bytes] = field(default_factory=dict)
+    """Digests of what each file holds since the job has last touched it."""
     torn: set[str] = field(default_factory=set)
     """Files that will never be whole."""
     vanished: set[str] = field(default_factory=set)
@@ -54,7 +56,11 @@ class Writer:
         """Write what belongs to no step: graphs and execution order."""
         for rank in range(ranks):
             for name in ("graphs", "execution_order"):
-                shutil.copytree(self.recorded / "rank_0" / name, self.dump / f"rank_{rank}" / name)
+                directory = self.dump / f"rank_{rank}" / name
+                shutil.copytree(self.recorded / "rank_0" / name, directory)
+                for path in directory.iterdir():
+                    relative, content = str(path.relative_to(self.dump)), digest(path.read_bytes())
+                    self.written[relative], self.final[relative] = {content}, content
 
     def play(self, actions: Sequence[Action], started: float, stop: threading.Event) -> None:
         """Do all that is in the story when it is time, `started` being its beginning on the monotonic clock.
@@ -86,20 +92,25 @@ class Writer:
             case Op.WRITE | Op.SHRINK:
                 self.torn.discard(relative)
                 self._write(path, content)
+                self.final[relative] = digest(content)
             case Op.RENAME:
                 self.torn.discard(relative)
                 aside = path.with_name(f"{path.name}.part")
                 self._write(aside, content)
                 aside.replace(path)
+                self.final[relative] = digest(content)
             case Op.GROW:
                 self._grow(path, content)
+                self.final.setdefault(relative, digest(content))
             case Op.TEAR:
                 self.torn.add(relative)
                 self._write(path, content[: len(content) // 2])
+                self.final[relative] = digest(content[: len(content) // 2])
             case Op.VANISH:
                 self.vanished.add(relative)
+                self.final.pop(relative, None)
                 path.unlink(missing_ok=True)
-        if action.shift_s:
+        if action.shift_s and path.exists():
             at = time.time() + action.shift_s
             os.utime(path, (at, at))
 
