@@ -30,7 +30,7 @@ class WatcherMetrics:
     """Lag, backlog, commits and findings of the ranks that one watcher looks after.
 
     Bound of series: fourteen for each of MAX_RANKS ranks and once for all others together, those of
-    `FindingMetrics` and `StoreMetrics`, and about eighty.
+    `FindingMetrics`, `RetentionMetrics` and `StoreMetrics`, and about eighty.
     """
 
     def __init__(
