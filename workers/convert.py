@@ -11,14 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from workers import events, statistics
-from workers.digest import new_digest
+from workers.digest import DIGEST_BYTES, new_digest
+from workers.digest import digest as digest_of
 from workers.errors import UnreadableFile
 from workers.formats import device_format
 from workers.formats.dtypes import unpack
@@ -102,7 +102,7 @@ class _Conversion:
         self._place = {row: place for place, row in enumerate(job.entries)}
         n = len(job.entries)
         self._offsets = np.full(n, -1, np.int64)
-        self._digests = tables.empty_digests(n)
+        self._digests = [bytes(DIGEST_BYTES)] * n
         self._statistics = tables.empty_statistics(n)
         self._nbytes = np.array([entry.nbytes for entry in job.entries.values()], np.int64)
         self._in_device_layout = np.zeros(n, np.bool_)
@@ -129,7 +129,7 @@ class _Conversion:
         # Equal bytes of other types, which share the array `bytes`, have other statistics.
         seen: dict[object, dict[bytes, int]] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
-        root, where = Path(self._job.root), str(self._job.key)
+        root, where = self._job.root, str(self._job.key)
         for row in segment.rows:
             entry = self._job.entries[row]
             if self._begin is not None:
@@ -151,7 +151,7 @@ class _Conversion:
 
     def _take(
         self,
-        row: int,
+        number: int,
         entry: Entry,
         file: OpenFile,
         packer: ShardPacker,
@@ -159,28 +159,50 @@ class _Conversion:
         *,
         unique: bool,
     ) -> None:
-        summary = _Summary(entry, len(self._buffer))
-        running = new_digest()
         start = packer.position
-        in_one_piece = entry.nbytes <= len(self._buffer)
-        # A tensor of many pieces that may be a copy is read twice: only the digest of the whole tells.
-        digest_first = not in_one_piece and not unique
-        for piece in self._pieces(entry, file):
-            running.update(piece)
-            if digest_first or (in_one_piece and running.digest() in seen):
-                continue
+        if entry.nbytes <= len(self._buffer):
+            digest, row = self._take_whole(entry, file, packer, seen)
+        else:
+            digest, row = self._take_in_pieces(entry, file, packer, seen, unique=unique)
+        place = self._place[number]
+        self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
+        self._note(place, entry, digest, seen, start=start, row=row)
+
+    def _take_whole(
+        self, entry: Entry, file: OpenFile, packer: ShardPacker, seen: dict[bytes, int]
+    ) -> tuple[bytes, tuple[float, ...]]:
+        """Take a payload that is one piece; return its digest, and its statistics if it is no copy."""
+        piece = next(self._pieces(entry, file), self._buffer[:0])
+        digest = digest_of(piece)
+        if digest in seen:
+            return digest, _UNKNOWN
+        summary = _Summary(entry, len(self._buffer))
+        if len(piece):
             summary.update(piece)
             packer.append(piece)
-        digest = running.digest()
-        if digest_first and digest not in seen:
-            for piece in self._pieces(entry, file):
+        summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        return digest, summary.row()
+
+    def _take_in_pieces(
+        self, entry: Entry, file: OpenFile, packer: ShardPacker, seen: dict[bytes, int], *, unique: bool
+    ) -> tuple[bytes, tuple[float, ...]]:
+        """Take a payload of many pieces; return its digest, and its statistics if it is no copy."""
+        summary = _Summary(entry, len(self._buffer))
+        running = new_digest()
+        for piece in self._pieces(entry, file):
+            running.update(piece)
+            if unique:
                 summary.update(piece)
                 packer.append(piece)
-        if digest not in seen:
-            summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        place = self._place[row]
-        self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
-        self._note(place, entry, digest, seen, start=start, summary=summary)
+        digest = running.digest()
+        if digest in seen:
+            return digest, _UNKNOWN
+        # What may be a copy is read twice: only the digest of the whole tells.
+        for piece in self._pieces(entry, file) if not unique else ():
+            summary.update(piece)
+            packer.append(piece)
+        summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        return digest, summary.row()
 
     def _take_from_device(
         self,
@@ -214,7 +236,7 @@ class _Conversion:
         if digest not in alike:
             summary.update_host(host)
             packer.append(stored_bytes)
-        self._note(place, entry, digest, alike, start=start, summary=summary)
+        self._note(place, entry, digest, alike, start=start, row=summary.row())
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""
@@ -236,9 +258,9 @@ class _Conversion:
         seen: dict[bytes, int],
         *,
         start: int,
-        summary: _Summary,
+        row: tuple[float, ...],
     ) -> None:
-        self._digests[place] = np.frombuffer(digest, np.uint8)
+        self._digests[place] = digest
         if digest in seen:
             twin = seen[digest]
             self._offsets[place] = self._offsets[twin]
@@ -249,7 +271,7 @@ class _Conversion:
         else:
             seen[digest] = place
             self._offsets[place] = start
-            self._statistics[place] = summary.row()
+            self._statistics[place] = row
 
     def receipt(self, seconds: float) -> Receipt:
         """Return the report of everything that was run."""
@@ -257,7 +279,7 @@ class _Conversion:
             number=self._job.number,
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
             offsets=self._offsets,
-            digests=self._digests,
+            digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
             statistics=self._statistics,
             nbytes=self._nbytes,
             in_device_layout=self._in_device_layout,

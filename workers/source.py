@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +19,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK:
 class OpenFile:
     """One dump file, open for reading. A context manager."""
 
-    def __init__(self, root: Path, source: SourceFile, where: str) -> None:
+    def __init__(self, root: Path | str, source: SourceFile, where: str) -> None:
         """Open the file if it is what the listing saw; `where` names rank and step in errors.
 
         Raises:
@@ -89,26 +89,21 @@ class OpenFile:
             SourceChanged: something else than `lead` stands before them, or the file ends early.
         """
         found = bytearray(len(lead))
-        left = nbytes
-        position = offset - len(lead)
-        first = True
-        while left or first:
-            piece = buffer[: min(left, len(buffer))]
-            # Header and payload of a small file arrive in one system call.
-            wanted: list[bytearray | memoryview] = [found, piece] if first else [piece]
-            self._read(wanted, position)
-            if first and found != lead:
-                raise SourceChanged(f"{self._where}: {self._source.path} has another header now")
-            first = False
-            position += sum(len(part) for part in wanted)
-            left -= len(piece)
-            if len(piece):
-                yield piece
+        piece = buffer[:nbytes]
+        # Header and payload of a small file arrive in one system call.
+        self._read([found, piece], offset - len(lead), len(lead) + len(piece))
+        if found != lead:
+            raise SourceChanged(f"{self._where}: {self._source.path} has another header now")
+        end = offset + nbytes
+        while len(piece):
+            yield piece
+            offset += len(piece)
+            piece = buffer[: end - offset]
+            self._read([piece], offset, len(piece))
 
-    def _read(self, buffers: list[bytearray | memoryview], position: int) -> None:
-        wanted = sum(len(part) for part in buffers)
-        got = os.preadv(self._fd, buffers, position) if wanted else 0
-        if got == wanted:
+    def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
+        """Fill buffers, of `nbytes` in all."""
+        if not nbytes or os.preadv(self._fd, buffers, position) == nbytes:
             return
         # A short read is rare (2 GiB limit, network file systems): go on by hand.
         for part in buffers:

@@ -188,6 +188,7 @@ def summarise(values: Array) -> Statistics:
     return running.result()
 
 
+@lru_cache(maxsize=256)  # asked for every tensor
 def has_statistics(kind: ElementType | np.dtype[Any]) -> bool:
     """Whether elements of this type are numbers that can be summarised.
 
