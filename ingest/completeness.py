@@ -122,16 +122,16 @@ def inspect(
     """
     inspections: dict[str, Inspection] = {}
     denied: list[Problem] = []
-    where = str(listing.key)
+    place, where = str(root), str(listing.key)
     for file in listing.files:
-        if (bad := _known_bad(file, unreadable, poison or {})) is not None:
+        if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison or {})) is not None:
             inspections[file.path] = bad
             continue
         named = description.named.get(file.path)
         if named is None and not _may_be_overflow_json(file):
             continue
         try:
-            with OpenFile(root, file, where) as opened:
+            with OpenFile(place, file, where) as opened:
                 if named is not None:
                     inspections[file.path] = _inspect(opened, file, named)
                 else:

@@ -119,8 +119,9 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
     like: dict[str, Entry] = {}
     for entry in entries:
         if entry.kind is not Kind.STATISTICS:
-            nbytes[entry.array] = nbytes.get(entry.array, 0) + entry.nbytes
-            like.setdefault(entry.array, entry)
+            path = entry.array
+            nbytes[path] = nbytes.get(path, 0) + entry.nbytes
+            like.setdefault(path, entry)
     specs = {}
     for path in sorted(nbytes):
         header = like[path].header
@@ -175,7 +176,8 @@ def _groups(rows: Sequence[Row]) -> list[_Group]:
             continue
         # What is no tensor is not looked into, so it has no possible copies.
         sample = -number if row.sample is None else row.sample
-        group = groups.setdefault((entry.array, entry.nbytes, sample), _Group(entry.array, [], 0))
+        array = entry.array
+        group = groups.setdefault((array, entry.nbytes, sample), _Group(array, [], 0))
         group.rows.append(number)
         group.nbytes += entry.read_nbytes
     return list(groups.values())

@@ -29,7 +29,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         UnreadableTensor: the header is damaged, names objects, or claims less than the file holds.
     """
     length = header_length(read(0, _PREAMBLE_BYTES))
-    return (parse_header(read(0, length), file_size=file_size),)
+    return (_parse(read(0, length), length, file_size),)
 
 
 def header_length(head: bytes) -> int:
@@ -68,7 +68,10 @@ def parse_header(head: bytes, *, file_size: int) -> TensorHeader:
         Truncated: the file is shorter than its header says.
         UnreadableTensor: the header is damaged, names objects, or claims less than the file holds.
     """
-    length = header_length(head)
+    return _parse(head, header_length(head), file_size)
+
+
+def _parse(head: bytes, length: int, file_size: int) -> TensorHeader:
     if len(head) < length:
         raise Truncated(f"{file_size} bytes, less than its npy header of {length}")
     header = _parse_header_text(head[:length])
