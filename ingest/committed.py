@@ -107,6 +107,10 @@ class Committed:
             known is None and self.was_removed(key, fingerprint)
         )
 
+    def has(self, key: StepKey) -> bool:
+        """Whether any generation of a step is committed, as far as is known."""
+        return key in self._fingerprints
+
     def was_removed(self, key: StepKey, fingerprint: str, files: Sequence[SourceFile] = ()) -> bool:
         """Whether a listing of a step is of what was removed on purpose, or of what is left of that.
 

@@ -183,6 +183,8 @@ def _print_report(report: Report, store: str, seconds: float) -> None:
     if report.unchanged:
         count = sum(1 for key in report.unchanged if key.step is not None)
         err.print(f"{count} steps were in the store already, unchanged.")
+    if report.removed:
+        err.print(f"{len(report.removed)} steps were removed by gc; --replace takes them again.")
     if not commits:
         return
     shown = commits if len(commits) <= _MAX_ROWS else [s for s in commits if _is_special(s)][:_MAX_ROWS]

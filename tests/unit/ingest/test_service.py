@@ -414,7 +414,9 @@ def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, st
     policy = GcPolicy(keep_last=1)
     assert not apply_gc(store, plan_gc(store, policy)).left
     left = [StepKey(0, None), StepKey(0, 1), StepKey(1, 1)]
-    assert ingest(filled, store).commits == []
+    report = ingest(filled, store)
+    assert (report.commits, report.unchanged) == ([], left)
+    assert report.removed == [StepKey(0, 0), StepKey(1, 0)]
     late.unlink()
     assert ingest(filled, store).commits == []
     assert open_store(str(store)).keys == left
