@@ -62,7 +62,8 @@ def main() -> int:
         return 2
     # aiohttp complains there of every connection that was broken on purpose.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    for signum in (signal.SIGINT, signal.SIGTERM):  # also where a shell has told us to ignore the first
+        signal.signal(signum, signal.default_int_handler)
 
     def plan(has: Sequence[str]) -> list[Fault]:
         kinds = available(has, chosen.only)
