@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingest.cli.sources import refuse_idle
 from ingest.reader.store import open_store
 from ingest.retention.policy import KeepPolicy, Kept
 from ingest.retention.source import SourceKept
 from ingest.service import CommitKept, Report
+from ingest.settings import load
 from tests.checker import leaves
 from tests.deleting import Run
 from tests.fake_client import FakeClient, FakeFuture
@@ -245,3 +247,10 @@ def test_a_large_step_is_read_back_in_parts_and_deleted_as_a_whole(
     run = Run(filled.root, store)
     assert sum(one.files for one in run.ingest().deleted) == 12
     assert sum(future.key.startswith("read-back") for future in run.client.futures) == 8
+
+
+def test_a_flag_that_does_nothing_is_refused() -> None:
+    """Somebody who asks for a dry run believes that something would be deleted."""
+    with pytest.raises(UsageError, match="--dry-run does nothing without --after-commit delete"):
+        refuse_idle(load().settings, keep_last=None, dry_run=True)
+    refuse_idle(load(after_commit="delete").settings, keep_last=2, dry_run=True)
