@@ -45,8 +45,8 @@ def fingerprint(
     that does: without them the rest lies elsewhere.
     """
     running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
-    for file in files:
-        running.update(f"{file.path}\0{file.size}\0{file.mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    listed = "".join([f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files])
+    running.update(listed.encode("utf-8", "surrogateescape"))
     for path in unreadable:
         running.update(f"unreadable\0{path}\n".encode("utf-8", "surrogateescape"))
     for path in undecoded:

@@ -7,6 +7,7 @@ as soon as a watcher has come.
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -36,6 +37,8 @@ def _load_kernels() -> None:
     from workers import kernels
 
     kernels.warm_up()
+    # What is there by now stays. Large plans bring full garbage collections about, which need not look at it.
+    gc.freeze()
 
 
 class IngestPlugin(WorkerPlugin):
