@@ -161,3 +161,9 @@ def sample(pid: int) -> Sample:
         # A process that has ended has none.
         resident = [line for line in status if line.startswith("VmRSS:")] or ["VmRSS: 0 kB"]
     return Sample(1024 * int(resident[0].split()[1]), len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has used, in seconds."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

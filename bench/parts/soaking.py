@@ -31,7 +31,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         job.write()
         dask = stack.enter_context(cluster(env))
         running = stack.enter_context(service(dask, job.dump, store, env))
-        capacity = _capacity(job, running)
+        capacity = _capacity(job, running, 60 if setting.quick else _CAPACITY_STEPS)
         pace = setting.load_share * capacity
         before = job.steps
         started = time.monotonic()
@@ -41,16 +41,16 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         yield from _flat(taken)
 
 
-def _capacity(job: Job, running: Processes) -> float:
+def _capacity(job: Job, running: Processes, count: int) -> float:
     """Return how many steps are committed in a second, when more than that are there."""
     running.wait_for_commits(1)
     for _ in range(2):  # the first time kernels are compiled, and everything is imported
         before = running.commits
-        job.write(_CAPACITY_STEPS)
-        first = running.wait_for_commits(before + _CAPACITY_STEPS // 10)
+        job.write(count)
+        first = running.wait_for_commits(before + count // 10)
         done = running.commits
-        last = running.wait_for_commits(before + _CAPACITY_STEPS)
-    return (before + _CAPACITY_STEPS - done) / (last - first)
+        last = running.wait_for_commits(before + count)
+    return (before + count - done) / (last - first)
 
 
 def _soak(

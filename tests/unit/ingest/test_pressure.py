@@ -286,3 +286,40 @@ def test_the_newest_come_first_under_pressure_only(bench: Bench, policy: str, fi
     assert all(bench.steps().values())
     bench.restart(NEVER, policy)
     assert not bench.service.watcher.newest_first
+
+
+# -- a store that is slow
+
+
+def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.service._TICK_S", 0.001)
+    made.directory(0)
+    bench = Bench(made, store)
+    client = FakeClient()  # its tasks end when they are told to
+    submitter = Submitter(lambda: cast("Client", client), Limits(40_000))
+    bench.service.submitter = submitter
+    lags: list[int] = []
+    for wave in range(4):
+        for step in range(20 * wave, 20 * (wave + 1)):
+            made.add(np.zeros(1000, "<f4"), tensor_name(time=step), step=step)
+        bench.service.look_soon()
+        for _ in range(12):
+            bench.service.tick()
+            bench.service._next_look = float("inf")
+            assert submitter.offered_nbytes <= 40_000 + 5000
+            assert sum(future.nbytes for future in client.pending) <= 40_000
+        assert bench.service.view is not None
+        lags.append(len(bench.service.view.pending))
+        assert 5 <= len(submitter.busy) <= 11
+    assert lags == [20, 40, 60, 80]
+    # What is waited for is done in the end.
+    client.eager = True
+    for future in client.pending:
+        future.run()
+    bench.service.look_soon()
+    bench.service._next_look = 0
+    assert len(bench.ingest()) + 11 >= 80
+    assert all(bench.steps().values())
+    assert len(bench.steps()) == 80
