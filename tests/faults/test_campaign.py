@@ -26,6 +26,7 @@ KINDS = (
 @pytest.mark.dask
 @pytest.mark.s3
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a minute, on a machine that has nothing else to do
 @pytest.mark.usefixtures("needs_ceph")
 def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
     """The same command as `make chaos`."""
@@ -50,7 +51,7 @@ def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         check=False,
     )
     said = f"{done.stdout}\n{done.stderr}"
