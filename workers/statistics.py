@@ -112,7 +112,10 @@ class RunningStatistics:
         copy = np.empty(min(values.size, BLOCK), native or values.dtype.newbyteorder("="))
         for block in _blocks(values):
             converted = copy[: block.size]
-            np.copyto(converted, block)
+            if values.dtype == np.float16:
+                self._kernels.widen_half(block, converted)
+            else:
+                np.copyto(converted, block)
             self._kernels.accumulate(converted, self._state)
 
     def result(self) -> Statistics:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from workers import kernels
 from workers.formats.dtypes import FLOAT8, from_name, unpack
 from workers.statistics import BLOCK, COUNT_FIELDS, RunningStatistics, Statistics, has_statistics, summarise
 
@@ -296,3 +297,13 @@ def test_only_numbers_have_statistics(dtype: Any, known: bool) -> None:
 )
 def test_opaque_elements_have_no_statistics(name: str, known: bool) -> None:
     assert has_statistics(from_name(name)) is known
+
+
+def test_every_bit_pattern_of_float16_widens_to_the_same_number() -> None:
+    """Subnormals, infinities, NaN and the sign of zero, as numpy has them."""
+    half = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    found = np.empty(half.size, np.float32)
+    kernels.widen_half(half, found)
+    np.testing.assert_array_equal(found, half.astype(np.float32))
+    is_number = ~np.isnan(half)
+    np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(half[is_number]))
