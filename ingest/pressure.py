@@ -25,8 +25,9 @@ _SAMPLE_S = 10.0
 _REACH = 10.0
 FORECAST_S = 4 * 3600.0
 
-_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
-_BYTES = re.compile(r"\s*\d+(?:\.\d+)?\s*[A-Za-z]*\s*")
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
+#: Without a unit no fraction: whoever writes 0.1 means a share.
+_BYTES = re.compile(r"\s*(?:\d+|\d+(?:\.\d+)?\s*[A-Za-z]+)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

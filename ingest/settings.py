@@ -114,11 +114,12 @@ class Settings(BaseSettings):
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names none
 
-    @field_validator("pressure_free")
+    @field_validator("pressure_free", mode="before")
     @classmethod
-    def _share_or_bytes(cls, value: str) -> str:
-        parse_threshold(value)
-        return value
+    def _share_or_bytes(cls, value: Any) -> str:
+        text = str(value)  # in YAML, a number of bytes is no text
+        parse_threshold(text)
+        return text
 
     @field_validator("rank_map", mode="before")
     @classmethod

@@ -50,9 +50,12 @@ def test_a_threshold_is_a_share_or_bytes() -> None:
     assert parse_threshold(" 2.5 % ") == Threshold(share=0.025)
     assert parse_threshold("200GiB") == Threshold(nbytes=200 * GIB)
     assert parse_threshold("0") == NEVER
+    assert load(pressure_free=0).settings.pressure_free == "0"
 
 
-@pytest.mark.parametrize("text", ["", "100%", "-5%", "ten", "10 %%", "-1", "nan", "1e400GB", "10%; rm"])
+@pytest.mark.parametrize(
+    "text", ["", "100%", "-5%", "ten", "10 %%", "-1", "nan", "1e400GB", "10%; rm", "0.1"]
+)
 def test_what_is_no_threshold_is_refused_with_its_name(text: str) -> None:
     with pytest.raises(UsageError, match=r"pressure_free .*such as 10%"):
         load(pressure_free=text)
