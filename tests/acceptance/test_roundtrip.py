@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from ingest import open_store
 from tests import checker
 from tests.cli import run
 from tests.dumps import DumpLibrary
+from tests.pipeline import ingest_directly
 from tests.replay import iterations
 from tests.servers.cluster import DaskCluster
 
@@ -41,7 +43,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 def test_every_dump_comes_back_byte_for_byte(
     name: str, dumps: DumpLibrary, cluster: DaskCluster, tmp_path: Path
 ) -> None:
-    """What was ingested is whole for a reader of plain Zarr, for `verify`, and for `export`."""
+    """What was ingested is whole for a reader of plain Zarr, for `verify`, and for `Step.export`."""
     dump, store, back = path_of(name, dumps), tmp_path / "run.zarr", tmp_path / "back"
     ingested = run("ingest", dump, "--store", store, "--scheduler", cluster.address, "--json")
 
@@ -50,6 +52,16 @@ def test_every_dump_comes_back_byte_for_byte(
     assert {(row["rank"], row["step"]) for row in ingested.json} == found
     assert {row["status"] for row in ingested.json} == {"complete"}
 
+    opened = open_store(store)
+    assert list(opened.verify()) == []
+    exported = [file for step in opened.select() for file in step.export(back)]
+    assert {file.source for file in exported if not file.problem} == files_below(dump).keys()
+    assert files_below(back) == files_below(dump)
+
+
+def test_the_commands_bring_it_back_too(dumps: DumpLibrary, tmp_path: Path) -> None:
+    dump, store, back = dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr", tmp_path / "back"
+    ingest_directly(dump, store)
     with ThreadPoolExecutor() as pool:
         verified = pool.submit(run, "verify", store, "--json")
         exported = pool.submit(run, "export", store, back, "--json")
