@@ -53,7 +53,10 @@ def command(
     keep_last: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Never touch the newest N steps of a rank. Alone: remove all others."
+            metavar="N",
+            min=1,
+            help="Never touch the newest N steps of a rank. Without --older-than, --max-size and "
+            "--tensors-around-anomalies: remove all others.",
         ),
     ] = None,
     max_size: Annotated[

@@ -169,7 +169,7 @@ class _Planner:
                 if self.now - leaf.facts.committed_at > policy.older_than_s:
                     why = f"committed more than {duration(policy.older_than_s)} ago"
                     found[leaf.key] = _step(leaf, why)
-            elif policy.keep_last is not None and policy.max_bytes is None:
+            elif policy.keeps_only_newest:
                 found[leaf.key] = _step(leaf, f"not among the newest {policy.keep_last} of its rank")
         return found
 

@@ -22,7 +22,8 @@ class GcPolicy:
     older_than_s: float | None = None
     """Steps committed longer ago than this go."""
     keep_last: int | None = None
-    """The newest steps of each rank, by number, are never touched; alone, it removes all others."""
+    """The newest steps of each rank, by number, are never touched. All others are removed only where nothing
+    else says what goes: no age, no size, no distance from anomalies."""
     max_bytes: int | None = None
     """Steps go, oldest number first and on all ranks at once, until the store is no larger than this."""
     tensors_around_anomalies: int | None = None
@@ -49,6 +50,12 @@ class GcPolicy:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= lowest):
                 raise UsageError(f"{name} = {value!r} makes no sense", hint=f"It must be {lowest} or more.")
+
+    @property
+    def keeps_only_newest(self) -> bool:
+        """Whether steps go for no other reason than that they are not among the newest."""
+        others = (self.older_than_s, self.max_bytes, self.tensors_around_anomalies)
+        return self.keep_last is not None and others == (None, None, None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""

@@ -39,8 +39,8 @@ from workers.store.commit import CHANGED
 from workers.store.objects import ObjectStore, open_objects, resolve
 
 DAY_S = 86400.0
-#: Two of these remove steps, the third only tensors.
-POLICY = GcPolicy(keep_last=2, keep_anomalous=True, tensors_around_anomalies=0)
+#: All but the newest, and what has an anomaly.
+POLICY = GcPolicy(keep_last=2, keep_anomalous=True)
 
 
 def age(store: Path, days: float = 2) -> None:
@@ -204,7 +204,7 @@ class Fragile(ObjectStore):
 def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same(
     base: Path, tmp_path: Path
 ) -> None:
-    policy = GcPolicy(keep_last=3, tensors_around_anomalies=0, keep_anomalous=True)
+    policy = GcPolicy(keep_last=3, keep_anomalous=True)
     whole = shutil.copytree(base / "run.zarr", tmp_path / "whole.zarr")
     shutil.rmtree(whole / "rank_1")
     small = shutil.copytree(whole, tmp_path / "small.zarr")
@@ -475,7 +475,7 @@ def test_on_object_storage(
     waits = ingest.plan_gc(url, POLICY)
     assert "remains" not in {one.what for one in waits.actions}
     assert abs(time.time() - min(one.modified_at for one in objects.listed().values())) < 60
-    plan = ingest.plan_gc(url, GcPolicy(keep_last=2, tensors_around_anomalies=0, grace_s=0))
+    plan = ingest.plan_gc(url, GcPolicy(keep_last=2, grace_s=0))
     before = objects.listed()
     report = ingest.apply_gc(url, plan)
     assert not report.left

@@ -113,7 +113,8 @@ def test_a_policy_does_what_it_says(inventory: Inventory, policy: GcPolicy) -> N
         assert not free
         assert any("protected" in note for note in plan.notes)
     if policy.older_than_s is None and policy.max_bytes is None:
-        assert not (gone if policy.keep_last is None else free)
+        removes = policy.keep_last is not None and policy.tensors_around_anomalies is None
+        assert not (free if removes else gone)
 
 
 def _is_free(leaf: Leaf, inventory: Inventory, policy: GcPolicy) -> bool:
@@ -176,6 +177,20 @@ def test_the_oldest_go_first_on_all_ranks_and_no_more_than_must() -> None:
     both = GcPolicy(max_bytes=3 * 111, tensors_around_anomalies=0)
     plan = make_plan(made(1, 2, 3, 4, 5, anomalous=(2,)), both, NOW)
     assert [(one.what, one.step) for one in plan.actions] == [("tensors", 1), ("tensors", 3), ("tensors", 4)]
+
+
+def test_the_newest_are_kept_and_others_go_only_where_nothing_else_says_what_goes() -> None:
+    steps = made(1, 2, 3, 4, 5, anomalous=(1,))
+    assert _went(steps, GcPolicy(keep_last=2)) == [("step", 1), ("step", 2), ("step", 3)]
+    assert _went(steps, GcPolicy(keep_last=2, keep_anomalous=True)) == [("step", 2), ("step", 3)]
+    around = GcPolicy(keep_last=2, tensors_around_anomalies=0)
+    assert _went(steps, around) == [("tensors", 2), ("tensors", 3)]
+    assert _went(steps, GcPolicy(keep_last=2, older_than_s=11 * DAY_S)) == []
+    assert _went(steps, GcPolicy(keep_last=2, max_bytes=10**6)) == []
+
+
+def _went(inventory: Inventory, policy: GcPolicy) -> list[tuple[str, int | None]]:
+    return [(one.what, one.step) for one in make_plan(inventory, policy, NOW).actions]
 
 
 @pytest.mark.parametrize(
