@@ -111,7 +111,8 @@ def read_back(job: ReadBackJob) -> ReadBack:
         changed_ns[number] = found
         nbytes += nbytes_of(step, row)
     # What was read may have come from memory. The dump goes only when a power cut does no harm any more.
-    objects.flush(job.key.path)
+    for place in (job.key.path, f"rank_{job.key.rank}/{commit.ROOT}", commit.ROOT):
+        objects.flush(place)
     return ReadBack(job.number, verdicts, changed_ns, nbytes, time.perf_counter() - started)
 
 

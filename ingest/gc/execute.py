@@ -174,6 +174,8 @@ class Execution:
         doomed = [name for name in generations_in(listed).get(one.generation, []) if is_of_tensors(name)]
         if found.without_tensors is None:
             commit.drop_tensors(self.objects, found, WithoutTensors(_iso(self.clock()), "gc", one.why))
+            # A power cut must not bring back, or spoil, the commit of what is deleted next.
+            self.objects.flush(f"{key.path}/{LEAF}")
         elif reason := self._too_young({name: listed[name] for name in doomed}):
             return GcDone(one, left=reason)
         return self._delete(one, listed, doomed)

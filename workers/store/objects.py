@@ -156,7 +156,7 @@ class ObjectStore:
                 return None
 
     def flush(self, prefix: str) -> None:
-        """Have the disk hold every object below `prefix`, and the names that lead to it.
+        """Have the disk hold an object, or every object below `prefix`, and the names that lead to it.
 
         What `put` wrote to a directory is in the memory of the machine for some seconds, and a power cut
         takes it. An object store that has acknowledged an object needs no flush: then nothing is done.
@@ -168,6 +168,8 @@ class ObjectStore:
             for directory, _, names in os.walk(base):
                 for path in (*(f"{directory}/{name}" for name in names), directory):
                     _fsync(path)
+            if not os.path.isdir(base):  # noqa: PTH112
+                _fsync(base)
             while base != self._base:
                 base = base.rpartition("/")[0]
                 _fsync(base)
@@ -384,7 +386,8 @@ def _modified_at(info: Mapping[str, Any]) -> float:
 
 def _fsync(path: str) -> None:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Nobody hangs at a pipe that somebody put there: the disk refuses to flush it.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return  # a temporary file of somebody who writes
     try:

@@ -31,16 +31,26 @@ def test_the_disk_has_a_step_that_was_read_back(
     monkeypatch.setattr(os, "fsync", note)
     read_back(ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files))
     step = store / plan.key.path
-    assert flushed == {store, store / "rank_0", step, *step.rglob("*")}
+    above = {store, store / "zarr.json", store / "rank_0", store / "rank_0" / "zarr.json"}
+    assert flushed == {*above, step, *step.rglob("*")}
 
 
 def test_a_disk_that_refuses_is_an_error_of_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objects = ObjectStore(resolve(str(store)))
     objects.put("a/b", b"1")
+    objects.flush("a/none")
 
     def refuse(_: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(StoreUnavailable, match=r"cannot flush .*/a: .*Input/output error"):
+        objects.flush("a")
+
+
+def test_a_pipe_in_a_store_keeps_nobody_waiting(store: Path) -> None:
+    objects = ObjectStore(resolve(str(store)))
+    objects.put("a/b", b"1")
+    os.mkfifo(store / "a" / "pipe")
+    with pytest.raises(StoreUnavailable, match="cannot flush"):
         objects.flush("a")
