@@ -60,6 +60,9 @@ class Committed:
             StoreError: the store refused; call again.
         """
         present = set(keys)
+        for key in self._expected - present:
+            # When it comes back, nothing is known of it: it may have been removed from the store meanwhile.
+            self._tombstones.pop(key.rank, None)
         for cache in (self._fingerprints, self._covered, self._unchecked):
             for key in cache.keys() - present:
                 del cache[key]
@@ -174,6 +177,7 @@ class Committed:
 
         Raises:
             DamagedStore: the index of the commit cannot be read.
+            StepRemoved: the step was removed since its commit was read.
         """
         table = Step(self.objects, found).tables
         sizes, times = table.number("source_size").tolist(), table.number("mtime_ns").tolist()

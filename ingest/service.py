@@ -33,8 +33,10 @@ from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitt
 from ingest.watch import View, Watcher
 from workers.errors import (
     ClusterError,
+    DamagedStore,
     DumpIngestError,
     PoisonedFile,
+    StepRemoved,
     StoreError,
     UnreadableFile,
 )
@@ -514,7 +516,16 @@ class Service:
         # Then they are gone because they were deleted here; and what comes late must not take their place.
         deletes = self.retention is not None and must_stay(found) is None
         any_less = deletes and not self.replace
-        if gone := self.committed.files_gone(found, files, any_less=any_less):
+        try:
+            gone = self.committed.files_gone(found, files, any_less=any_less)
+        except StepRemoved:
+            self._view_is_fresh = False  # the next look asks what is there now
+            return True
+        except DamagedStore as exc:
+            # It may be all that there is of the step: it is not replaced, and keeps no other step waiting.
+            self._give_up(plan, exc)
+            return True
+        if gone:
             listed = fingerprint(files, plan.origin.layout, self.watcher.grid)
             self.committed.cover(key, listed)
             if not deletes:

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from ingest.gc.policy import GcPolicy
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
 from ingest.service import CommitWentBack, Happening, Report, Service, Trouble
-from ingest.submit import Limits, Submitter
+from ingest.submit import Limits, StepCommitted, StepFailed, Submitter
 from ingest.watch import Watcher
 from tests.fake_client import FakeClient, jobs_of
 from tests.npy_files import MadeDump, tensor_name
@@ -426,6 +426,62 @@ def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, st
     again.committed.take_removed = True
     assert [summary.key for summary in again.ingest(threading.Event()).commits] == [StepKey(1, 0)]
     assert len(open_store(str(store)).keys) == 5
+
+
+class Racing(ObjectStore):
+    """Somebody removes steps right before the index of one is read."""
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        if any("/index/" in key for key in keys):
+            assert not apply_gc(self.address.url, plan_gc(self.address.url, GcPolicy(keep_last=1))).left
+        return super().get_many(keys)
+
+
+def test_a_step_that_is_removed_while_it_is_compared_ends_nothing(filled: MadeDump, store: Path) -> None:
+    gone = filled.add(np.full(10, 7.0), tensor_name(slot=1), rank=0, step=0)
+    ingest(filled, store)
+    gone.unlink()
+    running, _ = service(filled, store)
+    running.committed.objects = Racing(resolve(str(store)))
+    report = running.ingest(threading.Event())
+    assert (report.commits, report.failures) == ([], {})
+    assert report.removed == [StepKey(0, 0)]
+
+
+def test_a_step_with_a_damaged_index_is_not_replaced_and_keeps_no_other_waiting(
+    filled: MadeDump, store: Path
+) -> None:
+    gone = filled.add(np.full(10, 7.0), tensor_name(slot=1), rank=0, step=0)
+    ingest(filled, store)
+    before = open_store(str(store)).step(0, 0).fingerprint
+    for path in (store / "rank_0" / "step_0").rglob("index/*/c/**/*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    gone.unlink()
+    filled.add(np.ones(3), rank=0, step=2)
+    running, _ = service(filled, store, patient=True)
+    outcomes = [outcome for _ in range(5) for outcome in running.tick()]
+    assert [one.plan.key for one in outcomes if isinstance(one, StepFailed)] == [StepKey(0, 0)]
+    assert [one.plan.key for one in outcomes if isinstance(one, StepCommitted)] == [StepKey(0, 2)]
+    assert open_store(str(store)).step(0, 0).fingerprint == before
+
+
+def test_what_was_removed_stays_removed_when_the_dump_was_away_meanwhile(
+    filled: MadeDump, store: Path
+) -> None:
+    """A disk is mounted again, while the same process runs."""
+    running, _ = service(filled, store, patient=True)
+    filled.add(np.ones(3), rank=0, step=2)
+    taken = [outcome for _ in range(5) for outcome in running.tick()]
+    assert len(taken) > 2
+    assert not apply_gc(store, plan_gc(store, GcPolicy(keep_last=1))).left
+    away = filled.root / "rank_0"
+    away.rename(store.parent / "away")
+    running.look_soon()
+    running.tick()
+    (store.parent / "away").rename(away)
+    running.look_soon()
+    assert [outcome for _ in range(5) for outcome in running.tick()] == []
 
 
 def look_again(running: Service) -> None:
