@@ -265,9 +265,10 @@ class SourceRetention:
             return self.committed.read(keys)
         steps = {key.step for key in keys}
         present = self._view.present
+        # What is pending has no commit, or one of other files: nothing is to be remembered of that.
         unknown = [
             key
-            for key in present
+            for key in present.keys() - self._view.pending.keys()
             if key.step in steps and self._anomalous.get(key, ((), False))[0] != present[key].files
         ]
         found = self.committed.read(list({*keys, *unknown}))

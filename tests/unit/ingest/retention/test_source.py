@@ -222,6 +222,24 @@ def test_steps_with_an_anomaly_on_any_rank_stay_where_they_are_to(filled: MadeDu
     assert kept == [StepKey(0, 1), StepKey(1, 1)]
 
 
+def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store: Path) -> None:
+    """Its files were seen before its commit was there, and have not changed since."""
+    filled.add(np.array([np.nan], "<f4"), tensor_name(slot=8), step=1, rank=1)
+    run = Run(filled.root, store, KeepPolicy(keep_anomalous=True))
+    run.service._paused[StepKey(1, 1)] = float("inf")
+    for _ in range(40):
+        run.service.look_soon()
+        run.service.tick()
+    assert run.retention.reasons[StepKey(0, 1)].reason is Kept.UNDECIDED
+    del run.service._paused[StepKey(1, 1)]
+    report = run.ingest()
+    assert {key for key, why in reasons(report).items() if why is Kept.ANOMALOUS} == {
+        StepKey(0, 1),
+        StepKey(1, 1),
+    }
+    assert len(list(filled.root.glob("rank_*/Net/0/1/*"))) == 7
+
+
 def test_deleted_steps_are_not_missing(filled: MadeDump, store: Path) -> None:
     settings = filled.root / "rank_0" / ".dump_metadata" / "data_dump.json"
     settings.parent.mkdir()
