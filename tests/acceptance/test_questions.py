@@ -47,6 +47,7 @@ WHERE_FROM_KEYS = {
     "root": str,
     "rank_from": str,
     "generations": int,
+    "has_tensors": bool,
 }
 NUMBER = (int, float, type(None))
 TENSOR_KEYS = {

@@ -146,19 +146,20 @@ def _timeline(faults: Sequence[Fault]) -> list[tuple[float, str, Fault]]:
 
 def _drain(system: System) -> float | None:
     """Wait until watcher and consolidator have nothing left; how long that took, or None."""
-    began = time.monotonic()
-    calm_since: float | None = None
+    began, calm_since, calm_at = time.monotonic(), None, 0.0
     while time.monotonic() - began < DRAIN_S:
         left = [
             system.metric("watcher-0", "dump_ingest_watcher_pending_steps"),
             system.metric("consolidator", "dump_ingest_consolidator_steps_behind"),
         ]
+        # Nothing is behind as long as the consolidator has not looked, too.
+        looked_at = system.metric("consolidator", "dump_ingest_consolidator_last_round_timestamp_seconds")
         now = time.monotonic()
         if any(one is None or one > 0 for one in left):
             calm_since = None
         elif calm_since is None:
-            calm_since = now
-        elif now - calm_since > _CALM_S:
+            calm_since, calm_at = now, time.time()
+        elif now - calm_since > _CALM_S and (looked_at or 0.0) > calm_at:
             return calm_since - began
         time.sleep(0.3)
     return None

@@ -23,6 +23,7 @@ def test_doctor_is_content_with_what_works(dumps: DumpLibrary, cluster: DaskClus
         "identity",
         "settings",
         "dump",
+        "disk",
         "store",
         "scheduler",
     ]
