@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Why files stay in a dump, where somebody has to look.
 _KEPT_UNASKED = frozenset([Kept.NO_COMMIT, Kept.NOT_STORED, Kept.CHANGED, Kept.DENIED])
-#: Libraries that say more than an operator can use.
 #: How often it is said that the disk of the dump fills, in seconds.
 _FILLING_PAUSE_S = 600.0
 #: Findings of one step that get a line each; the others are counted, and listed by `anomalies`.
 _FINDINGS = 20
+#: Libraries that say more than an operator can use.
 _QUIET = ("distributed", "botocore", "aiobotocore", "s3fs", "fsspec", "asyncio", "watchfiles")
 
 

@@ -358,7 +358,7 @@ class Grid:
     chunk_nbytes: int = MIB
     """Inner chunks: what a small read costs."""
     shard_nbytes: int = 128 * MIB
-    """Shards before compression: what one object holds, and what a task must keep in memory."""
+    """Shards before compression: what one object holds; but into a directory, a task keeps it in memory."""
     job_nbytes: int = 128 * MIB
     """What one task reads, unless one tensor or one set of possible copies is larger."""
     keep_device_layout: bool = False

@@ -340,13 +340,13 @@ class _InDirectory:
         # All of it is one request, which lasts as long as what is done of it.
         started = time.perf_counter()
         try:
-            return step()
+            done = step()
         except Exception as exc:
             error = self._objects._as_error(exc, f"write {self._objects._name(self._key)}")  # noqa: SLF001
-            events.emit(events.StoreRequested("put", self._spent_s, error))
+            events.emit(events.StoreRequested("put", self._spent_s + time.perf_counter() - started, error))
             raise error from exc
-        finally:
-            self._spent_s += time.perf_counter() - started
+        self._spent_s += time.perf_counter() - started
+        return done
 
 
 def _walk(base: str) -> Iterator[tuple[str, Listed]]:

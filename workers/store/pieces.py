@@ -80,9 +80,10 @@ class NewFile:
         os.replace(self._temporary, self._path)  # noqa: PTH105
 
     def drop(self) -> None:
-        """Remove the file."""
-        self._end()
-        with suppress(FileNotFoundError):
+        """Remove the file. What keeps that from being done is not told: what went wrong before is."""
+        with suppress(OSError):  # network file systems say again what they said of a write
+            self._end()
+        with suppress(OSError):
             os.unlink(self._temporary)  # noqa: PTH108
 
     def _end(self) -> None:

@@ -97,3 +97,26 @@ def test_error_within_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         pack()
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["0"]
+
+
+def test_a_disk_that_refuses_twice_leaves_nothing_and_the_first_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network file systems say ENOSPC of a write, and again when the file is closed."""
+    new = ObjectStore(resolve(str(tmp_path))).create("a/b")
+    really_close = os.close
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(fd: int) -> None:
+        really_close(fd)
+        refuse()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", refuse)
+        patched.setattr(os, "close", close)
+        with pytest.raises(StoreUnavailable, match="No space left"):
+            new.write(b"one")
+        new.drop()
+    assert list((tmp_path / "a").iterdir()) == []
