@@ -35,6 +35,7 @@ def main() -> int:
     )
     parser.add_argument("--every", type=float, default=4.0, metavar="SECONDS", help="from step to step")
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--pause", type=float, default=8.0, metavar="SECONDS", help="between faults, at most")
     parser.add_argument(
         "--delete", action="store_true", help="the watcher deletes from the dump what is committed"
@@ -47,8 +48,8 @@ def main() -> int:
         parser.error(
             f"no such fault: {', '.join(unknown)}; there are: {', '.join(kind.name for kind in KINDS)}"
         )
-    if not min(chosen.minutes, chosen.every, chosen.ranks) > 0:
-        parser.error("--minutes, --every and --ranks are above 0")
+    if not min(chosen.minutes, chosen.every, chosen.ranks, chosen.workers) > 0:
+        parser.error("--minutes, --every, --ranks and --workers are above 0")
     seed = int(time.time()) % 100_000 if chosen.seed is None else chosen.seed
     seconds = chosen.minutes * 60
     pace = Pace(first_s=min(5.0, seconds / 4), pause_s=(min(1.0, chosen.pause), chosen.pause))
@@ -80,6 +81,7 @@ def main() -> int:
         plan=plan,
         actions=story(seed, seconds, job),
         job=job,
+        workers=chosen.workers,
         deletes=chosen.delete,
         keep=chosen.keep,
     )

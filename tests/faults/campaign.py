@@ -64,6 +64,7 @@ def run(
     plan: Callable[[Sequence[str]], list[Fault]],
     actions: Sequence[Action],
     job: Job,
+    workers: int = 2,
     deletes: bool = False,
     keep: Path | None = None,
 ) -> Result:
@@ -76,7 +77,7 @@ def run(
         dump = root / "dump"
         dump.mkdir()
         writer = Writer(unpack(RECORDED, root) / "dump", dump, seed, job.files)
-        with System(dump, seed=seed, deletes=deletes) as system:
+        with System(dump, seed=seed, workers=workers, deletes=deletes) as system:
             result = Result(seed, seconds, plan(system.has))
             try:
                 _go(system, writer, result, actions, job)

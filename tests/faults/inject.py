@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from tests.faults.plan import Fault
 from tests.faults.proxy import FINE, Weather
-from tests.faults.system import SCRATCH_NBYTES, WORKERS, System
+from tests.faults.system import SCRATCH_NBYTES, System
 from tests.servers.ceph import Daemon
 from tests.servers.process import ServerError
 
@@ -29,16 +29,16 @@ def weather(fault: Fault) -> Weather:
     }[fault.name]
 
 
-def target(fault: Fault) -> str:
+def target(fault: Fault, workers: int) -> str:
     """Return the process that a fault is done to."""
     if fault.component in ("worker", "nanny"):
-        return f"{fault.component}-{fault.victim % WORKERS}"
+        return f"{fault.component}-{fault.victim % workers}"
     return {"watcher": "watcher-0", "OSD": "osd"}.get(fault.component, fault.component)
 
 
 def inject(system: System, fault: Fault) -> None:
     """Begin a fault."""
-    what, name = fault.name.partition(" ")[0], target(fault)
+    what, name = fault.name.partition(" ")[0], target(fault, system.workers)
     if fault.name == "kill gateway":
         system.ceph.kill_gateway()
     elif fault.name == "kill OSD":
@@ -80,7 +80,7 @@ _OTHERS: dict[str, Callable[[System], None]] = {
 
 def heal(system: System, fault: Fault) -> None:
     """End a fault. What was killed of our own services, the supervisor starts again."""
-    what, name = fault.name.partition(" ")[0], target(fault)
+    what, name = fault.name.partition(" ")[0], target(fault, system.workers)
     if fault.name == "kill gateway":
         _again(system.ceph.start_gateway)
     elif fault.name == "kill OSD":

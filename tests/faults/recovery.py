@@ -12,7 +12,7 @@ from typing import Any
 import fsspec
 
 from tests.faults.plan import Fault
-from tests.faults.system import WORKERS, System
+from tests.faults.system import System
 
 PATIENCE_S = 120.0
 _WATCHERS = ("watcher-0", "watcher-1")
@@ -71,7 +71,7 @@ def measure(system: System, fault: Fault, commits: Commits, stop: threading.Even
 
 def _sign(system: System, fault: Fault, wall: float) -> Any:
     if fault.component in ("worker", "nanny", "scheduler"):
-        return lambda: workers_seen(system, wall) >= WORKERS
+        return lambda: workers_seen(system, wall) >= system.workers
     if fault.component in ("gateway", "OSD", "S3"):
         return lambda: store_answers(system)
     metric = {

@@ -26,7 +26,6 @@ _FAKETIME = [
 #: How long a service stays dead: systemd's `RestartSec` would be 5 s in deploy/systemd; here it is sooner.
 RESTART_S = 1.0
 SCRATCH_NBYTES = 16 * 2**20
-WORKERS = 2
 
 
 def faketime() -> Path | None:
@@ -49,8 +48,10 @@ class Group(ServerGroup):
 class System:
     """Ceph, a proxy before it, Dask, watchers and consolidator, as long as the `with` block lasts."""
 
-    def __init__(self, dump: Path, *, seed: int, deletes: bool = False) -> None:
+    def __init__(self, dump: Path, *, seed: int, workers: int = 2, deletes: bool = False) -> None:
         self.dump = dump
+        self.workers = workers
+        self._nannies = [f"nanny-{number}" for number in range(workers)]
         self._after_commit = "delete" if deletes else "keep"
         self._seed = seed
         self._wanted: set[str] = set()
@@ -59,10 +60,8 @@ class System:
         self._stop = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
         self.restarts: dict[str, int] = {}
-        self.ports = {
-            name: free_port()
-            for name in ("scheduler", "dask", "watcher-0", "watcher-1", "consolidator", "nanny-0", "nanny-1")
-        }
+        names = ("scheduler", "dask", "watcher-0", "watcher-1", "consolidator", *self._nannies)
+        self.ports = {name: free_port() for name in names}
 
     def __enter__(self) -> Self:
         self.ceph = CephS3(store="bluestore")
@@ -176,7 +175,7 @@ class System:
         self._argv = self._commands()
         self.want("scheduler")
         self.group.wait_for("scheduler", lambda: listens(self.ports["scheduler"]), timeout_s=60)
-        for name in ("nanny-0", "nanny-1", "watcher-0"):
+        for name in (*self._nannies, "watcher-0"):
             self.want(name)
 
     def _commands(self) -> dict[str, list[str]]:
@@ -189,7 +188,7 @@ class System:
         found = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port]}
         memory = ("--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", str(self.scratch))
         others = ("--death-timeout", "60", "--preload", "workers.plugin", "--name")
-        for name in (f"nanny-{number}" for number in range(WORKERS)):
+        for name in self._nannies:
             words = (self.scheduler, *loopback, address[name], *memory, *others, name)
             found[name] = [*faked, dask, "worker", *words]
         store = ("--store", self.store, "--scheduler", self.scheduler, "--metrics")
