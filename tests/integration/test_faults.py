@@ -1,4 +1,7 @@
-"""Whatever is killed in the middle: no reader meets half a step, and the work is finished afterwards."""
+"""Whatever is killed in the middle: no reader meets half a step, and the work is finished afterwards.
+
+Workers of a cluster and the gateway of the object store are killed in `tests.faults`.
+"""
 
 import os
 import signal
@@ -11,7 +14,6 @@ import pytest
 from tests import checker
 from tests.cli import Running, own_workers, run, start
 from tests.dumps import DumpLibrary
-from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 
 pytestmark = pytest.mark.dask
@@ -80,19 +82,6 @@ def test_killed_worker_of_the_command(dump: Path, store: Path) -> None:
     checker.check(store, dump)
 
 
-def test_killed_worker_of_a_cluster(dump: Path, store: Path, own_cluster: DaskCluster) -> None:
-    """The work waits for a worker, and goes on with the next one."""
-    words = ("ingest", dump, "--store", store, "--scheduler", own_cluster.address)
-    with checker.Reader(store) as reader, start(*words, env=SMALL_TASKS) as ingest:
-        wait_for_the_middle(ingest, store)
-        own_cluster.kill_worker()
-        assert commits(store) < LEAVES
-        own_cluster.start_worker()
-        assert ingest.finish() == 0
-    assert reader.seen
-    checker.check(store, dump)
-
-
 def test_killed_watcher(dump: Path, store: Path, cluster: DaskCluster) -> None:
     """Its workers go with it; another one takes up what is left, and repeats nothing that is committed."""
     words = ("watch", dump, "--store", store)
@@ -130,38 +119,6 @@ def test_killed_scheduler(dump: Path, store: Path, own_cluster: DaskCluster) -> 
         assert watch.terminate() == 0
     assert reader.seen
     checker.check(store, dump)
-
-
-@pytest.mark.s3
-def test_killed_gateway_of_the_object_store(
-    *,
-    dump: Path,
-    tmp_path: Path,
-    ceph: CephS3,
-    s3_bucket: S3Bucket,
-    s3_cluster: DaskCluster,
-    s3_environment: dict[str, str],
-) -> None:
-    """What was acknowledged is there, what was not is tried again."""
-
-    def acknowledged() -> list[str]:
-        return [
-            key for key in checker.objects(s3_bucket) if key.count("/") == 2 and key.endswith("zarr.json")
-        ]
-
-    words = ("ingest", dump, "--store", s3_bucket.url, "--scheduler", s3_cluster.address)
-    with start(*words, env={**s3_environment, **SMALL_TASKS}) as ingest:
-        ingest.wait_until(acknowledged)
-        ceph.kill_gateway()
-        try:
-            time.sleep(1)
-            assert ingest.alive
-        finally:
-            ceph.start_gateway()
-        seen = checker.leaves(checker.download(s3_bucket, tmp_path / "meanwhile"))
-        assert 0 < len(seen) < LEAVES
-        assert ingest.finish() == 0
-    checker.check(checker.download(s3_bucket, tmp_path / "finally"), dump)
 
 
 def test_interrupted_ingest_keeps_what_is_committed(dump: Path, store: Path, cluster: DaskCluster) -> None:
