@@ -210,15 +210,7 @@ class Submitter:
         Raises:
             ClusterError: there is no scheduler, or it has no workers.
         """
-        self._connected()
-
-    def client(self) -> Client:
-        """Return the client, connected: another one than before, when that was lost.
-
-        Raises:
-            ClusterError: there is no scheduler, or it has no workers.
-        """
-        return self._connected()
+        self.client()
 
     def offer(self, plan: StepPlan) -> None:
         """Take on a step; it stays under way until an outcome says that it is committed, failed or stale."""
@@ -234,7 +226,7 @@ class Submitter:
             ClusterError: there is no scheduler. Everything stays under way; call again later.
         """
         if self._steps:
-            self._connected()
+            self.client()
         self._submit_waiting()
         self._pack_plans()
         outcomes: list[Outcome] = []
@@ -252,11 +244,11 @@ class Submitter:
         self._ready.clear()
         self._later.clear()
 
-    def _connected(self) -> Client:
+    def client(self) -> Client:
         """Return a client that works. What was in flight with a lost one is submitted again.
 
         Raises:
-            ClusterError: there is no scheduler.
+            ClusterError: there is no scheduler, or it has no workers.
         """
         if self._client is None or self._client.status in ("closing", "closed"):
             for task in list(self._inflight):
@@ -318,7 +310,7 @@ class Submitter:
     def _submit(self, parts: Sequence[_Part], nbytes: int) -> None:
         from workers import tasks
 
-        client = self._connected()
+        client = self.client()
         step, number = parts[0].step, parts[0].number
         for part in parts:
             part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
