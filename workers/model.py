@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from workers.formats.header import TensorHeader
 from workers.positional import Positional
-from workers.rules.values import Finding, RuleSet
+from workers.rules.values import WORSE_THAN_INFO, Finding, RuleSet
 from workers.statistics import UNKNOWN, Statistics
 
 #: Raised whenever the same source would be stored differently; part of every fingerprint.
@@ -340,6 +340,12 @@ class CommitSummary:
     """By rule that could not be evaluated: why. The step stands without it."""
     first_findings: tuple[Finding, ...] = field(default=(), compare=False)
     """The worst of them, a few: for logs and messages. Not in the commit record, the tables have them all."""
+
+    @property
+    def is_anomalous(self) -> bool:
+        """Whether it counts NaN, Inf, an overflow record, or a finding of severity warning or worse."""
+        severities = {name for name, count in self.findings_by_severity.items() if count}
+        return bool(self.anomalous_tensors or self.overflows or severities & WORSE_THAN_INFO)
 
     @property
     def findings_by_severity(self) -> dict[str, int]:

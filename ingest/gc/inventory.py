@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from ingest.rules.stored import read_series
 from workers.model import StepKey
-from workers.rules.values import SEVERITIES
+from workers.rules.values import WORSE_THAN_INFO
 from workers.store import commit
 from workers.store.commit import LEAF, Commit
 from workers.store.objects import Listed, ObjectStore
@@ -24,7 +24,6 @@ _TEMPORARY = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 #: Names of generations; what has another name below a step is not ours, and is never touched.
 _GENERATION = re.compile(r"[0-9a-f]{32}")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]*)")
-_WORST = frozenset(SEVERITIES[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +151,19 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         total,
         tuple(sorted(leaves, key=lambda leaf: leaf.key.order)),
         temporaries,
-        frozenset(step for step, one in series.items() if any(f.severity in _WORST for f in one.findings)),
+        frozenset(
+            step for step, one in series.items() if any(f.severity in WORSE_THAN_INFO for f in one.findings)
+        ),
         frozenset(series),
     )
 
 
 def facts_of(found: Commit) -> Facts:
     """Return what matters here of a commit."""
-    summary = found.summary
-    severities = {name for name, count in summary.findings_by_severity.items() if count}
     return Facts(
         found.fingerprint,
         committed_at(found).timestamp(),
-        bool(summary.anomalous_tensors or summary.overflows or severities & _WORST),
+        found.summary.is_anomalous,
         found.without_tensors is None,
     )
 
@@ -222,7 +221,7 @@ def _generation(keys: Sequence[str], entries: Mapping[str, Listed]) -> Generatio
 
 def is_of_tensors(key: str) -> bool:
     """Whether an object, by its key in a step, belongs to payloads of tensors."""
-    return key.split("/", 2)[1:2] == ["tensors"]
+    return commit.is_of_tensors(key.partition("/")[2])
 
 
 def _by_leaf(rank: int, listed: Mapping[str, Listed]) -> dict[StepKey, dict[str, Listed]]:

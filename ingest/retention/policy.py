@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from workers.model import CommitSummary, StepKey
+from workers.model import StepKey
 from workers.store.commit import Commit
-
-_WORST = frozenset(["warning", "critical"])
 
 
 class Kept(StrEnum):
@@ -63,12 +61,6 @@ class KeepPolicy:
                 steps.setdefault(key.rank, []).append(key.step)
         kept = max(self.keep_last, 1)
         return {StepKey(rank, step) for rank, of in steps.items() for step in sorted(of)[-kept:]}
-
-
-def is_anomalous(summary: CommitSummary) -> bool:
-    """Say whether a step of one rank has NaN or Inf, overflow records, or findings that are not only info."""
-    severities = {summary.severities.get(rule, "") for rule, count in summary.findings.items() if count}
-    return bool(summary.anomalous_tensors or summary.overflows or severities & _WORST)
 
 
 def must_stay(found: Commit | None) -> tuple[Kept, str] | None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from ingest.committed import Committed, comes_from_elsewhere
 from ingest.layouts.base import Listing, Located
-from ingest.retention.policy import NO_NEWS, KeepPolicy, Kept, is_anomalous, must_stay
+from ingest.retention.policy import NO_NEWS, KeepPolicy, Kept, must_stay
 from ingest.retention.read_backs import ReadBacks, jobs_of
 from ingest.retention.removal import Proven, Removed, cannot_delete, not_writable, remove
 from ingest.watch import View
@@ -273,7 +273,7 @@ class SourceRetention:
         ]
         found = self.committed.read(list({*keys, *unknown}))
         for key in unknown:
-            self._anomalous[key] = present[key].files, key in found and is_anomalous(found[key].summary)
+            self._anomalous[key] = present[key].files, key in found and found[key].summary.is_anomalous
         return found
 
     def _why_kept(self, listing: Listing, found: Mapping[StepKey, Commit]) -> tuple[Kept, str] | None:

@@ -13,6 +13,7 @@ from workers.positional import Positional
 
 #: From the mildest to the worst.
 SEVERITIES = ("info", "warning", "critical")
+WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
 #: Kinds that look at one step of one rank: they are evaluated when it is committed.
 STEP_KINDS = frozenset(
     [
