@@ -19,7 +19,7 @@ from workers.store.removed import Tombstone
 #: Commits that are fetched before the clock is looked at.
 _BATCH = 256
 #: How long a look waits for commits to be fetched, in seconds; the others are fetched after it.
-_AT_LOOK_S = 1.0
+_AT_LOOK_S = 0.25
 #: So many new steps of a rank are not asked for: the store is asked again before they are offered.
 _FEW = 16
 _REPLACE_HINT = "Give each dump a store of its own; --replace replaces what came from another one."
@@ -80,13 +80,11 @@ class Committed:
         return self._unchecked.keys()
 
     def check(self, for_s: float) -> bool:
-        """Ask the store for steps it was not asked for yet, for about so many seconds; whether any was left.
+        """Ask the store for steps it was not asked for yet, for about so many seconds; whether any are left.
 
         Raises:
             StoreError: the store refused; call again.
         """
-        if not self._unchecked:
-            return False
         until = time.monotonic() + for_s
         while self._unchecked:
             keys = list(itertools.islice(self._unchecked, _BATCH))
@@ -96,7 +94,7 @@ class Committed:
                 del self._unchecked[key]
             if time.monotonic() >= until:
                 break
-        return True
+        return bool(self._unchecked)
 
     @property
     def is_checked(self) -> bool:

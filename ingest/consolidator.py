@@ -37,6 +37,9 @@ _THREADS = 2
 _TASKS_AT_ONCE = 32
 #: Steps for which rules are evaluated in one round, so that the view does not wait for a long history.
 _EVALUATED_AT_ONCE = 16
+#: A round of a long run takes long. When nothing is left to do, `follow` rests so many times as long as it
+#: took, and not longer than this.
+_REST, _LONGEST_REST_S = 3.0, 30.0
 _LEASE = f"{GROUP}/lease"
 
 
@@ -218,10 +221,12 @@ class Consolidator:
             LeaseHeld: another process writes the view.
         """
         while not stop.is_set():
+            started = time.monotonic()
             taken = self.once(most=_EVALUATED_AT_ONCE)
             if taken:
                 observe(taken)
-            stop.wait(poll_s)
+            rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if self._evaluated else 0.0
+            stop.wait(max(poll_s, rest_s))
 
     def _evaluate(self, most: int) -> list[StepFindings]:
         """Evaluate rules for the steps of the view for which nobody has done it."""

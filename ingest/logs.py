@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ingest.consolidator import Listed, Taken
+from ingest.happenings import CommitKept, CommitWentBack, Happening, StoreIsBack, Trouble
 from ingest.pressure import DiskSeen
 from ingest.retention.policy import Kept
 from ingest.retention.source import ReadBackFailed, SourceDeleted, SourceKept
-from ingest.service import CommitKept, CommitWentBack, Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from workers.rules.values import Finding
 
@@ -137,10 +137,16 @@ class ServiceLog:
                 self._observe_disk(happening)
             case CommitKept() | CommitWentBack():
                 self._observe_unexpected(happening)
-            case Trouble(error=error):
-                if error.message != self._last_trouble:  # once, not at every look
-                    self._log.error("trouble", error=error.message, hint=error.hint)
-                self._last_trouble = error.message
+            case Trouble() | StoreIsBack():
+                self._observe_trouble(happening)
+
+    def _observe_trouble(self, happening: Trouble | StoreIsBack) -> None:
+        if isinstance(happening, StoreIsBack):
+            self._last_trouble = ""
+            self._log.info("store_is_back")
+        elif happening.error.message != self._last_trouble:  # once, not at every look
+            self._last_trouble = happening.error.message
+            self._log.error("trouble", error=happening.error.message, hint=happening.error.hint)
 
     def _observe_unexpected(self, happening: CommitKept | CommitWentBack) -> None:
         rank, step = happening.key.rank, happening.key.step

@@ -6,12 +6,12 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-
 from ingest.disk import DiskSpace
+from ingest.sizes import parse_size
 
 #: What is done with a backlog while the disk is nearly full; see the setting `under_pressure`.
 Policy: TypeAlias = Literal["keep", "newest", "statistics"]
@@ -26,8 +26,6 @@ _REACH = 10.0
 FORECAST_S = 4 * 3600.0
 
 _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
-#: Without a unit no fraction: whoever writes 0.1 means a share.
-_BYTES = re.compile(r"\s*(?:\d+|\d+(?:\.\d+)?\s*[A-Za-z]+)\s*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,9 @@ def parse_threshold(text: str) -> Threshold:
         share = float(found[1]) / 100
         if share < 1:
             return Threshold(share=share)
-    elif _BYTES.fullmatch(text):  # pydantic does not look at what follows a unit
-        try:
-            return Threshold(nbytes=int(TypeAdapter(ByteSize).validate_python(text.strip())))
-        except (ValidationError, OverflowError):
-            pass
+    else:
+        with suppress(ValueError):
+            return Threshold(nbytes=parse_size(text))
     message = "must be a share such as 10%, below 100%, or bytes such as 200GB"
     raise ValueError(message)
 

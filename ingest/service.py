@@ -12,24 +12,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from ingest.committed import Committed, comes_from_elsewhere
 from ingest.completeness import Inspected
 from ingest.disk import space_at
-from ingest.layouts.base import Problem
+from ingest.happenings import CommitKept, CommitWentBack, Happening, Observer, StoreIsBack, Trouble
+from ingest.outage import Outage
 from ingest.plan import fingerprint, plan_step, without_tensors
-from ingest.pressure import DiskSeen, Pressure
+from ingest.pressure import Pressure
+from ingest.report import Report
 from ingest.retention.policy import must_stay
-from ingest.retention.source import (
-    ReadBackFailed,
-    RetentionEvent,
-    SourceDeleted,
-    SourceKept,
-    SourceRetention,
-)
-from ingest.rules.series import StepFindings
-from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter
+from ingest.retention.source import RetentionEvent, SourceDeleted, SourceRetention
+from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
 from ingest.watch import View, Watcher
 from workers.errors import (
     ClusterError,
@@ -38,9 +33,10 @@ from workers.errors import (
     PoisonedFile,
     StepRemoved,
     StoreError,
+    StoreUnavailable,
     UnreadableFile,
 )
-from workers.model import CommitSummary, Origin, SourceFile, StepKey, StepPlan, StoreAddress
+from workers.model import Origin, SourceFile, StepKey, StepPlan, StoreAddress
 from workers.paths import from_text
 from workers.rules.values import RuleSet
 from workers.store import commit
@@ -62,6 +58,8 @@ _RECHECKED = 256
 _TICK_S = 0.25
 #: The same while dumps are deleted and nothing else is to be done.
 _SHORT_TICK_S = 0.05
+#: How long the store is asked for commits between two looks at finished tasks.
+_CHECK_S = 0.05
 #: So many files of a step may be poison. If there are more, it is not the files.
 _MAX_POISON = 8
 _POISON_HINT = (
@@ -77,97 +75,6 @@ _STALE_HINT = (
 _ELSEWHERE_HINT = "A directory as store must be the same one for the workers; else use a URL such as s3://..."
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Store or cluster are not there; everything waits, and they are tried again."""
-
-    error: StoreError | ClusterError
-
-
-@dataclass(frozen=True, slots=True)
-class CommitKept:
-    """Files of a committed step are gone from the dump; the commit, which has them, stays."""
-
-    key: StepKey
-    gone: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitWentBack:
-    """An older generation of a step took the place of the one that was committed; the step is taken again."""
-
-    key: StepKey
-
-
-Happening: TypeAlias = Outcome | View | Trouble | CommitKept | CommitWentBack | DiskSeen | RetentionEvent
-Observer: TypeAlias = Callable[[Happening], None]
-
-
-@dataclass(slots=True)
-class Report:
-    """What one run of the service came to."""
-
-    commits: list[CommitSummary] = field(default_factory=list)
-    failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
-    unchanged: list[StepKey] = field(default_factory=list)
-    """Steps that the store held already."""
-    removed: list[StepKey] = field(default_factory=list)
-    """Steps that `gc` removed from the store: they are not taken again unless asked for."""
-    problems: tuple[Problem, ...] = ()
-    missing_steps: tuple[int, ...] = ()
-    """Steps that the configuration of the dump asks for, and that no rank has."""
-    kept: list[CommitKept] = field(default_factory=list)
-    ranks_from: dict[str, list[int]] = field(default_factory=dict)
-    """The ranks by what gave them: the path, the user, a rank table; or the id of the device or process."""
-    stopped_by: StoreError | None = None
-    """The store failed for good: no further step was tried."""
-    not_consolidated: StoreError | None = None
-    """Why the consolidated view was not brought up to date; the commits stand without it."""
-    series: tuple[StepFindings, ...] = ()
-    """What rules over several steps or ranks found in each step."""
-    deleted: list[SourceDeleted] = field(default_factory=list)
-    """What was deleted in the dump, or would have been."""
-    source_kept: list[SourceKept] = field(default_factory=list)
-    """What stays in the dump although it is committed, and why; only where dumps are to be deleted."""
-
-    read_back_failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
-    """Why steps could not be read back; nothing of them was deleted."""
-
-    def hear(self, happening: Happening) -> None:
-        """Note what was kept and deleted, and what could not be."""
-        if isinstance(happening, CommitKept):
-            self.kept.append(happening)
-        elif isinstance(happening, SourceDeleted):
-            self.deleted.append(happening)
-            self.read_back_failures.pop(happening.key, None)
-        elif isinstance(happening, ReadBackFailed):
-            self.read_back_failures[happening.key] = happening.error
-
-    def take(self, outcome: Outcome) -> None:
-        """Note what came of a step."""
-        if isinstance(outcome, StepCommitted):
-            self.commits.append(outcome.summary)
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, StoreError):
-            self.stopped_by = outcome.error
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile | PoisonedFile):
-            pass  # it is planned again, without the bytes of that file, or without taking them for a tensor
-        elif isinstance(outcome, StepFailed):
-            self.failures[outcome.plan.key] = outcome.error
-
-    def close(self, view: View, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
-        """Note what the last look showed: what was there already, and what could not be taken."""
-        committed = {summary.key for summary in self.commits}
-        there = {*(view.present.keys() - view.pending.keys()), *(one.key for one in self.deleted)}
-        self.unchanged = sorted(there - committed, key=lambda key: key.order)
-        self.problems = view.problems
-        for source, rank in sorted({(one.rank_from, key.rank) for key, one in view.present.items()}):
-            self.ranks_from.setdefault(source, []).append(rank)
-        if view.expected_steps:
-            self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
-        for key, problems in denied.items():
-            self.failures[key] = DumpIngestError(f"{key}: {problems[0]}", hint=problems[0].hint)
-
-
 @contextmanager
 def _without_old_objects() -> Iterator[None]:
     """Leave what is there by now out of garbage collections.
@@ -179,6 +86,13 @@ def _without_old_objects() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    until: float
+    for_store: bool = False
+    """Whether the step failed because the store did not answer."""
 
 
 @dataclass(slots=True)
@@ -208,11 +122,14 @@ class Service:
     _prepared: bool = False
     """Whether cluster and store have been there once, so that steps can be offered."""
     _next_look: float = 0.0
+    _rests_until: float = 0.0
+    """Before that, a change in the dump brings no look about."""
     _next_recheck: float | None = None
     _view_is_fresh: bool = False
     """Whether nothing has come of any task since the last look."""
-    _paused: dict[StepKey, float] = field(default_factory=dict)
-    """Until when a step is left alone."""
+    _outage: Outage = field(init=False)
+    _paused: dict[StepKey, _Pause] = field(default_factory=dict)
+    """Steps that are left alone for a while."""
     _run_pauses: dict[StepKey, float] = field(default_factory=dict)
     _stale: dict[StepKey, tuple[str, int]] = field(default_factory=dict)
     """How often in a row workers saw other files than this process, and of which generation."""
@@ -222,19 +139,22 @@ class Service:
     """Why the tensors of steps are not stored for now; "" where they are."""
 
     def __post_init__(self) -> None:
-        """Hear what is deleted."""
+        """Hear what is deleted, and know how to ask for the store."""
+        self._outage = Outage(lambda: commit.read_root(self.committed.objects))
         if self.retention is not None:
             self.retention.tell = self._tell_of_retention
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Look if it is time to, take on what is complete, and wait a moment for tasks to finish."""
-        now = self.clock()
-        if now >= self._next_look:
+        if self._outage.take_end():
+            self._go_on_after_outage()
+        if self.clock() >= self._next_look:
             self._look()
-        self._check()
+        # New steps first: what the store has of the others is asked for while they are converted.
         there_is_more = self._take_on()
+        there_is_more |= self._check()
         if wake is not None and not self.submitter.busy:
-            wake(min(_SHORT_TICK_S if self._is_deleting else _TICK_S, self.poll_s))
+            wake(0.0 if there_is_more else min(_SHORT_TICK_S if self._is_deleting else _TICK_S, self.poll_s))
         outcomes = self._drive(0.0 if there_is_more or not self.submitter.busy else _TICK_S)
         self._delete()
         return outcomes
@@ -252,7 +172,7 @@ class Service:
         except ClusterError as exc:
             if not self.patient:
                 raise
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
 
     def _drive(self, timeout_s: float) -> list[Outcome]:
         try:
@@ -260,7 +180,7 @@ class Service:
         except ClusterError as exc:
             if not self.patient:
                 raise
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
             return []
         outcomes = [*self._given_up, *map(self._believed, self._checked(outcomes))]
         self._given_up.clear()
@@ -274,7 +194,7 @@ class Service:
         try:
             found = self.committed.read(keys)
         except StoreError as exc:
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
             return list(outcomes)
         return [
             self._as_seen(outcome, found) if isinstance(outcome, StepCommitted) else outcome
@@ -290,8 +210,12 @@ class Service:
         return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))
 
     def look_soon(self) -> None:
-        """Look at the dump at the next tick: something there has changed."""
+        """Look at the dump at the next tick."""
         self._next_look = 0.0
+
+    def note_change(self) -> None:
+        """Look at the dump as soon as a tenth of the time allows: something there has changed."""
+        self._next_look = min(self._next_look, self._rests_until)
 
     @_without_old_objects()
     def watch(self, stop: threading.Event, *, drain_s: float) -> None:
@@ -305,6 +229,13 @@ class Service:
         """Take everything that is there, wait for what is not complete yet, and say what came of it."""
         report = Report()
         self.observers.append(report.hear)
+        try:
+            self._ingest(stop, report)
+        finally:
+            self.observers.remove(report.hear)
+        return report
+
+    def _ingest(self, stop: threading.Event, report: Report) -> None:
         wanted: frozenset[StepKey] | None = None
         while not stop.is_set() and report.stopped_by is None:
             for outcome in self.tick(wake=stop.wait):
@@ -325,7 +256,6 @@ class Service:
         report.missing_steps = self._not_in_store(report.missing_steps)
         if self.retention is not None:
             report.source_kept = sorted(self.retention.reasons.values(), key=lambda one: one.key.order)
-        return report
 
     def _not_in_store(self, steps: tuple[int, ...]) -> tuple[int, ...]:
         """Return those of these steps that no rank has in the store: others were there, and are deleted."""
@@ -334,7 +264,7 @@ class Service:
         try:
             stored = {key.step for key in commit.list_keys(self.committed.objects)}
         except StoreError as exc:
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
             return ()
         return tuple(step for step in steps if step not in stored)
 
@@ -359,7 +289,7 @@ class Service:
             # A one-shot run without a first look has nothing to go on with.
             if self.view is None and not self.patient:
                 raise
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
         else:
             self._view_is_fresh = True
             self._forget(self.view.present)
@@ -369,7 +299,8 @@ class Service:
             self._recheck()
         # A large dump takes long to list: no more than a tenth of the time goes into looking.
         now = self.clock()
-        self._next_look = now + max(self.poll_s, 9 * (now - started))
+        self._rests_until = now + 9 * (now - started)
+        self._next_look = max(now + self.poll_s, self._rests_until)
 
     def _recheck(self) -> None:
         """Look from time to time whether what was committed is still what is committed."""
@@ -384,7 +315,7 @@ class Service:
                 self._tell(CommitWentBack(key))
                 self._view_is_fresh = False
         except StoreError as exc:
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
 
     def _forget(self, present: Collection[StepKey]) -> None:
         """Drop what is remembered of steps that are not in the dump any more."""
@@ -393,15 +324,20 @@ class Service:
             for key in [key for key in cache if key not in present]:
                 del cache[key]
 
-    def _check(self) -> None:
-        """Go on asking the store for what it has of the dump; look again when all is known."""
+    def _check(self) -> bool:
+        """Ask the store for a part of what it has of the dump; whether to go on. Look when all is known."""
+        if self.committed.is_checked:
+            return False
         try:
-            if self.committed.check(_TICK_S) and self.committed.is_checked:
-                self.look_soon()
+            more = self.committed.check(_CHECK_S)
         except StoreError as exc:
             if not self.patient:
                 raise
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
+            return False
+        if not more:
+            self.look_soon()
+        return True
 
     def _look_at_disk(self) -> None:
         space = space_at(self.watcher.dump.root)
@@ -416,7 +352,9 @@ class Service:
     def _take_on(self) -> bool:
         """Offer some steps that are complete; whether there may be more."""
         started = self.clock()
-        left_alone = {key for key, until in self._paused.items() if until > started} | self.submitter.busy
+        left_alone = {
+            key for key, pause in self._paused.items() if pause.until > started
+        } | self.submitter.busy
         if self.retention is not None:
             left_alone |= self.retention.removing
         batch: list[tuple[Inspected, StepPlan]] = []
@@ -467,7 +405,7 @@ class Service:
         except (StoreError, ClusterError) as exc:
             if not self.patient:
                 raise
-            self._tell(Trouble(exc))
+            self._tell_trouble(exc)
             return
         for plan in offered:
             there = found.get(plan.key)
@@ -571,9 +509,18 @@ class Service:
     def _give_up(self, plan: StepPlan, error: DumpIngestError) -> None:
         self._given_up.append(StepFailed(plan, error))
 
+    def _go_on_after_outage(self) -> None:
+        """Try at once what waited for the store."""
+        self._tell(StoreIsBack())
+        self.submitter.retry_now(StoreUnavailable)
+        self._paused = {key: pause for key, pause in self._paused.items() if not pause.for_store}
+        self.look_soon()
+
     def _note(self, outcome: Outcome) -> None:
         self._view_is_fresh = False
         key = outcome.plan.key
+        if isinstance(outcome, StepFailed | TaskRetried):
+            self._outage.suspect(outcome.error)
         if isinstance(outcome, StepStale):
             self._stale[key] = (outcome.plan.fingerprint, self._stale_in_a_row(outcome.plan) + 1)
             self.watcher.forget(key)
@@ -582,7 +529,7 @@ class Service:
             self.watcher.note_committed(key, outcome.plan.fingerprint)
             if key.step is None:
                 pause_s = self._run_pauses.get(key, _RUN_PAUSE_S[0])
-                self._paused[key] = self.clock() + pause_s
+                self._paused[key] = _Pause(self.clock() + pause_s)
                 self._run_pauses[key] = min(pause_s * 2, _RUN_PAUSE_S[1])
         elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
             self.watcher.unreadable.setdefault(key, set()).add(outcome.error.path)
@@ -591,7 +538,8 @@ class Service:
             self._note_poison(outcome.plan, outcome.error.path)
         elif isinstance(outcome, StepFailed):
             self._stale.pop(key, None)
-            self._paused[key] = self.clock() + _FAILED_PAUSE_S
+            waits_for_store = isinstance(outcome.error, StoreUnavailable)
+            self._paused[key] = _Pause(self.clock() + _FAILED_PAUSE_S, waits_for_store)
         self._tell(outcome)
 
     def _drain(self, drain_s: float) -> None:
@@ -604,6 +552,10 @@ class Service:
         if isinstance(event, SourceDeleted):
             self._view_is_fresh = False
         self._tell(event)
+
+    def _tell_trouble(self, error: StoreError | ClusterError) -> None:
+        self._outage.suspect(error)
+        self._tell(Trouble(error))
 
     def _tell(self, happening: Happening) -> None:
         for observer in self.observers:

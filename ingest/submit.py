@@ -46,9 +46,9 @@ _WHOLE = -2
 _SHARED_STEPS = 16
 _SHARED_ROWS = 4096
 _SHARED_NBYTES = 16 * MIB
-#: How long to wait for the small result of a task that has finished, in seconds.
 #: Of what a worker offers of a resource, a task takes one of these.
 _SHARES = 1000
+#: How long to wait for the small result of a task that has finished, in seconds.
 _GATHER_TIMEOUT_S = 30
 #: Errors for which another attempt cannot help before somebody has done something.
 _FINAL = (AccessDenied, DamagedStore, StoreDenied, StoreFormatError, UsageError)
@@ -181,8 +181,8 @@ class Submitter:
     """Steps of which workers have died, and that are not committed since."""
     _ready: deque[_Part] = field(default_factory=deque)
     """What to submit, in this order."""
-    _later: list[tuple[float, int, _Part]] = field(default_factory=list)
-    """What to submit not before a certain time: a heap."""
+    _later: list[tuple[float, int, _Part, DumpIngestError]] = field(default_factory=list)
+    """What to submit not before a certain time, and what it failed with: a heap."""
     _count: Iterator[int] = field(default_factory=itertools.count)
     _inflight: set[_Task] = field(default_factory=set)
     _inflight_nbytes: int = 0
@@ -235,6 +235,14 @@ class Submitter:
         self._submit_waiting()
         return outcomes
 
+    def retry_now(self, kind: type[DumpIngestError]) -> None:
+        """Submit what failed with an error of this kind, without waiting any longer."""
+        self._later = [
+            (0.0 if isinstance(error, kind) else at, number, part, error)
+            for at, number, part, error in self._later
+        ]
+        heapq.heapify(self._later)
+
     def cancel(self) -> None:
         """Drop everything that is under way; nothing of it becomes visible."""
         for task in list(self._inflight):
@@ -267,7 +275,7 @@ class Submitter:
     def _submit_waiting(self) -> None:
         now = self.clock()
         while self._later and self._later[0][0] <= now:
-            self._ready.append(heapq.heappop(self._later)[-1])
+            self._ready.append(heapq.heappop(self._later)[2])
         while self._ready:
             parts = self._next_parts()
             nbytes = max(sum(part.nbytes for part in parts), 1)  # so that empty tasks are bounded too
@@ -390,7 +398,7 @@ class Submitter:
             self._deadly.add(step.plan.key)
         pause_s = self.limits.pause_s(attempt)
         again = _Part(step, number, step.nbytes(number))
-        heapq.heappush(self._later, (self.clock() + pause_s, next(self._count), again))
+        heapq.heappush(self._later, (self.clock() + pause_s, next(self._count), again, error))
         return TaskRetried(step.plan, error, attempt, pause_s)
 
     def _drop(self, step: _Step) -> None:

@@ -95,7 +95,7 @@ class Watcher:
                 self._known[key] = listing
                 self._inspected.pop(key, None)
             else:
-                self._known.pop(key, None)
+                self._keep(listing, quiet_for_s)
                 pending[key] = listing
                 self._to_examine.append((listing, quiet_for_s))
         problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
@@ -117,6 +117,7 @@ class Watcher:
             result = self._examine(listing, quiet_for_s)
             if isinstance(result, Waiting):
                 self.waiting[listing.key] = result
+                self._known.pop(listing.key, None)
             else:
                 taken.append(result)
         return taken
@@ -128,8 +129,20 @@ class Watcher:
             self._known[key] = listing
 
     def forget(self, key: StepKey) -> None:
-        """Look into the files of a step again, whatever was found in them before."""
+        """List a step again and look into its files, whatever was found there before."""
+        self._known.pop(key, None)
         self._inspected.pop(key, None)
+
+    def _keep(self, listing: Listing, quiet_for_s: float) -> None:
+        """Use the listing of a step that only waits for its turn again, or a backlog would take long to list.
+
+        Whoever opens its files, here or in a worker, compares them with the listing.
+        """
+        waits = listing.key.step is None or waits_for_time(listing, quiet_for_s, self.policy)
+        if waits:
+            self._known.pop(listing.key, None)
+        else:
+            self._known[listing.key] = listing
 
     def _name(self, listing: Listing) -> str:
         """Return the fingerprint of a listing: of one that is used again, as it was."""

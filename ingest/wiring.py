@@ -12,17 +12,19 @@ from ingest.cluster import Cluster
 from ingest.committed import Committed
 from ingest.completeness import Policy
 from ingest.consolidator import Consolidator, Taken, in_threads, on_cluster
+from ingest.happenings import Observer
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.pressure import Pressure, parse_threshold
 from ingest.reader.store import no_store
+from ingest.report import Report
 from ingest.retention.policy import KeepPolicy
 from ingest.retention.read_backs import ReadBacks
 from ingest.retention.source import SourceRetention
 from ingest.rules.keeper import FindingsKeeper
 from ingest.rules.load import load_rules
 from ingest.rules.webhook import PostLog, Webhook
-from ingest.service import Observer, Report, Service
+from ingest.service import Service
 from ingest.settings import Settings, load
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher

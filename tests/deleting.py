@@ -9,12 +9,14 @@ from distributed import Client
 
 from ingest.committed import Committed
 from ingest.completeness import Policy, QuietClock
+from ingest.happenings import Happening
 from ingest.layouts.detect import find_dump
+from ingest.report import Report
 from ingest.retention.policy import KeepPolicy
 from ingest.retention.read_backs import ReadBacks
 from ingest.retention.source import SourceRetention
 from ingest.rules.load import load_rules
-from ingest.service import Happening, Report, Service
+from ingest.service import Service
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from tests.fake_client import FakeClient

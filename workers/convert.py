@@ -25,7 +25,7 @@ from workers.formats.dtypes import unpack
 from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
 from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
-from workers.store import commit, tables
+from workers.store import metadata, tables
 from workers.store.objects import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import ShardCounter, ShardPacker
@@ -114,7 +114,7 @@ class _Conversion:
         """Fill one segment."""
         spec = segment.array
         prefix = f"{self._job.key.path}/{self._job.fingerprint}"
-        if self._job.without_tensors and commit.is_of_tensors(spec.path):
+        if self._job.without_tensors and metadata.is_of_tensors(spec.path):
             packer: ShardPacker = ShardCounter(spec, segment.first_shard)
         else:
             packer = ShardPacker(

@@ -54,9 +54,9 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     without = _without_tensors(plan)
     ends = _ends(receipts)
     if without is not None:
-        ends = {path: end for path, end in ends.items() if not commit.is_of_tensors(path)}
+        ends = {path: end for path, end in ends.items() if not metadata.is_of_tensors(path)}
     nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
-    if any(path.startswith("tensors/") for path in ends):
+    if any(metadata.is_of_tensors(path) for path in ends):
         nodes["tensors"] = metadata.group()
     nodes.update(
         (spec.path, metadata.packed_array(spec, ends[spec.path]))

@@ -51,7 +51,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
 
 
 def _store_away(setting: Setting) -> Iterator[Measure | Table]:
-    count = 60 if setting.quick else 200
+    count = 60 if setting.quick else 100
     ours, other, waits = [], [], []
     with ExitStack() as stack:
         ceph = stack.enter_context(CephS3(store="bluestore"))

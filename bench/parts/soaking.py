@@ -1,7 +1,8 @@
 """A long time under steady load: memory and file descriptors of each process must stay as they are.
 
 The job dumps at a share of what the service was measured to take just before, and removes steps that are
-committed. Without `--minutes` it lasts twenty, and with `--load` it is another share.
+committed; both on the same cores as the service, also while that is measured. Without `--minutes` it lasts
+twenty, and with `--load` it is another share.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from bench.setting import Setting, store_for
 #: The last quarter may hold so many times what the second one held.
 LIMIT = 1.05
 _MIB = 1024 * 1024
-#: Steps that are dumped at once to see how fast they are taken.
-_CAPACITY_STEPS = 240
+#: How long it is measured how fast steps are taken, and how many of them wait at any time meanwhile.
+_CAPACITY_S, _BACKLOG = 90.0, 64
 #: Committed steps that stay in the dump.
 _KEPT = 60
 
@@ -31,7 +32,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         job.write()
         dask = stack.enter_context(cluster(env))
         running = stack.enter_context(service(dask, job.dump, store, env))
-        capacity = _capacity(job, running, 60 if setting.quick else _CAPACITY_STEPS)
+        capacity = _capacity(job, running, 10 if setting.quick else _CAPACITY_S)
         pace = setting.load_share * capacity
         before = job.steps
         started = time.monotonic()
@@ -41,16 +42,23 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         yield from _flat(taken)
 
 
-def _capacity(job: Job, running: Processes, count: int) -> float:
-    """Return how many steps are committed in a second, when more than that are there."""
-    running.wait_for_commits(1)
-    for _ in range(2):  # the first time kernels are compiled, and everything is imported
-        before = running.commits
-        job.write(count)
-        first = running.wait_for_commits(before + count // 10)
-        done = running.commits
-        last = running.wait_for_commits(before + count)
-    return (before + count - done) / (last - first)
+def _capacity(job: Job, running: Processes, seconds: float) -> float:
+    """Return how many steps are committed in a second, when there are always some more.
+
+    Not counted is the first third: kernels are compiled, everything is imported.
+    """
+    started = time.monotonic()
+    first, counted_from = 0, 0.0
+    while (now := time.monotonic() - started) < seconds:
+        committed = running.commits
+        if now >= seconds / 3 and not counted_from:
+            first, counted_from = committed, now
+        job.write(max(committed + _BACKLOG - job.steps, 0))
+        job.remove_below(committed - _KEPT)
+        time.sleep(0.05)
+    capacity = (running.commits - first) / (now - counted_from)
+    running.wait_for_commits(job.steps)
+    return capacity
 
 
 def _soak(

@@ -101,7 +101,7 @@ def command(
     [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan plan.json[/] to be looked at first;
     [bold]dump-ingest gc run.zarr --plan plan.json --apply[/]                      exactly that
     """
-    from ingest.gc.policy import DAY_S, GcPolicy, parse_duration, parse_size
+    from ingest.gc.policy import DAY_S, GcPolicy, parse_duration
     from ingest.reader.store import open_store
     from workers.errors import UsageError
 
@@ -109,7 +109,7 @@ def command(
     policy = GcPolicy(
         None if older_than is None else parse_duration(older_than),
         keep_last,
-        None if max_size is None else parse_size(max_size),
+        None if max_size is None else _size(max_size),
         tensors_around_anomalies,
         keep_anomalous,
         parse_duration(grace),
@@ -136,6 +136,16 @@ def command(
             err.print("Nothing was changed. Add --apply to carry this out.")
         elif plan is not None:
             say(f"Nothing was changed. Carry it out: dump-ingest gc {made.store} --plan {plan} --apply")
+
+
+def _size(text: str) -> int:
+    from ingest.sizes import parse_size
+    from workers.errors import UsageError
+
+    try:
+        return parse_size(text)
+    except ValueError as exc:
+        raise UsageError(f"--max-size: {exc}", hint="Write a number and a unit: 500GiB, 10TiB.") from None
 
 
 def _made(opened: DumpStore, policy: GcPolicy) -> GcPlan:

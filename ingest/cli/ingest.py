@@ -30,7 +30,8 @@ from ingest.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from ingest.service import Happening, Report
+    from ingest.happenings import Happening
+    from ingest.report import Report
     from workers.errors import DumpIngestError
     from workers.model import CommitSummary
 

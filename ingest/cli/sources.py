@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from ingest.cli.common import err, human_bytes, say
 
 if TYPE_CHECKING:
+    from ingest.report import Report
     from ingest.retention.source import SourceKept
-    from ingest.service import Report
     from ingest.settings import Settings
 
 _WHY = {

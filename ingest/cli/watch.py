@@ -96,7 +96,7 @@ def command(
         if webhook is not None:
             service.observers.append(webhook.observe)
         log.info("watching", dump=str(found.root), store=settings.store)
-        with waker(found.root, service.look_soon):
+        with waker(found.root, service.note_change):
             service.watch(stop, drain_s=settings.drain_s)
         log.info("stopped")
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from ingest.rules.stored import read_series
 from workers.model import StepKey
 from workers.rules.values import WORSE_THAN_INFO
-from workers.store import commit
+from workers.store import commit, metadata
 from workers.store.commit import LEAF, Commit
 from workers.store.objects import Listed, ObjectStore
 
@@ -221,7 +221,7 @@ def _generation(keys: Sequence[str], entries: Mapping[str, Listed]) -> Generatio
 
 def is_of_tensors(key: str) -> bool:
     """Whether an object, by its key in a step, belongs to payloads of tensors."""
-    return commit.is_of_tensors(key.partition("/")[2])
+    return metadata.is_of_tensors(key.partition("/")[2])
 
 
 def _by_leaf(rank: int, listed: Mapping[str, Listed]) -> dict[StepKey, dict[str, Listed]]:

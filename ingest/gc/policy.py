@@ -92,20 +92,6 @@ def parse_duration(text: str) -> float:
     return float(match[1]) * _UNITS_S[match[2]]
 
 
-def parse_size(text: str) -> int:
-    """Return bytes of `500GiB`, `10TiB` or a plain number.
-
-    Raises:
-        UsageError: it is none of these.
-    """
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(text.strip()))
-    except ValidationError:
-        raise UsageError(f"{text!r} is no size", hint="Write a number and a unit: 500GiB, 10TiB.") from None
-
-
 def duration(seconds: float) -> str:
     """Write a duration in the largest unit that gives a round number."""
     for unit in ("d", "h", "m"):

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from ingest.happenings import Happening, Trouble
 from ingest.metrics.findings import COUNTED, FindingMetrics, totals_of
 from ingest.metrics.ranks import OTHER, RankLabels
 from ingest.metrics.retention import RetentionMetrics
 from ingest.pressure import DiskSeen
 from ingest.retention.source import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
-from ingest.service import Happening, Trouble
 from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.watch import View
 from workers import events

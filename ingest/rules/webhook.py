@@ -24,7 +24,7 @@ import urllib3
 import xxhash
 
 from ingest.consolidator import Listed, Taken
-from ingest.service import Happening
+from ingest.happenings import Happening
 from ingest.settings import TOKEN_VARIABLE
 from ingest.submit import StepCommitted
 from workers.rules.values import SEVERITIES, Finding

@@ -215,8 +215,8 @@ def drop_tensors(objects: ObjectStore, found: Commit, without: WithoutTensors) -
 
     From here on no reader looks for them, so no plain Zarr reader takes a missing chunk for zeros.
     """
-    nodes = {path: node for path, node in found.nodes.items() if not is_of_tensors(path)}
-    dropped = {path: size for path, size in found.record["stored"].items() if is_of_tensors(path)}
+    nodes = {path: node for path, node in found.nodes.items() if not metadata.is_of_tensors(path)}
+    dropped = {path: size for path, size in found.record["stored"].items() if metadata.is_of_tensors(path)}
     summary = dict(found.record["summary"])
     summary["stored_bytes"] = max(summary["stored_bytes"] - sum(dropped.values()), 0)
     summary["objects"] = max(summary["objects"] - len(dropped) - len(found.nodes) + len(nodes), 0)
@@ -230,11 +230,6 @@ def drop_tensors(objects: ObjectStore, found: Commit, without: WithoutTensors) -
     data = metadata.encode(metadata.leaf(record, below))
     objects.put(f"{found.key.path}/{LEAF}", data)
     return parse(data, found.key)
-
-
-def is_of_tensors(path: str) -> bool:
-    """Say whether a node or an object of a generation is, or is below, the group `tensors`."""
-    return path == "tensors" or path.startswith("tensors/")
 
 
 def _without_tensors_fields(without: WithoutTensors | None) -> dict[str, Any]:

@@ -28,6 +28,11 @@ WITHOUT_TENSORS_FORMAT_VERSION = 3
 OLDEST_FORMAT_VERSION = 2
 
 
+def is_of_tensors(path: str) -> bool:
+    """Say whether a node or an object of a generation is, or is below, the group `tensors`."""
+    return path == "tensors" or path.startswith("tensors/")
+
+
 def group(attributes: Mapping[str, Any] | None = None) -> Document:
     """Return the metadata of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes or {})}

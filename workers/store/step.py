@@ -190,7 +190,7 @@ class StoredStep:
 
     def has_payload(self, row: int) -> bool:
         """Whether the step was kept with the payload of a row: that of a tensor may have been let go."""
-        return self.has_tensors or not str(self.tables.label("array")[row]).startswith("tensors/")
+        return self.has_tensors or not metadata.is_of_tensors(str(self.tables.label("array")[row]))
 
     def packed_spec(self, path: str) -> ArraySpec:
         """Return the grid of a packed array.
@@ -200,7 +200,7 @@ class StoredStep:
             DamagedStore: there is no such array, or its metadata is damaged.
         """
         document, without = self.commit.nodes.get(path), self.commit.without_tensors
-        if without is not None and path.startswith("tensors/"):
+        if without is not None and metadata.is_of_tensors(path):
             raise TensorsRemoved(f"{self.key}: {without}")
         if document is None:
             raise DamagedStore(f"{self.key}: the array {path} is missing")

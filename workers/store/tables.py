@@ -209,7 +209,7 @@ def _impossible(
 def _beyond(found: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool) -> Iterator[str]:
     arrays, sizes, offsets = found.label("array"), found.number("size"), found.number("offset")
     for path in set(arrays):
-        if not has_tensors and path.startswith("tensors/"):
+        if not has_tensors and metadata.is_of_tensors(path):
             continue  # nobody reads what the step is kept without
         of_it = (arrays == path) & (sizes > 0) & (offsets >= 0)
         # Not their sum, which may be more than there are integers.

@@ -13,7 +13,8 @@ from ingest.committed import Committed
 from ingest.completeness import Policy, QuietClock
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
-from ingest.service import Report, Service
+from ingest.report import Report
+from ingest.service import Service
 from ingest.submit import Limits, Submitter
 from ingest.watch import Watcher
 from tests.dumps import DumpLibrary

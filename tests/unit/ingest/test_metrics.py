@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry
 
 from ingest.consolidator import Consolidator, Listed, Taken
 from ingest.disk import DiskSpace, space_at
+from ingest.happenings import Trouble
 from ingest.layouts.base import Listing
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES, FindingMetrics, RuleTotal
 from ingest.metrics.ranks import MAX_RANKS, OTHER
 from ingest.pressure import Pressure
 from ingest.rules.series import StepFindings
-from ingest.service import Trouble
 from ingest.submit import StepCommitted, StepFailed
 from ingest.watch import View
 from tests.pipeline import ingest_directly, plan_all

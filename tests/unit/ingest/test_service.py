@@ -15,11 +15,13 @@ from ingest.committed import Committed
 from ingest.completeness import Policy, QuietClock
 from ingest.gc import apply_gc, plan_gc
 from ingest.gc.policy import GcPolicy
+from ingest.happenings import CommitWentBack, Happening, StoreIsBack, Trouble
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
-from ingest.service import CommitWentBack, Happening, Report, Service, Trouble
+from ingest.report import Report
+from ingest.service import Service
 from ingest.submit import Limits, StepCommitted, StepFailed, Submitter
-from ingest.watch import Watcher
+from ingest.watch import View, Watcher
 from tests.fake_client import FakeClient, jobs_of
 from tests.npy_files import MadeDump, tensor_name
 from workers.convert import convert
@@ -312,6 +314,30 @@ def test_store_that_is_away_is_waited_for_by_a_patient_service(
     assert StepKey(0, 7) in open_store(str(store)).keys
 
 
+def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the pause of a step that failed, which is a minute."""
+    running, found = service(filled, store, patient=True)
+    running._outage.pause_s = 0.01
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "put_many", _unavailable)
+        patch.setattr("ingest.service.commit.read_root", _unavailable)
+        _tick_until(running, lambda: sum(isinstance(one, StepFailed) for one in found) == 5)
+        for _ in range(5):
+            running.tick()
+        assert not any(isinstance(one, StepCommitted | StoreIsBack) for one in found)
+    _tick_until(running, lambda: sum(isinstance(one, StepCommitted) for one in found) == 5)
+    assert sum(isinstance(one, StoreIsBack) for one in found) == 1
+
+
+def _tick_until(running: Service, ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < deadline
+        running.tick()
+
+
 def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,3 +553,30 @@ def test_what_another_watcher_commits_knowingly_stands(
         look_again(running)
     assert not [one for one in found if isinstance(one, CommitWentBack)]
     assert leaf.read_bytes() == committed
+
+
+def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing but looking would be done while the job writes into a dump with a backlog."""
+    running, found = service(filled, store)
+    now = [0.0]
+    running.clock = lambda: now[0]
+    look = Watcher.look
+
+    def slow(self: Watcher, *arguments: Any) -> View:
+        now[0] += 2.0
+        return look(self, *arguments)
+
+    monkeypatch.setattr(Watcher, "look", slow)
+
+    def looks() -> int:
+        running.note_change()
+        running.tick()
+        return sum(isinstance(one, View) for one in found)
+
+    assert looks() == 1
+    now[0] += 17.9
+    assert looks() == 1
+    now[0] += 0.2
+    assert looks() == 2

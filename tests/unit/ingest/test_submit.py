@@ -141,6 +141,22 @@ def test_failed_task_is_tried_again_later_under_a_new_key(plan: StepPlan) -> Non
     assert kinds(bench.finish())[-1] is StepCommitted
 
 
+def test_what_waits_for_the_store_is_tried_at_once_when_it_is_back(plan: StepPlan) -> None:
+    """And what waits for another reason goes on waiting."""
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.drive()
+    first, second, *_ = bench.client.pending
+    first.fail(StoreUnavailable("away"))
+    second.fail(RuntimeError("who knows"))
+    assert kinds(bench.drive()) == [TaskRetried] * 2
+    bench.submitter.retry_now(StoreUnavailable)
+    bench.drive()
+    assert len(bench.client.futures) == len(plan.jobs) + 1
+    assert bench.client.futures[-1].arguments == first.arguments
+    assert kinds(bench.finish())[-1] is StepCommitted
+
+
 def test_step_is_given_up_after_the_last_attempt(plan: StepPlan) -> None:
     bench = Bench(attempts=3)
     bench.submitter.offer(plan)

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ingest.completeness import Inspected, Policy, QuietClock
 from ingest.layouts.detect import find_dump
+from ingest.layouts.walk import Walk
 from ingest.plan import fingerprint
 from ingest.watch import View, Watcher
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
@@ -303,3 +305,45 @@ def _refusing(path: Path, real: Callable[..., int]) -> Callable[..., int]:
         return real(name, *args)
 
     return refusing
+
+
+def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a long backlog, listing it at every look would leave no time for anything else."""
+    for step in range(5):
+        bench.made.add(WHOLE, step=step)
+    age(bench.made)
+    bench.look()
+    bench.now += 60  # all of them are quiet
+    bench.look()
+    listed: list[str] = []
+    take_tree = Walk.take_tree
+
+    def counting(self: Walk, directory: str, **others: Any) -> None:
+        listed.append(directory)
+        take_tree(self, directory, **others)
+
+    monkeypatch.setattr(Walk, "take_tree", counting)
+    bench.look()
+    assert listed == []
+    late = bench.made.add(WHOLE, tensor_name(slot=1), step=3)
+    assert {key.step: len(one.files) for key, one in bench.look().pending.items()}[3] == 2
+    assert listed == [str(late.parent.relative_to(bench.made.root))]
+
+
+def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Bench) -> None:
+    """Its directory does not show it; whoever opens it does."""
+    path = bench.made.add(WHOLE, step=0)
+    bench.made.add(WHOLE, step=1)
+    age(bench.made)
+    bench.look()
+    bench.now += 60
+    bench.look()
+    content = npy_bytes(np.arange(200, dtype="<f4"))
+    path.write_bytes(content)
+    assert bench.steps() == [1]
+    assert "changed while it was ingested" in bench.watcher.waiting[StepKey(0, 0)].reason
+    assert bench.take(after=5) == {}
+    (inspected,) = bench.take(after=5).values()
+    assert [file.size for file in inspected.listing.files] == [len(content)]

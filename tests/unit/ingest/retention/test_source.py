@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from ingest.cli.sources import refuse_idle
+from ingest.happenings import CommitKept
 from ingest.reader.store import open_store
+from ingest.report import Report
 from ingest.retention.policy import KeepPolicy, Kept
 from ingest.retention.source import SourceKept
-from ingest.service import CommitKept, Report
+from ingest.service import _Pause
 from ingest.settings import load
 from tests.checker import leaves
 from tests.deleting import Run
@@ -226,7 +228,7 @@ def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store:
     """Its files were seen before its commit was there, and have not changed since."""
     filled.add(np.array([np.nan], "<f4"), tensor_name(slot=8), step=1, rank=1)
     run = Run(filled.root, store, KeepPolicy(keep_anomalous=True))
-    run.service._paused[StepKey(1, 1)] = float("inf")
+    run.service._paused[StepKey(1, 1)] = _Pause(float("inf"))
     for _ in range(40):
         run.service.look_soon()
         run.service.tick()

@@ -1,0 +1,58 @@
+"""When a store that was away is back: asked for in a thread, so that nothing else waits for its timeouts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from workers.errors import StoreError, StoreUnavailable
+
+#: How long after an answer that did not come the store is asked again.
+_PAUSE_S = 1.0
+
+
+@dataclass(slots=True)
+class Outage:
+    """Asks a store that failed whether it is there, until it is.
+
+    Work that failed waits longer and longer, so as not to burden a store in distress; without this, it would
+    go on waiting long after the store is back.
+    """
+
+    ask: Callable[[], object]
+    """Reads something small from the store, or raises StoreError."""
+    pause_s: float = _PAUSE_S
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def suspect(self, error: Exception) -> None:
+        """Begin to ask, if this error says that the store did not answer; nothing happens while asking."""
+        if not isinstance(error, StoreUnavailable) or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._thread = threading.Thread(target=self._ask, name="outage", daemon=True)
+        self._thread.start()
+
+    def take_end(self) -> bool:
+        """Whether the store was found to be away, and back since; true once for each time."""
+        if not self._over.is_set():
+            return False
+        self._over.clear()
+        return True
+
+    def _ask(self) -> None:
+        # One that answers at once may refuse writes, or be too busy for them: then pauses are right.
+        was_away = False
+        while True:
+            try:
+                self.ask()
+            except StoreUnavailable:
+                was_away = True
+            except StoreError:
+                return  # it answers, and waiting does not help
+            else:
+                break
+            time.sleep(self.pause_s)
+        if was_away:
+            self._over.set()
