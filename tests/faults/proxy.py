@@ -46,6 +46,8 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
+        self.delay_s = 0.0
+        """By how much each piece is late, whatever the weather; no connection breaks when it is changed."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -145,8 +147,8 @@ class Proxy:
     ) -> None:
         left = weather.nbytes if weather.mode == "reset" else None
         while data := await source.read(65536):
-            if weather.mode == "slow":
-                await asyncio.sleep(weather.delay_s)
+            if delay_s := weather.delay_s if weather.mode == "slow" else self.delay_s:
+                await asyncio.sleep(delay_s)
             # An interim answer passes, or the body of the request would never be sent.
             if deaf and not data.startswith(b"HTTP/1.1 100"):
                 continue

@@ -9,7 +9,7 @@ import pytest
 from bench.running import sample
 from tests import checker
 from tests.cli import own_workers, start
-from tests.faults.proxy import FINE, Proxy, Weather
+from tests.faults.proxy import Proxy
 from tests.npy_files import MadeDump, tensor_name
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.process import free_port, http_get
@@ -26,7 +26,7 @@ def test_a_slow_store_makes_lag_grow_and_not_memory(
     tmp_path: Path, ceph: CephS3, s3_bucket: S3Bucket, s3_environment: dict[str, str]
 ) -> None:
     made = MadeDump(tmp_path / "dump")
-    values = np.zeros(16_384, "<f4")
+    values = np.zeros(262_144, "<f4")
 
     def dump(steps: range) -> None:
         for step in steps:
@@ -46,27 +46,27 @@ def test_a_slow_store_makes_lag_grow_and_not_memory(
         env = {
             **s3_environment,
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
-            "DUMP_INGEST_INFLIGHT_SIZE": "256KiB",
+            "DUMP_INGEST_INFLIGHT_SIZE": "4MiB",
             "DUMP_INGEST_METRICS": f"127.0.0.1:{port}",
         }
         dump(range(5))
         with start("watch", made.root, "--store", s3_bucket.url, env=env) as watch:
             watch.wait_until(lambda: len(watch.events("step_committed")) == 5, timeout_s=60)
             (worker,) = own_workers(watch.pid)
-            proxy.set(Weather("slow", delay_s=0.1))
-            dump(range(5, 60))
-            watch.wait_until(lambda: pending() > 50)
+            proxy.delay_s = 0.1
+            dump(range(5, 15))
+            watch.wait_until(lambda: pending() > 5)
             before = sample(watch.pid).rss_nbytes, sample(worker).rss_nbytes
             done = len(watch.events("step_committed"))
-            dump(range(60, 460))
-            watch.wait_until(lambda: pending() > 400)
+            dump(range(15, 65))
+            watch.wait_until(lambda: pending() > 35)
             assert (
-                metric("dump_ingest_watcher_newest_step") - metric("dump_ingest_watcher_committed_step") > 400
+                metric("dump_ingest_watcher_newest_step") - metric("dump_ingest_watcher_committed_step") > 35
             )
-            watch.wait_until(lambda: len(watch.events("step_committed")) > done + 4)  # slow, and not away
+            watch.wait_until(lambda: len(watch.events("step_committed")) > done)  # slow, and not away
             grown = sample(watch.pid).rss_nbytes - before[0]
-            assert grown < 400 * _FILE_NBYTES + _SLACK_NBYTES < 400 * values.nbytes
-            proxy.set(FINE)
+            assert grown < 50 * _FILE_NBYTES + _SLACK_NBYTES < 50 * values.nbytes
+            proxy.delay_s = 0.0
             watch.wait_until(lambda: pending() == 0, timeout_s=120)
             assert sample(worker).rss_nbytes - before[1] < _SLACK_NBYTES
             assert watch.terminate() == 0
