@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,8 @@ from tests.cli import Running, start
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, http_get
 
-#: Steps of the size that a job dumps often: losses, norms, a few activations.
-_SMALL, _LARGE = (24, 1024), (6, 65_536)
-"""Files, and float32 bytes of each."""
+#: A step of the size that a job dumps often: losses, norms, a few activations. Files, and float32 bytes of each.
+OFTEN = ((24, 1024), (6, 65_536))
 #: Whole steps appear at once, so nothing has to settle.
 _ENVIRONMENT = {
     "DUMP_INGEST_QUIET_S": "1",
@@ -33,8 +32,8 @@ _ENVIRONMENT = {
 class Job:
     """A training job of one rank that dumps steps, each of them whole at once, and removes old ones."""
 
-    def __init__(self, directory: Path) -> None:
-        """Write below `directory/dump`."""
+    def __init__(self, directory: Path, step: Sequence[tuple[int, int]] = OFTEN) -> None:
+        """Write steps of so many files of so many bytes below `directory/dump`."""
         self.dump = directory / "dump"
         self.steps = 0
         """How many it has dumped."""
@@ -48,7 +47,7 @@ class Job:
                 "<f4", (nbytes // 4,)
             )
             + random.standard_normal(nbytes // 4, np.float32).tobytes()
-            for kind, (count, nbytes) in enumerate((_SMALL, _LARGE))
+            for kind, (count, nbytes) in enumerate(step)
             for number in range(count)
         }
         self.step_nbytes = sum(map(len, self._files.values()))

@@ -27,6 +27,8 @@ _RESOURCES_PAUSE_S = 0.5
 _DASK_DEFAULTS = {
     # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
     "distributed.admin.large-graph-warning-threshold": "1GB",
+    # Dask keeps the last 1000 messages of each connection; ours hold plans, of up to 1 MB each.
+    "distributed.admin.low-level-log-length": 10,
     "distributed.comm.retry.count": 3,
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",

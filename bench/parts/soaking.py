@@ -20,6 +20,9 @@ LIMIT = 1.05
 _MIB = 1024 * 1024
 #: How long it is measured how fast steps are taken, and how many of them wait at any time meanwhile.
 _CAPACITY_S, _BACKLOG = 90.0, 64
+#: Files of a step, and float32 bytes of each: more than a job dumps often, so that not more steps are made in
+#: twenty minutes than in days, and no more bytes than a disk has.
+_STEP = ((180, 1024), (20, 65_536))
 #: Committed steps that stay in the dump.
 _KEPT = 60
 
@@ -28,7 +31,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
     """Yield, for each process, what it holds in the last quarter against the second one."""
     with ExitStack() as stack:
         store, env = stack.enter_context(store_for(setting))
-        job = Job(stack.enter_context(setting.target()))
+        job = Job(stack.enter_context(setting.target()), _STEP)
         job.write()
         dask = stack.enter_context(cluster(env))
         running = stack.enter_context(service(dask, job.dump, store, env))
