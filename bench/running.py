@@ -19,7 +19,7 @@ from tests.cli import Running, start
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, http_get
 
-#: A step of the size that a job dumps often: losses, norms, a few activations. Files, and float32 bytes of each.
+#: Files of a step as a job dumps it often (losses, norms, a few activations), and float32 bytes of each.
 OFTEN = ((24, 1024), (6, 65_536))
 #: Whole steps appear at once, so nothing has to settle.
 _ENVIRONMENT = {

@@ -53,7 +53,7 @@ def test_a_slow_store_makes_lag_grow_and_not_memory(
         with start("watch", made.root, "--store", s3_bucket.url, env=env) as watch:
             watch.wait_until(lambda: len(watch.events("step_committed")) == 5, timeout_s=60)
             (worker,) = own_workers(watch.pid)
-            proxy.delay_s = 0.1
+            proxy.delay_s = 0.05
             dump(range(5, 15))
             watch.wait_until(lambda: pending() > 5)
             before = sample(watch.pid).rss_nbytes, sample(worker).rss_nbytes

@@ -14,6 +14,7 @@ need systemd-analyze systemd
 command -v alertmanager >/dev/null || need prometheus-alertmanager prometheus-alertmanager
 need ip iproute2
 need openssl openssl
+compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || packages+=(libfaketime)
 
 ((${#packages[@]})) || exit 0
 
