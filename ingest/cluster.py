@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from ingest.settings import Settings
@@ -17,7 +17,7 @@ from workers.errors import ClusterError
 from workers.model import MIB
 
 if TYPE_CHECKING:
-    from distributed import Client, LocalCluster
+    from distributed import Client, LocalCluster, Scheduler
 
 _log = logging.getLogger(__name__)
 _MAX_OWN_WORKERS = 8
@@ -27,8 +27,6 @@ _RESOURCES_PAUSE_S = 0.5
 _DASK_DEFAULTS = {
     # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
     "distributed.admin.large-graph-warning-threshold": "1GB",
-    # Dask keeps the last 1000 messages of each connection; ours hold plans, of up to 1 MB each.
-    "distributed.admin.low-level-log-length": 10,
     "distributed.comm.retry.count": 3,
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",
@@ -69,8 +67,9 @@ class Cluster:
         from distributed import Client
 
         from workers.plugin import IngestPlugin
+        from workers.scheduler import MESSAGES_KEPT
 
-        dask.config.set({**_DASK_DEFAULTS, **self._settings.dask})
+        dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
             self._client.close(timeout=1)
         address = self._address()
@@ -108,6 +107,8 @@ class Cluster:
     def _own(self) -> LocalCluster:
         from distributed import LocalCluster
 
+        from workers.scheduler import dask_setup
+
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
             with warnings.catch_warnings():
@@ -120,6 +121,7 @@ class Cluster:
                     silence_logs=logging.CRITICAL,
                     resources=self._settings.worker_resources or None,
                 )
+            dask_setup(cast("Scheduler", self._local.scheduler))
         return self._local
 
     def _wait_for_resources(self, client: Client) -> None:

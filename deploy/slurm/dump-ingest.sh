@@ -49,11 +49,10 @@ dump_ingest_start() {
     export DUMP_INGEST_METRICS=${DUMP_INGEST_METRICS-0.0.0.0:9108}
     export DUMP_INGEST_CONSOLIDATOR_METRICS=${DUMP_INGEST_CONSOLIDATOR_METRICS-0.0.0.0:9109}
     export DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT=60s
-    # Dask keeps the last 1000 messages of each connection; ours hold plans, of up to 1 MB each.
-    export DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH=10
 
     _dump_ingest_srun 1 "$_dump_ingest_bin/dask" scheduler --scheduler-file "$_dump_ingest_file" --port 0 \
-        --protocol "${INGEST_PROTOCOL:-tcp}" --dashboard-address :0 "${network[@]}"
+        --protocol "${INGEST_PROTOCOL:-tcp}" --dashboard-address :0 --preload workers.scheduler \
+        "${network[@]}"
     _dump_ingest_scheduler=$!
     until [[ -s $_dump_ingest_file ]]; do
         if ((waited++ >= 60)) || ! kill -0 "$_dump_ingest_scheduler" 2>/dev/null; then

@@ -185,7 +185,8 @@ class System:
         address = {name: f"127.0.0.1:{port}" for name, port in at.items()}
         loopback = ("--host", "127.0.0.1", "--dashboard-address")
         port = ("--port", str(at["scheduler"]))
-        found = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port]}
+        kept = ("--preload", "workers.scheduler")
+        found = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port, *kept]}
         memory = ("--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", str(self.scratch))
         others = ("--death-timeout", "60", "--preload", "workers.plugin", "--name")
         for name in self._nannies:

@@ -8,8 +8,6 @@ from pathlib import Path
 from tests.servers.process import LoopbackServer, answers, free_port, listens
 
 _DASK = str(Path(sys.executable).with_name("dask"))
-#: As in all deployments.
-_AS_DEPLOYED = ("DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH=10",)
 
 
 class DaskCluster(LoopbackServer):
@@ -51,7 +49,8 @@ class DaskCluster(LoopbackServer):
         """Start the scheduler, at the same address as before."""
         address = ["--host", "127.0.0.1", "--port", str(self._port)]
         metrics = ["--dashboard-address", f"127.0.0.1:{self._scheduler_metrics_port}"]
-        self._servers.start("scheduler", ["env", *_AS_DEPLOYED, _DASK, "scheduler", *address, *metrics])
+        preload = ["--preload", "workers.scheduler"]
+        self._servers.start("scheduler", [_DASK, "scheduler", *address, *metrics, *preload])
         self._servers.wait_for("scheduler", lambda: listens(self._port), timeout_s=30)
 
     def kill_worker(self, number: int = 0) -> None:

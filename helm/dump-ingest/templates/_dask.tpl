@@ -1,9 +1,6 @@
 {{/* Dask's configuration of all roles. Tasks hold no results and may lose their worker. */}}
 {{- define "dump-ingest.daskConfig" -}}
 distributed:
-  admin:
-    # Dask keeps the last 1000 messages of each connection; ours hold plans, of up to 1 MB each.
-    low-level-log-length: 10
   comm:
     retry: {count: 3}
     {{- if include "dump-ingest.usesTls" . }}
