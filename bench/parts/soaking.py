@@ -19,12 +19,12 @@ from bench.setting import Setting, store_for
 LIMIT = 1.05
 _MIB = 1024 * 1024
 #: How long it is measured how fast steps are taken, and how many of them wait at any time meanwhile.
-_CAPACITY_S, _BACKLOG = 90.0, 64
-#: Files of a step, and float32 bytes of each: more than a job dumps often, so that not more steps are made in
-#: twenty minutes than in days, and no more bytes than a disk has.
-_STEP = ((180, 1024), (20, 65_536))
+_CAPACITY_S, _BACKLOG = 90.0, 16
+#: Files of a step, and float32 bytes of each: as many as a real step has, or more steps would be made in
+#: twenty minutes than in days; and small, or more bytes than a disk has.
+_STEP = ((900, 1024), (100, 65_536))
 #: Committed steps that stay in the dump.
-_KEPT = 60
+_KEPT = 20
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:

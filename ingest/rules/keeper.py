@@ -16,6 +16,9 @@ from workers.rules.values import RuleSet
 from workers.store import commit, removed
 from workers.store.objects import ObjectStore
 
+#: So many steps are evaluated from one listing of the store, which takes longer the longer the run is.
+_STEPS_OF_A_LISTING = 16
+
 
 @dataclass(slots=True, eq=False)
 class FindingsKeeper:
@@ -56,10 +59,13 @@ class FindingsKeeper:
             [step for step, name in names.items() if (step, name) not in self._done], generations
         )
         self._series = self._series or Series(self.rules)
-        for step in new[:most] if most else new:
+        store = DumpStore(self.objects)
+        for number, step in enumerate(new[:most] if most else new, 1):
             keep()
+            if number % _STEPS_OF_A_LISTING == 0:
+                store = DumpStore(self.objects)
             before = {one: name for one, name in names.items() if one < step}
-            one = self._series.evaluate(DumpStore(self.objects), step, before, names[step])
+            one = self._series.evaluate(store, step, before, names[step])
             write_series(self.objects, self.rules, one, generations[step])
             self._done.add((step, names[step]))
             yield one
