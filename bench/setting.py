@@ -81,9 +81,14 @@ def store_for(setting: Setting) -> Iterator[tuple[str, dict[str, str]]]:
         with setting.target() as path:
             yield str(path), {}
         return
+    from s3fs import S3FileSystem
+
     from tests.servers.ceph import CephS3
 
     with CephS3(store="bluestore") as ceph, environment(variables := credentials(ceph)):
+        # They may know the address of a server that was there before.
+        open_objects.cache_clear()
+        S3FileSystem.clear_instance_cache()
         yield ceph.make_bucket("bench").url, variables
 
 

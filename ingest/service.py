@@ -245,7 +245,7 @@ class Service:
             if self.view.pending:
                 self.submitter.prepare()  # workers start while the last step is still to be quiet
             # What a running job adds meanwhile is for the next run, or this one would never end.
-            wanted = wanted if wanted is not None else frozenset(self.view.present)
+            wanted = wanted if wanted is not None else self.view.unlisted.union(self.view.present)
             if self._nothing_left(report, wanted):
                 break
         self.submitter.cancel()
@@ -273,7 +273,7 @@ class Service:
             return False
         if not self._view_is_fresh:
             self._look()  # now, and not after the pause that the next tick begins with
-        if not self._view_is_fresh or self._is_deleting:
+        if self.view.unlisted or not self._view_is_fresh or self._is_deleting:
             return False
         # Run files may change as long as the job runs: once is enough.
         taken = {summary.key for summary in report.commits if summary.key.step is None}
@@ -292,9 +292,10 @@ class Service:
             self._tell_trouble(exc)
         else:
             self._view_is_fresh = True
-            self._forget(self.view.present)
+            self._forget(self.view.present.keys() | self.view.unlisted)
             self._tell(self.view)
-            if self.retention is not None:
+            # What is not listed may be what forbids to delete, such as an anomaly on another rank.
+            if self.retention is not None and not self.view.unlisted:
                 self.retention.see(self.view)
             self._recheck()
         # A large dump takes long to list: no more than a tenth of the time goes into looking.

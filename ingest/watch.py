@@ -31,6 +31,9 @@ class View:
     """Those of `present` that are not committed as they are now, complete or not."""
     problems: tuple[Problem, ...]
     expected_steps: frozenset[int] | None = None
+    unlisted: frozenset[StepKey] = frozenset()
+    """Steps of which the store has something, and is still to be asked what: they were not listed yet, and
+    are neither `present` nor `pending`."""
 
 
 @dataclass(slots=True)
@@ -70,22 +73,28 @@ class Watcher:
 
         Args:
             is_committed: given a step and a fingerprint, tells whether the store already holds it.
-            expect: is told first which steps there are, and returns those of which nothing is known yet:
-                they are pending, and are not taken.
+            expect: is told first which steps there are, and returns those that the store is still to be
+                asked for. They are not listed, which takes long where there are many.
         """
-        scan = self.dump.scan(self._known)
+        unknown: Collection[StepKey] = ()
+
+        def defer(keys: Collection[StepKey]) -> Collection[StepKey]:
+            nonlocal unknown
+            unknown = expect(keys)
+            return unknown
+
+        scan = self.dump.scan(self._known, defer)
         # Without files there is nothing to wait for: a job that is killed leaves an empty directory behind.
         present = {
             listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
         }
-        self._forget(present)
-        unknown = expect(present)
+        self._forget(present.keys() | scan.unlisted)
         pending: dict[StepKey, Listing] = {}
         self._to_examine = deque()
         newest_first = self.newest_first or self.order == "newest"
         for key, listing in sorted(present.items(), key=lambda item: item[0].order, reverse=newest_first):
             quiet_for_s = self.clock.quiet_for(listing)
-            if key in unknown:
+            if key in unknown:  # run files
                 pending[key] = listing
                 continue
             name = self._name(listing)
@@ -100,7 +109,7 @@ class Watcher:
                 self._to_examine.append((listing, quiet_for_s))
         problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
         problems += [p for found in self.denied.values() for p in found]
-        return View(present, pending, tuple(dict.fromkeys(problems)), scan.expected_steps)
+        return View(present, pending, tuple(dict.fromkeys(problems)), scan.expected_steps, scan.unlisted)
 
     def take(self, room: int, *, busy: Collection[StepKey]) -> list[Inspected]:
         """Return up to `room` complete steps of the last look, each once; `busy` ones are passed over.

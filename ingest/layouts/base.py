@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -162,6 +162,12 @@ class Scan:
     """What concerns no single step."""
     expected_steps: frozenset[int] | None = None
     """The steps that the dump's configuration asks for; None when it does not say, or asks for all."""
+    unlisted: frozenset[StepKey] = frozenset()
+    """Steps that are there, and were not listed because the caller did not want it yet."""
+
+
+#: Given the steps of a dump, returns those that need not be listed now.
+Defer: TypeAlias = Callable[[Collection[StepKey]], Collection[StepKey]]
 
 
 class Dump(Protocol):
@@ -169,11 +175,13 @@ class Dump(Protocol):
 
     root: Path
 
-    def scan(self, known: Mapping[StepKey, Listing]) -> Scan:
+    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> Scan:
         """List every step now. Reads directories only.
 
         Args:
             known: listings that may be returned again for directories that have not changed since.
+            defer: asked once all names are known, before any file is listed; also for the run files of each
+                rank, which are always listed.
         """
 
     def describe(self, listing: Listing) -> Description:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingest.layouts import mindspore
-from ingest.layouts.base import Description, Layout, Listing, Located, Named, Place, Problem, Scan
+from ingest.layouts.base import Defer, Description, Layout, Listing, Located, Named, Place, Problem, Scan
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import RankOf, Ranks
 from ingest.layouts.walk import Walk, read_small
@@ -99,7 +99,7 @@ class DumpTree:
         self._below = tuple(below.split("/")) if below else ()
         self._rank_map = dict(rank_map or {})
 
-    def scan(self, known: Mapping[StepKey, Listing]) -> Scan:
+    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> Scan:
         """List every step now; see `Dump.scan`."""
         found = _Found(Walk(self.root))
         patterns = [
@@ -134,7 +134,12 @@ class DumpTree:
         overtaken = self._overtaken(steps)
         elsewhere = {located.place.path for located in found.places}
         listings = {}
+        runs = [StepKey(of, None) for owner in found.beside if (of := _rank_of(owner, ranks)) is not None]
+        deferred = set(defer({*steps, *runs})) - known.keys()
+        unlisted = frozenset(key for key in steps if key in deferred and key.step is not None)
         for key, places in steps.items():
+            if key in unlisted:
+                continue
             later_begun = key.step is not None and all(p.place.path in overtaken for p in places)
             listings[key] = self._listing(
                 key,
@@ -154,7 +159,8 @@ class DumpTree:
             for file in listing.files:
                 expected |= self._expected_steps(file.path)
         ordered = tuple(listings[key] for key in sorted(listings, key=lambda key: key.order))
-        return Scan(ordered, (*found.walk.problems, *ranks.problems), frozenset(expected) or None)
+        beside = (*found.walk.problems, *ranks.problems)
+        return Scan(ordered, beside, frozenset(expected) or None, unlisted)
 
     def describe(self, listing: Listing) -> Description:
         """Return what names and small files tell; see `Dump.describe`."""
@@ -229,7 +235,7 @@ class DumpTree:
             layouts.setdefault(numbered, set()).add(located.layout.name)
         ours = {"", *_all_above(found.places)}
         for owner, walk in found.beside.items():
-            rank = ranks.lowest if owner.rank is None else ranks.resolve(owner.rank)[0]
+            rank = _rank_of(owner, ranks)
             if rank is None or owner.unproven not in ours:
                 continue
             key = StepKey(rank, None)
@@ -338,6 +344,11 @@ class DumpTree:
             return mindspore.parse_iterations(settings["iteration"]) or frozenset()
         except (ValueError, KeyError, TypeError, RecursionError):
             return frozenset()  # optional, and no version promises it
+
+
+def _rank_of(owner: _Owner, ranks: Ranks) -> int | None:
+    """Return the rank that an owner's files belong to; what is of no rank belongs to the lowest."""
+    return ranks.lowest if owner.rank is None else ranks.resolve(owner.rank)[0]
 
 
 def _owner(directory: str, live: Sequence[_Partial]) -> _Owner:

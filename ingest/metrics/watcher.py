@@ -196,7 +196,7 @@ class WatcherMetrics:
         self._look.set(self._clock())
         self._problems.set(len(view.problems))
         steps_of: dict[int, list[StepKey]] = {rank: [] for rank in self._ranks}
-        for key in sorted(view.present, key=lambda key: key.rank):
+        for key in sorted(view.present.keys() | view.unlisted, key=lambda key: key.rank):
             self._know(key.rank)
             steps = steps_of.setdefault(key.rank, [])
             if key.step is not None:
@@ -207,7 +207,7 @@ class WatcherMetrics:
         for rank, steps in steps_of.items():
             pending = {key: view.pending[key] for key in steps if key in view.pending}
             for key in steps:
-                if key not in pending:
+                if key not in pending and key not in view.unlisted:
                     self._note_committed(key)
             highest = max((key.order[0] for key in steps), default=-1)
             self._newest[rank] = max(highest, self._committed.get(rank, -1))

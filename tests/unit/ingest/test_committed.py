@@ -99,13 +99,16 @@ def test_new_steps_do_not_wait_until_all_others_are_known(
     service, _, views = started(filled, store)
     outcomes = service.tick()
     assert StepKey(0, STEPS) in {outcome.plan.key for outcome in outcomes}
-    # What is not known is taken for pending, so nothing is deleted and no run ends; and it is not taken.
-    assert len(views[0].pending) == STEPS
+    # What is not known is not even listed, so nothing is deleted and no run ends.
+    assert len(views[0].unlisted) == STEPS - 1  # it was asked for one of them
+    assert not views[0].pending.keys() - {StepKey(0, STEPS)}
     assert {outcome.plan.key for outcome in outcomes} == {StepKey(0, STEPS)}
     while not service.committed.is_checked:
         outcomes += service.tick()
     outcomes += service.tick()
     assert not views[-1].pending
+    assert not views[-1].unlisted
+    assert len(views[-1].present) == STEPS + 1
     assert {outcome.plan.key for outcome in outcomes} == {StepKey(0, STEPS)}
 
 
@@ -118,7 +121,8 @@ def test_nothing_is_remembered_of_steps_that_are_gone(filled: MadeDump, store: P
         shutil.rmtree(filled.directory(step))
     service.look_soon()
     service.tick()
-    assert committed._fingerprints.keys() == committed._expected == {KEYS[-1]}
+    assert committed._fingerprints.keys() == {KEYS[-1]}
+    assert committed._expected == {KEYS[-1], StepKey(0, None)}
 
 
 def _cut(path: Path) -> None:
