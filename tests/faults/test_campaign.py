@@ -1,4 +1,4 @@
-"""One short campaign, always the same: everything dies once, and nothing is lost."""
+"""One short campaign, always the same: parts of the system die, and nothing is lost."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-#: Six faults of five components within 15 seconds.
+#: Four faults of four components within nine seconds.
 SEED = "337"
 #: Those from which the system is well again within seconds.
 KINDS = (
@@ -31,7 +31,7 @@ KINDS = (
 def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
     """The same command as `make chaos`."""
     results = tmp_path / "results.json"
-    small = ("--ranks", "2", "--workers", "1", "--every", "3", "--minutes", "0.25", "--pause", "0.5")
+    small = ("--ranks", "2", "--workers", "1", "--every", "3", "--minutes", "0.15", "--pause", "0.5")
     words = ("--seed", SEED, *small, "--json", str(results))
     only = [word for kind in KINDS for word in ("--only", kind)]
     done = subprocess.run(
@@ -46,10 +46,10 @@ def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
     assert done.returncode == 0, said
     found = json.loads(results.read_text())
     assert found["good"], said
-    assert found["verdict"]["steps"] == 2 * 5
-    assert found["verdict"]["tensors"] > 200
+    assert found["verdict"]["steps"] == 2 * 3
+    assert found["verdict"]["tensors"] > 100
     assert found["commits_seen"]
-    assert len(found["faults"]) == 6
+    assert len(found["faults"]) == 4
     assert "| **Lost** | **0** |" in done.stdout
 
 

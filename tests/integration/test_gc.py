@@ -422,7 +422,7 @@ def test_the_command_shows_a_plan_writes_it_and_carries_it_out(store: Path, tmp_
 def test_mistakes_are_named(store: Path, tmp_path: Path) -> None:
     assert "no dump-ingest store" in refusal("gc", tmp_path, "--keep-last", "1", "--apply")
     assert "is no duration" in refusal("gc", store, "--older-than", "30")
-    assert "is no size" in refusal("gc", store, "--max-size", "much")
+    assert "is no number of bytes" in refusal("gc", store, "--max-size", "much")
     plan = ingest.plan_gc(store, POLICY)
     other = shutil.copytree(store, tmp_path / "other.zarr")
     with pytest.raises(UsageError, match="the plan is for"):
