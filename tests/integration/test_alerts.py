@@ -143,7 +143,7 @@ def test_a_nan_reaches_the_webhook_within_a_minute_with_rank_and_step(
         assert found.json[0]["name"].startswith("Log.")
         _expect_panels(server)
         # A Prometheus that has just started sends alerts before it shows them.
-        server.wait_for("ALERTS", timeout_s=40)
+        server.wait_for('ALERTS{alertname="DumpIngestNotFinite",alertstate="firing"}', timeout_s=40)
         assert fired(server, "firing") == {("DumpIngestNotFinite", f"127.0.0.1:{ports[0]}", "1")}
         print(f"{time.monotonic() - written[0]:.1f} s with the dashboard")
 
