@@ -28,7 +28,7 @@ from workers.rules.values import RuleSet
 from workers.store.objects import open_objects, resolve
 
 if TYPE_CHECKING:
-    from tests.servers.ceph import CephS3
+    from tests.servers.ceph import CephS3, Store
 
 PROFILE = Path(__file__).parent.parent / "tests" / "data" / "tinybert-large.profile.csv.xz"
 #: Worker processes, as many as the machine that the floors are for has cores.
@@ -81,15 +81,23 @@ def store_for(setting: Setting) -> Iterator[tuple[str, dict[str, str]]]:
         with setting.target() as path:
             yield str(path), {}
         return
+    with object_storage(on_disk=True) as (ceph, variables):
+        yield ceph.make_bucket("bench").url, variables
+
+
+@contextmanager
+def object_storage(*, on_disk: bool = False) -> Iterator[tuple[CephS3, dict[str, str]]]:
+    """Yield a server, and the environment of processes that use it, which this process has meanwhile."""
     from s3fs import S3FileSystem
 
     from tests.servers.ceph import CephS3
 
-    with CephS3(store="bluestore") as ceph, environment(variables := credentials(ceph)):
+    kind: Store = "bluestore" if on_disk else "memstore"
+    with CephS3(store=kind) as ceph, environment(variables := credentials(ceph)):
         # They may know the address of a server that was there before.
         open_objects.cache_clear()
         S3FileSystem.clear_instance_cache()
-        yield ceph.make_bucket("bench").url, variables
+        yield ceph, variables
 
 
 def credentials(ceph: CephS3) -> dict[str, str]:

@@ -107,7 +107,7 @@ class Cluster:
     def _own(self) -> LocalCluster:
         from distributed import LocalCluster
 
-        from workers.scheduler import dask_setup
+        from workers.scheduler import keep_no_spans
 
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
@@ -121,7 +121,7 @@ class Cluster:
                     silence_logs=logging.CRITICAL,
                     resources=self._settings.worker_resources or None,
                 )
-            dask_setup(cast("Scheduler", self._local.scheduler))
+            keep_no_spans(cast("Scheduler", self._local.scheduler))
         return self._local
 
     def _wait_for_resources(self, client: Client) -> None:

@@ -245,7 +245,7 @@ class Service:
             if self.view.pending:
                 self.submitter.prepare()  # workers start while the last step is still to be quiet
             # What a running job adds meanwhile is for the next run, or this one would never end.
-            wanted = wanted if wanted is not None else self.view.unlisted.union(self.view.present)
+            wanted = wanted if wanted is not None else self.view.there
             if self._nothing_left(report, wanted):
                 break
         self.submitter.cancel()
@@ -292,7 +292,7 @@ class Service:
             self._tell_trouble(exc)
         else:
             self._view_is_fresh = True
-            self._forget(self.view.present.keys() | self.view.unlisted)
+            self._forget(self.view.there)
             self._tell(self.view)
             # What is not listed may be what forbids to delete, such as an anomaly on another rank.
             if self.retention is not None and not self.view.unlisted:

@@ -35,6 +35,11 @@ class View:
     """Steps of which the store has something, and is still to be asked what: they were not listed yet, and
     are neither `present` nor `pending`."""
 
+    @property
+    def there(self) -> frozenset[StepKey]:
+        """Every step that is there, listed or not."""
+        return self.unlisted.union(self.present)
+
 
 @dataclass(slots=True)
 class Watcher:

@@ -32,7 +32,12 @@ class NoSpans:
         """Drop what a worker has measured for spans."""
 
 
+def keep_no_spans(scheduler: Scheduler) -> None:
+    """Have a scheduler keep no spans."""
+    scheduler.extensions["spans"] = NoSpans()
+
+
 def dask_setup(scheduler: Scheduler) -> None:
     """Keep few messages and no spans; what Dask calls of a module that it preloads."""
     dask.config.set(MESSAGES_KEPT)
-    scheduler.extensions["spans"] = NoSpans()
+    keep_no_spans(scheduler)

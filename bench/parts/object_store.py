@@ -15,7 +15,7 @@ from aiobotocore.client import AioBaseClient
 from distributed import Client
 
 from bench.measure import Measure, Ratio, Table, in_turns, seconds
-from bench.setting import WORKERS, Setting, credentials, environment, ingest, workers
+from bench.setting import WORKERS, Setting, ingest, object_storage, workers
 from ingest.reader.store import open_store
 from tests.servers.ceph import PROGRAMS, CephS3
 from workers.store.objects import open_objects, resolve
@@ -29,7 +29,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         yield Table("S3: not measured", ("not installed",), tuple((name,) for name in missing))
         return
-    with CephS3() as ceph, environment(credentials(ceph)):
+    with object_storage() as (ceph, _):
         ceph.make_bucket(_BUCKET)
         files = fsspec.filesystem("s3", **ceph.storage_options)
         with workers() as client:

@@ -17,13 +17,13 @@ from pathlib import Path
 from bench.load import npy_header
 from bench.measure import Measure, Ratio, Table, shown
 from bench.running import Job, Processes, cluster, processor_s, service
-from bench.setting import Setting, credentials, environment, store_for
+from bench.setting import Setting, object_storage, store_for
 from ingest.completeness import inspect
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
 from ingest.plan import fingerprint, plan_step
 from tests.cli import start
-from tests.servers.ceph import PROGRAMS, CephS3
+from tests.servers.ceph import PROGRAMS
 from tests.servers.cluster import DaskCluster
 from workers.convert import convert
 from workers.model import Grid, Origin
@@ -54,9 +54,7 @@ def _store_away(setting: Setting) -> Iterator[Measure | Table]:
     count = 60 if setting.quick else 100
     ours, other, waits = [], [], []
     with ExitStack() as stack:
-        ceph = stack.enter_context(CephS3(store="bluestore"))
-        variables = credentials(ceph)
-        stack.enter_context(environment(variables))
+        ceph, variables = stack.enter_context(object_storage(on_disk=True))
         url = ceph.make_bucket("recovering").url
         job = Job(stack.enter_context(setting.target()))
         job.write()

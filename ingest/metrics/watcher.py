@@ -196,7 +196,7 @@ class WatcherMetrics:
         self._look.set(self._clock())
         self._problems.set(len(view.problems))
         steps_of: dict[int, list[StepKey]] = {rank: [] for rank in self._ranks}
-        for key in sorted(view.present.keys() | view.unlisted, key=lambda key: key.rank):
+        for key in sorted(view.there, key=lambda key: key.rank):
             self._know(key.rank)
             steps = steps_of.setdefault(key.rank, [])
             if key.step is not None:

@@ -1,6 +1,5 @@
 """When a store that was away is back."""
 
-import threading
 import time
 from collections.abc import Iterator
 
@@ -17,7 +16,6 @@ class Store:
 
     def __init__(self, *answers: DumpIngestError | None) -> None:
         self.asked = 0
-        self.answered = threading.Event()
         self._answers: Iterator[DumpIngestError | None] = iter(answers)
 
     def __call__(self) -> None:
@@ -25,7 +23,6 @@ class Store:
         answer = next(self._answers, None)
         if answer is not None:
             raise answer
-        self.answered.set()
 
 
 def ended(outage: Outage) -> bool:
