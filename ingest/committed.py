@@ -16,8 +16,8 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.removed import Tombstone
 
-#: Commits that are fetched before the clock is looked at.
-_BATCH = 256
+#: Commits that are fetched before the clock is looked at: at least, and at most.
+_FEWEST, _MOST = 16, 256
 #: How long a look waits for commits to be fetched, in seconds; the others are fetched after it.
 _AT_LOOK_S = 0.25
 #: So many new steps of a rank are not asked for: the store is asked again before they are offered.
@@ -46,6 +46,8 @@ class Committed:
     """Steps of the dump of which the store has something, and that it was not asked for yet; in order."""
     _tombstones: dict[int, dict[int, list[Tombstone]]] = field(default_factory=dict)
     """By rank and step: what was removed on purpose."""
+    _at_once: int = _FEWEST
+    """Commits that the store gave, last time, in the time that was to be spent."""
 
     def expect(self, keys: Collection[StepKey]) -> Collection[StepKey]:
         """Take note of the steps that the dump has, and forget all others.
@@ -85,15 +87,15 @@ class Committed:
         Raises:
             StoreError: the store refused; call again.
         """
-        until = time.monotonic() + for_s
-        while self._unchecked:
-            keys = list(itertools.islice(self._unchecked, _BATCH))
+        started = now = time.monotonic()
+        while self._unchecked and now < started + for_s:
+            keys = list(itertools.islice(self._unchecked, self._at_once))
             # A damaged commit is no commit here: the source is still there, and makes a good one.
             self._fingerprints.update(commit.read_fingerprints(self.objects, keys))
             for key in keys:
                 del self._unchecked[key]
-            if time.monotonic() >= until:
-                break
+            before, now = now, time.monotonic()
+            self._at_once = min(max(int(len(keys) * for_s / max(now - before, 1e-3)), _FEWEST), _MOST)
         return bool(self._unchecked)
 
     @property

@@ -152,10 +152,14 @@ class Service:
             self._look()
         # New steps first: what the store has of the others is asked for while they are converted.
         there_is_more = self._take_on()
-        there_is_more |= self._check()
-        if wake is not None and not self.submitter.busy:
-            wake(0.0 if there_is_more else min(_SHORT_TICK_S if self._is_deleting else _TICK_S, self.poll_s))
-        outcomes = self._drive(0.0 if there_is_more or not self.submitter.busy else _TICK_S)
+        is_checking = self._check()
+        if self.submitter.busy and not there_is_more:
+            outcomes = self._drive(_CHECK_S if is_checking else _TICK_S)  # workers need the processor, too
+        else:
+            if wake is not None and not self.submitter.busy:
+                more = there_is_more or is_checking
+                wake(0.0 if more else min(_SHORT_TICK_S if self._is_deleting else _TICK_S, self.poll_s))
+            outcomes = self._drive(0.0)
         self._delete()
         return outcomes
 
