@@ -87,15 +87,19 @@ class Committed:
         Raises:
             StoreError: the store refused; call again.
         """
-        started = now = time.monotonic()
-        while self._unchecked and now < started + for_s:
+        until = time.monotonic() + for_s
+        while self._unchecked:
+            started = time.monotonic()
             keys = list(itertools.islice(self._unchecked, self._at_once))
             # A damaged commit is no commit here: the source is still there, and makes a good one.
             self._fingerprints.update(commit.read_fingerprints(self.objects, keys))
             for key in keys:
                 del self._unchecked[key]
-            before, now = now, time.monotonic()
-            self._at_once = min(max(int(len(keys) * for_s / max(now - before, 1e-3)), _FEWEST), _MOST)
+            now = time.monotonic()
+            possible = int(len(keys) * for_s / max(now - started, 1e-3))
+            self._at_once = min(max(possible, _FEWEST), _MOST)
+            if now >= until:
+                break
         return bool(self._unchecked)
 
     @property
