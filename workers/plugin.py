@@ -8,6 +8,7 @@ as soon as a watcher has come.
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 from typing import Any
 
@@ -48,6 +49,12 @@ def _load_kernels() -> None:
     gc.freeze()
 
 
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """Whether a record is another one than that of a heartbeat which was under way when its worker ended."""
+    exc = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(exc, RuntimeError) and str(exc) == "ConnectionPool is closed")
+
+
 class IngestPlugin(WorkerPlugin):
     """Prepares a worker for `convert` and `publish`."""
 
@@ -62,6 +69,7 @@ class IngestPlugin(WorkerPlugin):
         import workers.tasks  # noqa: F401
 
         install_metrics()
+        logging.getLogger("tornado.application").addFilter(_is_worth_telling)
         # No daemon: a process must not end while the compiler is at work.
         threading.Thread(target=_load_kernels, name="dump-ingest-warm-up").start()
 

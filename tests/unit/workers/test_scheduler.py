@@ -14,7 +14,12 @@ pytestmark = [pytest.mark.dask, pytest.mark.timeout(60)]
 def test_no_span_is_kept_and_workers_go_on() -> None:
     """A heartbeat of a worker carries what it measured for spans; an error there would end it."""
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as local,
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+        ) as local,
         Client(local, set_as_default=False) as client,
     ):
         scheduler: Scheduler = local.scheduler
