@@ -32,6 +32,8 @@ _DASK_DEFAULTS = {
     "distributed.scheduler.no-workers-timeout": "60s",
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
+    # It would look at every thread a hundred times in a second.
+    "distributed.worker.profile.enabled": False,
     # Dask has its workers give memory back at once, and every encoded chunk then costs fresh pages.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * MIB,
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * MIB,

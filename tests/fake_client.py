@@ -1,10 +1,10 @@
 """A Dask client whose tasks finish when the test says so, in this process."""
 
-import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from workers import tasks
 from workers.model import ShardJob
 
 
@@ -56,21 +56,16 @@ class FakeFuture:
     @property
     def jobs(self) -> list[ShardJob]:
         """What it converts; nothing for a task that only publishes."""
-        return jobs_of(self.arguments)
+        (packed,) = self.arguments
+        if self.function in (tasks.run_convert, tasks.run_convert_apart):
+            return [tasks.unpack_convert(packed)]
+        if self.function in (tasks.run_steps, tasks.run_steps_apart):
+            return [job for plan in tasks.unpack_steps(packed) for job in plan.jobs]
+        return []
 
     @property
     def nbytes(self) -> int:
         return sum(job.nbytes for job in self.jobs)
-
-
-def jobs_of(arguments: tuple[Any, ...]) -> list[ShardJob]:
-    """Return the jobs that were packed into the arguments of a task; none for one that publishes."""
-    (packed,) = arguments
-    content = pickle.loads(packed)  # noqa: S301  (packed by this process)
-    if isinstance(content, ShardJob):
-        return [content]
-    plans = content if isinstance(content, list) else []
-    return [job for plan in plans for job in plan.jobs]
 
 
 @dataclass

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -214,11 +214,16 @@ class ShardJob:
     store: StoreAddress
     segments: tuple[Segment, ...]
     entries: dict[int, Entry]
-    """By row."""
+    """By row; in the order of the segments and their rows."""
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
     """Whether the payloads of tensors are read for digests and statistics only, and not stored."""
+
+    def of(self, entries: Sequence[Entry]) -> ShardJob:
+        """Return the job with its part of the entries of a step."""
+        rows = (row for segment in self.segments for row in segment.rows)
+        return replace(self, entries={row: entries[row] for row in rows})
 
     @property
     def nbytes(self) -> int:

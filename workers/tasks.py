@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from workers import columns
 from workers.convert import convert
 from workers.errors import DumpIngestError, WorkerDied
 from workers.isolate import convert_apart
@@ -16,15 +18,30 @@ from workers.model import CommitSummary, Receipt, ShardJob, StepPlan
 from workers.publish import publish
 from workers.read_back import ReadBack, ReadBackJob, read_back
 
+# Reaching a Dask scheduler is running code on its workers, so unpickling what comes from it adds no danger.
+
 
 def pack_convert(job: ShardJob) -> bytes:
-    """Return the argument of `run_convert`."""
-    return pickle.dumps(job, protocol=5)
+    """Return the argument of `run_convert`: the job without the names of its tensors, which it needs not."""
+    return pickle.dumps((replace(job, entries={}), columns.of_payloads(job.entries.values())), protocol=5)
+
+
+def unpack_convert(packed: bytes) -> ShardJob:
+    """Return what `pack_convert` was given."""
+    job: ShardJob
+    job, payloads = pickle.loads(packed)  # noqa: S301
+    rows = (row for segment in job.segments for row in segment.rows)
+    return replace(job, entries=dict(zip(rows, columns.entries_of(payloads), strict=True)))
 
 
 def pack_plan(plan: StepPlan) -> bytes:
     """Return the part of the argument of `run_publish` that is known before the jobs are done."""
-    return pickle.dumps(plan, protocol=5)
+    return pickle.dumps(_flat(plan), protocol=5)
+
+
+def unpack_plan(packed: bytes) -> StepPlan:
+    """Return what `pack_plan` was given."""
+    return _whole(*pickle.loads(packed))  # noqa: S301
 
 
 def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
@@ -34,7 +51,12 @@ def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
 
 def pack_steps(plans: Sequence[StepPlan]) -> bytes:
     """Return the argument of `run_steps`."""
-    return pickle.dumps(plans, protocol=5)
+    return pickle.dumps([_flat(plan) for plan in plans], protocol=5)  # the rules, which they share, once
+
+
+def unpack_steps(packed: bytes) -> list[StepPlan]:
+    """Return what `pack_steps` was given."""
+    return [_whole(*flat) for flat in pickle.loads(packed)]  # noqa: S301
 
 
 def pack_read_back(job: ReadBackJob) -> bytes:
@@ -42,19 +64,26 @@ def pack_read_back(job: ReadBackJob) -> bytes:
     return pickle.dumps(job, protocol=5)
 
 
-# Reaching a Dask scheduler is running code on its workers, so unpickling what comes from it adds no danger.
+def _flat(plan: StepPlan) -> tuple[StepPlan, columns.Columns]:
+    """Return a plan without entries, and the entries."""
+    jobs = tuple(replace(job, entries={}) for job in plan.jobs)
+    return replace(plan, entries=(), jobs=jobs), columns.of_entries(plan.entries)
+
+
+def _whole(plan: StepPlan, rows: columns.Columns) -> StepPlan:
+    """Return a plan with its entries."""
+    entries = tuple(columns.entries_of(rows))
+    return replace(plan, entries=entries, jobs=tuple(job.of(entries) for job in plan.jobs))
 
 
 def run_convert(packed: bytes) -> Receipt:
     """Run `workers.convert.convert`."""
-    job: ShardJob = pickle.loads(packed)  # noqa: S301
-    return convert(job)
+    return convert(unpack_convert(packed))
 
 
 def run_convert_apart(packed: bytes) -> Receipt:
     """Run `workers.isolate.convert_apart`: after a worker died of this job."""
-    job: ShardJob = pickle.loads(packed)  # noqa: S301
-    return _convert_apart(job)
+    return _convert_apart(unpack_convert(packed))
 
 
 def _convert_apart(job: ShardJob) -> Receipt:
@@ -64,19 +93,17 @@ def _convert_apart(job: ShardJob) -> Receipt:
 def run_publish(packed: bytes) -> CommitSummary:
     """Run `workers.publish.publish`."""
     packed_plan, receipts = pickle.loads(packed)  # noqa: S301
-    return publish(pickle.loads(packed_plan), receipts)  # noqa: S301
+    return publish(unpack_plan(packed_plan), receipts)
 
 
 def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Convert and publish steps one after the other; return for each what came of it, in their order."""
-    plans: Sequence[StepPlan] = pickle.loads(packed)  # noqa: S301
-    return [_run_step(plan, convert) for plan in plans]
+    return [_run_step(plan, convert) for plan in unpack_steps(packed)]
 
 
 def run_steps_apart(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
-    plans: Sequence[StepPlan] = pickle.loads(packed)  # noqa: S301
-    return [_run_step(plan, _convert_apart) for plan in plans]
+    return [_run_step(plan, _convert_apart) for plan in unpack_steps(packed)]
 
 
 def run_read_back(packed: bytes) -> ReadBack:

@@ -23,16 +23,17 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
     match = _TENSOR_NAME.fullmatch(file_name.removesuffix(".npy"))
     if match is None:
         return None
+    op_type, op_name, task, stream, timestamp, io, slot, layout, declared_dtype = match.groups("")
     return TensorName(
-        net=net,
-        graph=graph,
-        op_type=match["op_type"],
-        op_name=match["op_name"],
-        io=match["io"],
-        slot=int(match["slot"]),
-        task=int(match["task"]),
-        stream=int(match["stream"]),
-        timestamp=int(match["timestamp"]),
-        format=match["format"],
-        declared_dtype=match["declared_dtype"] or "",
+        net,
+        graph,
+        op_type,
+        op_name,
+        io,
+        slot=int(slot),
+        task=int(task),
+        stream=int(stream),
+        timestamp=int(timestamp),
+        format=layout,
+        declared_dtype=declared_dtype,
     )

@@ -22,7 +22,7 @@ from ingest.report import Report
 from ingest.service import Service
 from ingest.submit import Limits, StepCommitted, StepFailed, Submitter
 from ingest.watch import View, Watcher
-from tests.fake_client import FakeClient, jobs_of
+from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
 from workers.convert import convert
 from workers.errors import (
@@ -276,7 +276,7 @@ def test_file_that_changes_meanwhile_is_planned_anew(
     touched: list[bool] = []
 
     def touching(self: FakeClient, function: Any, *arguments: Any, **options: Any) -> Any:
-        if not touched and any(job.key == StepKey(0, 1) for job in jobs_of(arguments)):
+        if not touched and any(job.key == StepKey(0, 1) for job in FakeFuture("", function, arguments).jobs):
             touched.append(True)
             os.utime(path, ns=(10**18, 10**18))
         return submit(self, function, *arguments, **options)
