@@ -382,7 +382,7 @@ class Service:
         return not steps or (
             steps < MAX_STEPS_UNDER_WAY
             and submitter.offered_rows + sum(len(plan.entries) for plan in plans) < MAX_ROWS_UNDER_WAY
-            and submitter.offered_nbytes + sum(plan.nbytes for plan in plans)
+            and submitter.unread_nbytes + sum(plan.nbytes for plan in plans)
             < submitter.limits.inflight_nbytes
         )
 

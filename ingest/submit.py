@@ -136,6 +136,8 @@ class _Step:
     """The plan, where it must be published by itself: packed while the jobs run."""
     apart: bool = False
     """Whether its jobs are converted in processes of their own."""
+    unread_nbytes: int = 0
+    """Bytes to read for the jobs that are not done."""
 
     def nbytes(self, number: int) -> int:
         """Return the bytes to read for one of its jobs, or for all."""
@@ -190,9 +192,9 @@ class Submitter:
     _finished: queue.SimpleQueue[_Task] = field(default_factory=queue.SimpleQueue)
 
     @property
-    def offered_nbytes(self) -> int:
-        """Source bytes of all steps that are under way."""
-        return sum(step.plan.nbytes for step in self._steps.values())
+    def unread_nbytes(self) -> int:
+        """Bytes that are still to be read of the steps that are under way."""
+        return sum(step.unread_nbytes for step in self._steps.values())
 
     @property
     def offered_rows(self) -> int:
@@ -217,7 +219,9 @@ class Submitter:
         step = _Step(plan, self.clock(), apart=plan.key in self._deadly)
         self._steps[plan.key] = step
         numbers = [_WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
-        self._ready += [_Part(step, number, step.nbytes(number)) for number in numbers]
+        parts = [_Part(step, number, step.nbytes(number)) for number in numbers]
+        step.unread_nbytes = sum(part.nbytes for part in parts)
+        self._ready += parts
 
     def drive(self, timeout_s: float) -> list[Outcome]:
         """Submit what fits, wait up to `timeout_s` for a task to finish, and say what came of it.
@@ -381,6 +385,7 @@ class Submitter:
             yield StepCommitted(plan, result, self.clock() - step.offered_at)
         else:
             step.receipts[number] = result
+            step.unread_nbytes -= step.nbytes(number)
             if len(step.receipts) == len(plan.jobs):
                 self._ready.appendleft(_Part(step, _PUBLISH, 0))
             yield JobConverted(plan, plan.jobs[number])

@@ -311,7 +311,7 @@ def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
         for _ in range(12):
             bench.service.tick()
             bench.service._next_look = float("inf")
-            assert submitter.offered_nbytes <= 40_000 + 5000
+            assert submitter.unread_nbytes <= 40_000 + 5000
             assert sum(future.nbytes for future in client.pending) <= 40_000
         assert bench.service.view is not None
         lags.append(len(bench.service.view.pending))
