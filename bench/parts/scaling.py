@@ -1,8 +1,11 @@
-"""Two worker processes against one, into a store in memory."""
+"""Two worker processes against one, into a store in memory: all of it, and the tasks that convert alone.
+
+The process that inspects, plans and commits has the same two cores. With one worker it has one for itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from distributed import Client
@@ -10,26 +13,40 @@ from distributed import Client
 from bench.load import build
 from bench.measure import Measure, in_turns, seconds
 from bench.setting import PROFILE, Setting, ingest, workers
+from bench.stages import Stages, plans
+from workers.tasks import pack_convert, run_convert
 
 #: Steps of the longer dump: enough that the first look and the last commit do not matter.
 _STEPS = 3
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield times for one step, and for several."""
-    yield _measure(setting, "one step", setting.load.directory)
+    """Yield times for the tasks of one step, for one step, and for several."""
+    dump = setting.load.directory
+    yield _measure(setting, "the tasks of one step", lambda client, target: _convert(client, dump, target))
+    yield _measure(setting, "one step", lambda client, target: _ingest(client, dump, target))
     if not setting.quick:
-        with setting.target() as dump:
-            build(PROFILE, dump, steps=_STEPS)
-            yield _measure(setting, f"{_STEPS} steps", dump)
+        with setting.target() as longer:
+            build(PROFILE, longer, steps=_STEPS)
+            yield _measure(setting, f"{_STEPS} steps", lambda client, target: _ingest(client, longer, target))
 
 
-def _measure(setting: Setting, what: str, dump: Path) -> Measure:
+def _measure(setting: Setting, what: str, take: Callable[[Client, Path], float]) -> Measure:
     def run(client: Client) -> float:
         with setting.target(setting.fast) as target:
-            return seconds(lambda: ingest(client, dump, target))
+            return take(client, target)
 
     with workers(1) as one, workers(2) as two:
         run(one), run(two)  # unmeasured: what is lazy is loaded by it
         times = in_turns(setting.rounds, {"one": lambda: run(one), "two": lambda: run(two)})
     return Measure(f"ingest, 2 workers, {what}", "1 worker", "s", times["two"], times["one"], floor=1.7)
+
+
+def _ingest(client: Client, dump: Path, target: Path) -> float:
+    return seconds(lambda: ingest(client, dump, target))
+
+
+def _convert(client: Client, dump: Path, target: Path) -> float:
+    """Return what the workers take for a step that is planned already, and that nobody commits."""
+    packed = [pack_convert(job) for plan in plans(dump, target, Stages()) for job in plan.jobs]
+    return seconds(lambda: client.gather([client.submit(run_convert, job, pure=False) for job in packed]))
