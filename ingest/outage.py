@@ -42,17 +42,17 @@ class Outage:
         return True
 
     def _ask(self) -> None:
-        # One that answers at once may refuse writes, or be too busy for them: then pauses are right.
-        was_away = False
+        started = time.monotonic()
         while True:
             try:
                 self.ask()
             except StoreUnavailable:
-                was_away = True
+                time.sleep(self.pause_s)
             except StoreError:
                 return  # it answers, and waiting does not help
             else:
                 break
-            time.sleep(self.pause_s)
-        if was_away:
+        # One that answers at once may refuse writes, or be too busy for them: then pauses are right. Clients
+        # ask again by themselves, so an answer that took long was none at first.
+        if time.monotonic() - started >= self.pause_s:
             self._over.set()

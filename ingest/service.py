@@ -55,6 +55,10 @@ _FAILED_PAUSE_S = 60.0
 #: How often commits are read again, and how many: 10,000 within 40 minutes.
 _RECHECK_S = 60.0
 _RECHECKED = 256
+#: How much of the time goes into looking: a large dump takes long to list. One that failed waited for the
+#: store, and did not list.
+_SHARE_OF_LOOKS = 0.1
+_SHARE_OF_FAILED_LOOKS = 0.5
 _TICK_S = 0.25
 #: The same while dumps are deleted and nothing else is to be done.
 _SHORT_TICK_S = 0.05
@@ -294,7 +298,9 @@ class Service:
             if self.view is None and not self.patient:
                 raise
             self._tell_trouble(exc)
+            share = _SHARE_OF_FAILED_LOOKS
         else:
+            share = _SHARE_OF_LOOKS
             self._view_is_fresh = True
             self._forget(self.view.there)
             self._tell(self.view)
@@ -302,9 +308,8 @@ class Service:
             if self.retention is not None and not self.view.unlisted:
                 self.retention.see(self.view)
             self._recheck()
-        # A large dump takes long to list: no more than a tenth of the time goes into looking.
         now = self.clock()
-        self._rests_until = now + 9 * (now - started)
+        self._rests_until = now + (now - started) * (1 / share - 1)
         self._next_look = max(now + self.poll_s, self._rests_until)
 
     def _recheck(self) -> None:

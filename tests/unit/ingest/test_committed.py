@@ -169,3 +169,31 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(
 
 def _away(*_: object) -> Any:
     raise StoreUnavailable("away")
+
+
+def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing is work, of which there is to be little; to wait for a store that is away is none."""
+    service, _, _ = started(filled, store)
+    service.patient = True
+    now = 100.0
+    service.clock = lambda: now
+    look = Watcher.look
+
+    def slow(watcher: Watcher, *arguments: Any) -> View:
+        nonlocal now
+        now += 6
+        return look(watcher, *arguments)
+
+    def away(_watcher: Watcher, *_: Any) -> View:
+        nonlocal now
+        now += 6
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(Watcher, "look", away)
+    service._look()
+    assert service._next_look == 100 + 6 + 6
+    monkeypatch.setattr(Watcher, "look", slow)
+    service._look()
+    assert service._next_look == 106 + 6 + 54

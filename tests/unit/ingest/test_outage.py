@@ -40,15 +40,23 @@ def test_a_store_that_comes_back_is_noticed_once() -> None:
     assert ended(outage)
     assert store.asked == 3
     assert not outage.take_end()
+    outage.pause_s = 5
     outage.suspect(StoreUnavailable("and a late one"))
     assert not ended(outage)
 
 
 def test_a_store_that_answers_was_not_away() -> None:
     """It may refuse writes, or be too busy for them: whoever waits goes on waiting."""
-    outage = Outage(Store(), pause_s=0.01)
+    outage = Outage(Store(), pause_s=5)
     outage.suspect(StoreUnavailable("503 SlowDown"))
     assert not ended(outage)
+
+
+def test_an_answer_that_took_long_was_none_at_first() -> None:
+    """Clients of object stores try again by themselves, for longer than many an outage lasts."""
+    outage = Outage(lambda: time.sleep(0.05), pause_s=0.01)
+    outage.suspect(StoreUnavailable("a task failed"))
+    assert ended(outage)
 
 
 def test_a_store_that_refuses_is_not_asked_again() -> None:
