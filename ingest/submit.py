@@ -31,6 +31,7 @@ from workers.errors import (
     SourceChanged,
     StoreDenied,
     StoreFormatError,
+    StoreUnavailable,
     UsageError,
     WorkerDied,
 )
@@ -134,6 +135,8 @@ class _Step:
     attempts: dict[int, int] = field(default_factory=dict)
     packed: bytes | None = None
     """The plan, where it must be published by itself: packed while the jobs run."""
+    by_itself: bool = False
+    """Whether it failed by what may be its own doing: then it shares no task with another one."""
     apart: bool = False
     """Whether its jobs are converted in processes of their own."""
     unread_nbytes: int = 0
@@ -157,8 +160,11 @@ class _Part:
 
     @property
     def may_share(self) -> bool:
-        """Whether it may be done together with others: not where it has failed before, maybe for all."""
-        return self.number == _WHOLE and not self.step.attempts and not self.step.apart
+        """Whether it may be done together with others: not where it has failed before, maybe for all.
+
+        But for a store that was away: then all of a backlog has failed, and is to be done as quickly as ever.
+        """
+        return self.number == _WHOLE and not self.step.by_itself and not self.step.apart
 
 
 @dataclass(eq=False, slots=True)
@@ -401,6 +407,7 @@ class Submitter:
         if isinstance(error, WorkerDied):
             step.apart = True
             self._deadly.add(step.plan.key)
+        step.by_itself |= not isinstance(error, StoreUnavailable)
         pause_s = self.limits.pause_s(attempt)
         again = _Part(step, number, step.nbytes(number))
         heapq.heappush(self._later, (self.clock() + pause_s, next(self._count), again, error))
