@@ -96,9 +96,13 @@ def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     bench.submitter.offer(plan)
     assert bench.drive() == []
     assert len(bench.client.pending) == len(plan.jobs)
+    assert bench.submitter.unread_nbytes == sum(job.nbytes for job in plan.jobs)
     for future in bench.client.pending:
         future.run()
     assert kinds(bench.drive()) == [JobConverted] * len(plan.jobs)
+    assert bench.submitter.unread_nbytes == 0, (
+        "so that the next step can be planned before this one is published"
+    )
     (publishing,) = bench.client.pending
     assert bench.submitter.busy == {plan.key}
     bench.now = 7
@@ -107,7 +111,6 @@ def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     assert isinstance(outcome, StepCommitted)
     assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
     assert not bench.submitter.busy
-    assert bench.submitter.unread_nbytes == 0
 
 
 @pytest.mark.parametrize("window", [1, 1200, 2500])
@@ -329,6 +332,25 @@ def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: p
     bench.drive()
     assert [[job.key.step for job in future.jobs] for future in bench.client.pending] == [[3], [7]]
     assert kinds(bench.finish()) == [JobConverted, StepCommitted] * 2
+
+
+def test_steps_that_waited_for_the_store_share_a_task_again(
+    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a backlog would take longer than usual after the store was away."""
+
+    def refused(_job: ShardJob) -> Receipt:
+        raise StoreUnavailable("away")
+
+    bench = offered(Bench(), small_plans[:10])
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.tasks.convert", refused)
+        bench.client.pending[0].run()
+    assert kinds(bench.drive()) == [TaskRetried] * 10
+    bench.submitter.retry_now(StoreUnavailable)
+    bench.drive()
+    (future,) = bench.client.pending
+    assert [job.key.step for job in future.jobs] == list(range(10))
 
 
 def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: list[StepPlan]) -> None:
