@@ -46,8 +46,8 @@ class Committed:
     """Steps of the dump of which the store has something, and that it was not asked for yet; in order."""
     _tombstones: dict[int, dict[int, list[Tombstone]]] = field(default_factory=dict)
     """By rank and step: what was removed on purpose."""
-    _at_once: int = _FEWEST
-    """Commits that the store gave, last time, in the time that was to be spent."""
+    _per_s: float = 0.0
+    """Commits that the store gave in a second, when it was asked last."""
 
     def expect(self, keys: Collection[StepKey]) -> Collection[StepKey]:
         """Take note of the steps that the dump has, and forget all others.
@@ -90,14 +90,14 @@ class Committed:
         until = time.monotonic() + for_s
         while self._unchecked:
             started = time.monotonic()
-            keys = list(itertools.islice(self._unchecked, self._at_once))
+            at_once = min(max(int(self._per_s * for_s), _FEWEST), _MOST)
+            keys = list(itertools.islice(self._unchecked, at_once))
             # A damaged commit is no commit here: the source is still there, and makes a good one.
             self._fingerprints.update(commit.read_fingerprints(self.objects, keys))
             for key in keys:
                 del self._unchecked[key]
             now = time.monotonic()
-            possible = int(len(keys) * for_s / max(now - started, 1e-3))
-            self._at_once = min(max(possible, _FEWEST), _MOST)
+            self._per_s = len(keys) / max(now - started, 1e-3)
             if now >= until:
                 break
         return bool(self._unchecked)

@@ -91,10 +91,10 @@ def plan_step(
             root=origin.root,
             store=store,
             segments=segments,
-            entries={row: entries[row] for segment in segments for row in segment.rows},
+            entries={},
             keep_device_layout=grid.keep_device_layout,
             without_tensors=bool(leave_out_tensors),
-        )
+        ).of(entries)
         for number, segments in enumerate(_segments(rows, arrays, grid))
     )
     return StepPlan(

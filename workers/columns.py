@@ -19,7 +19,7 @@ _payload = attrgetter(*_PAYLOAD)
 _all = attrgetter(*_PAYLOAD, *_REST)
 _NO_NAME = TensorName()
 
-#: One list or tuple for each field, all of the same length; none for no entries.
+#: A tuple for each field, all of the same length; none for no entries.
 Columns: TypeAlias = list[tuple[Any, ...]]
 
 
@@ -35,10 +35,11 @@ def of_payloads(entries: Iterable[Entry]) -> Columns:
 
 def entries_of(columns: Columns) -> list[Entry]:
     """Return the entries that were made columns."""
-    sources = map(SourceFile, *columns[: len(_SOURCE)]) if columns else ()
-    kinds, headers, readable = columns[len(_SOURCE) : len(_PAYLOAD)] or ((), (), ())
-    if len(columns) <= len(_PAYLOAD):
-        no_names = repeat(_NO_NAME)
-        return list(map(Entry, sources, kinds, no_names, headers, repeat(""), readable))
+    if not columns:
+        return []
+    *source, kinds, headers, readable = columns[: len(_PAYLOAD)]
+    sources = map(SourceFile, *source)
+    if len(columns) == len(_PAYLOAD):
+        return list(map(Entry, sources, kinds, repeat(_NO_NAME), headers, repeat(""), readable))
     problems, records, *names = columns[len(_PAYLOAD) :]
     return list(map(Entry, sources, kinds, map(TensorName, *names), headers, problems, readable, records))

@@ -214,16 +214,20 @@ class ShardJob:
     store: StoreAddress
     segments: tuple[Segment, ...]
     entries: dict[int, Entry]
-    """By row; in the order of the segments and their rows."""
+    """By row, in the order of `rows`."""
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
     """Whether the payloads of tensors are read for digests and statistics only, and not stored."""
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of the index, segment by segment."""
+        return tuple(row for segment in self.segments for row in segment.rows)
+
     def of(self, entries: Sequence[Entry]) -> ShardJob:
         """Return the job with its part of the entries of a step."""
-        rows = (row for segment in self.segments for row in segment.rows)
-        return replace(self, entries={row: entries[row] for row in rows})
+        return replace(self, entries={row: entries[row] for row in self.rows})
 
     @property
     def nbytes(self) -> int:

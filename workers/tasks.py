@@ -30,8 +30,7 @@ def unpack_convert(packed: bytes) -> ShardJob:
     """Return what `pack_convert` was given."""
     job: ShardJob
     job, payloads = pickle.loads(packed)  # noqa: S301
-    rows = (row for segment in job.segments for row in segment.rows)
-    return replace(job, entries=dict(zip(rows, columns.entries_of(payloads), strict=True)))
+    return replace(job, entries=dict(zip(job.rows, columns.entries_of(payloads), strict=True)))
 
 
 def pack_plan(plan: StepPlan) -> bytes:

@@ -91,8 +91,8 @@ class MindSpore:
 def _named(path: str, net: str, graph: str, names: LongNames) -> Named:
     file_name = path.rpartition("/")[2]
     name = parse_tensor_name(file_name, net=net, graph=graph)
-    stem = file_name.removesuffix(".npy") if name is None else ""
-    if not stem.isdecimal():
+    stem = file_name.removesuffix(".npy")
+    if name is not None or not stem.isdecimal():
         return Named(name)
     # Too long a name is replaced by a number; without its row the number is its name.
     real, settled = names.real_name(path)

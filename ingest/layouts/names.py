@@ -25,11 +25,11 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
         return None
     op_type, op_name, task, stream, timestamp, io, slot, layout, declared_dtype = match.groups("")
     return TensorName(
-        net,
-        graph,
-        op_type,
-        op_name,
-        io,
+        net=net,
+        graph=graph,
+        op_type=op_type,
+        op_name=op_name,
+        io=io,
         slot=int(slot),
         task=int(task),
         stream=int(stream),

@@ -97,7 +97,6 @@ def test_new_steps_do_not_wait_until_all_others_are_known(
     monkeypatch.setattr("ingest.service._TICK_S", 1e-4)
     filled.add(np.zeros(3), step=STEPS)
     service, _, views = started(filled, store)
-    service.committed._at_once = 1
     outcomes = service.tick()
     assert StepKey(0, STEPS) in {outcome.plan.key for outcome in outcomes}
     # What is not known is not even listed, so nothing is deleted and no run ends.

@@ -111,6 +111,7 @@ def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     assert isinstance(outcome, StepCommitted)
     assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
     assert not bench.submitter.busy
+    assert bench.submitter.unread_nbytes == 0
 
 
 @pytest.mark.parametrize("window", [1, 1200, 2500])
