@@ -1,14 +1,14 @@
-"""Entries by columns: so packed, the thousands of a step take a fifth of the time.
+"""Entries by columns: so held and packed, the thousands of a step take a fifth of the time.
 
-Pickled one by one, each value costs a call; a column is one list of numbers or of text.
+Made or pickled one by one, each value costs a call; a column is one list of numbers or of text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from workers.model import Entry, SourceFile, TensorName
 
@@ -23,23 +23,64 @@ _NO_NAME = TensorName()
 Columns: TypeAlias = list[tuple[Any, ...]]
 
 
-def of_entries(entries: Iterable[Entry]) -> Columns:
-    """Return entries as columns."""
-    return list(zip(*map(_all, entries), strict=True))
+class EntryColumns(Sequence[Entry]):
+    """The entries of a step, held by columns; one by one they are made when they are asked for."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, columns: Columns) -> None:
+        """Hold columns in the order of `_PAYLOAD` and `_REST`."""
+        self._columns = columns
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> EntryColumns:
+        """Return entries by columns; as they are where they are already held so."""
+        return entries if isinstance(entries, cls) else cls(list(zip(*map(_all, entries), strict=True)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._columns,)
+
+    def __len__(self) -> int:
+        return len(self._columns[0]) if self._columns else 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        if not self._columns:
+            return
+        problems, records, *names = self._columns[len(_PAYLOAD) :]
+        yield from _entries(self._columns, map(TensorName, *names), problems, records)
+
+    @overload
+    def __getitem__(self, row: int) -> Entry: ...
+    @overload
+    def __getitem__(self, row: slice) -> EntryColumns: ...
+    def __getitem__(self, row: int | slice) -> Entry | EntryColumns:
+        if isinstance(row, slice):
+            return EntryColumns([column[row] for column in self._columns])
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        (entry,) = EntryColumns([(column[row],) for column in self._columns])
+        return entry
+
+    def column(self, field: str) -> Sequence[Any]:
+        """Return one field of all entries: `kind`, `source.path`, `name.op_type`..."""
+        return self._columns[_PLACES[field]] if self._columns else ()
+
+
+_PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
 
 def of_payloads(entries: Iterable[Entry]) -> Columns:
-    """Return what it takes to read the payloads of entries: they come back without names and problems."""
+    """Return what it takes to read the payloads of entries."""
     return list(zip(*map(_payload, entries), strict=True))
 
 
-def entries_of(columns: Columns) -> list[Entry]:
-    """Return the entries that were made columns."""
-    if not columns:
-        return []
+def payloads_of(columns: Columns) -> list[Entry]:
+    """Return the entries of `of_payloads`, without names and problems."""
+    return list(_entries(columns, repeat(_NO_NAME), repeat(""), repeat(""))) if columns else []
+
+
+def _entries(
+    columns: Columns, names: Iterable[TensorName], problems: Iterable[str], records: Iterable[str]
+) -> Iterator[Entry]:
     *source, kinds, headers, readable = columns[: len(_PAYLOAD)]
-    sources = map(SourceFile, *source)
-    if len(columns) == len(_PAYLOAD):
-        return list(map(Entry, sources, kinds, repeat(_NO_NAME), headers, repeat(""), readable))
-    problems, records, *names = columns[len(_PAYLOAD) :]
-    return list(map(Entry, sources, kinds, map(TensorName, *names), headers, problems, readable, records))
+    return map(Entry, map(SourceFile, *source), kinds, names, headers, problems, readable, records)

@@ -130,9 +130,7 @@ class Entry(Positional):
     @property
     def array(self) -> str:
         """The packed array that takes the payload, relative to the generation; "" where there is none."""
-        if self.kind is Kind.STATISTICS:
-            return ""
-        return f"tensors/{self.header.element.array}" if self.header else "files"
+        return array_of(self.kind, self.header)
 
     @property
     def offset(self) -> int:
@@ -142,14 +140,26 @@ class Entry(Positional):
     @property
     def nbytes(self) -> int:
         """Payload bytes in the file."""
-        if self.kind is Kind.STATISTICS:
-            return 0
-        return self.header.nbytes if self.header else self.source.size
+        return payload_nbytes(self.kind, self.header, self.source.size)
 
     @property
     def read_nbytes(self) -> int:
         """Bytes to read of the file for this row: the payload, and what stands before it."""
         return self.nbytes + (len(self.header.lead) if self.header else 0)
+
+
+def array_of(kind: Kind, header: TensorHeader | None) -> str:
+    """Return the packed array that takes a payload, relative to the generation; "" where there is none."""
+    if kind is Kind.STATISTICS:
+        return ""
+    return f"tensors/{header.element.array}" if header else "files"
+
+
+def payload_nbytes(kind: Kind, header: TensorHeader | None, file_nbytes: int) -> int:
+    """Return the payload bytes of a row in its file."""
+    if kind is Kind.STATISTICS:
+        return 0
+    return header.nbytes if header else file_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +264,8 @@ class StepPlan:
     fingerprint: str
     origin: Origin
     store: StoreAddress
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]
+    """The rows of the index; in a worker by columns, see `workers.columns`."""
     arrays: tuple[ArraySpec, ...]
     jobs: tuple[ShardJob, ...] = field(repr=False, default=())
     problems: tuple[str, ...] = ()

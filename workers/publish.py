@@ -6,26 +6,23 @@ Idempotent, and the last write of a step is the one that makes it visible.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers import events, paths
-from workers.disagreements import disagreements
+from workers.columns import EntryColumns
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
-from workers.formats.dtype_names import canonical
-from workers.model import CommitSummary, Entry, Kind, Receipt, Reported, StepKey, StepPlan
-from workers.rules.step import DISAGREES, evaluate
+from workers.index import tables_of
+from workers.model import CommitSummary, Kind, Receipt, SourceFile, StepKey, StepPlan
+from workers.rules.step import evaluate
 from workers.rules.values import Evaluated
-from workers.statistics import Statistics
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import WithoutTensors
 from workers.store.objects import ObjectStore, open_objects
-from workers.store.tables import LABELS, NUMBERS, Tables
+from workers.store.tables import Tables
 
 #: How many problems a commit record names; all of them are in the index.
 MAX_PROBLEMS_IN_RECORD = 100
@@ -44,7 +41,8 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
         # A programming error, and one that would lose data: refuse rather than commit.
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
-    built = _tables(plan, receipts)
+    entries = EntryColumns.of(plan.entries)
+    built = tables_of(entries, plan.reported, receipts)
     documents, chunks = tables.encode(built)
     found = _evaluated(plan, built)
     if plan.rules is not None and found is not None:
@@ -66,6 +64,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
     summary = _summarise(
         plan,
+        entries,
         receipts,
         built,
         stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
@@ -86,7 +85,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
             "graphs": sorted(set(built.label("graph")) - {""}),
             "stored": shards,
             "problems": _problems(plan, built),
-            **_poison(plan),
+            **_poison(plan.poison, entries),
         },
         without_tensors=without,
         replaces=plan.replaces,
@@ -111,14 +110,14 @@ def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
         raise SourceChanged(f"{key}: it has been committed with its tensors meanwhile")
 
 
-def _poison(plan: StepPlan) -> dict[str, Any]:
+def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> dict[str, Any]:
     """Return what the record says of files that kill the process that reads them; nothing where none does.
 
     Whoever plans the step again need not find out again.
     """
-    if not plan.poison:
+    if not poison:
         return {}
-    readable = {entry.source.path: entry.readable for entry in plan.entries}
+    readable = dict(zip(entries.column("source.path"), entries.column("readable"), strict=True))
     rows = [
         {
             "source": paths.to_text(file.path),
@@ -126,7 +125,7 @@ def _poison(plan: StepPlan) -> dict[str, Any]:
             "mtime_ns": file.mtime_ns,
             "bytes_kept": readable[file.path],
         }
-        for file in plan.poison
+        for file in poison
     ]
     return {"poison": rows}
 
@@ -146,134 +145,9 @@ def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
     return ends
 
 
-def _tables(plan: StepPlan, receipts: Sequence[Receipt]) -> Tables:
-    entries = plan.entries
-    n = len(entries)
-    offsets = np.full(n, -1, np.int64)
-    nbytes = np.array([entry.nbytes for entry in entries], np.int64)
-    in_device_layout = np.zeros(n, np.bool_)
-    digest = tables.empty_digests(n)
-    statistics = tables.empty_statistics(n)
-    for receipt in receipts:
-        offsets[receipt.rows] = receipt.offsets
-        nbytes[receipt.rows] = receipt.nbytes
-        in_device_layout[receipt.rows] = receipt.in_device_layout
-        digest[receipt.rows] = receipt.digests
-        statistics[receipt.rows] = receipt.statistics
-    shapes = [_shape(plan, row) for row in range(n)]
-    computed: npt.NDArray[np.bool_] = np.asarray(~np.isnan(statistics).all(axis=1))
-    built = Tables(
-        labels=_filled(LABELS, object, _labels(entries, in_device_layout, computed)),
-        numbers=_filled(NUMBERS, np.int64, _numbers(entries, offsets, nbytes, shapes)),
-        shape=tables.shape_table(shapes),
-        digest=digest,
-        statistics=statistics,
-    )
-    _take_reported(plan.reported, built)
-    return built
-
-
-def _filled(fields: Sequence[str], dtype: Any, columns: Mapping[str, Sequence[Any]]) -> npt.NDArray[Any]:
-    """Return columns as a table of `fields`. Column by column: rows of dicts take three times as long."""
-    table = np.empty((len(columns[fields[0]]), len(fields)), dtype)
-    for number, field in enumerate(fields):
-        table[:, number] = columns[field]
-    return table
-
-
-def _take_reported(reported: Mapping[int, Reported], built: Tables) -> None:
-    """Enter the statistics that the dump gives, where none were computed; elsewhere compare them."""
-    kinds, dtypes, declared = (built.label(name) for name in ("kind", "dtype", "declared_dtype"))
-    statistics_from, problems = built.label("statistics_from"), built.label("problem")
-    for row, report in reported.items():
-        if kinds[row] == Kind.STATISTICS:
-            dtypes[row], declared[row] = canonical(report.dtype), report.dtype
-        if not statistics_from[row]:
-            built.statistics[row] = report.statistics.as_row()
-            statistics_from[row] = paths.to_text(report.source)
-            continue
-        computed = Statistics(*built.statistics[row].tolist())
-        differ = disagreements(report.statistics, computed, report.digits, dtypes[row])
-        if differ:
-            said = f"{paths.to_text(report.source)}{DISAGREES}{', '.join(differ)}"
-            problems[row] = "; ".join(filter(None, [problems[row], said]))
-
-
-def _shape(plan: StepPlan, row: int) -> tuple[int, ...]:
-    entry = plan.entries[row]
-    if entry.kind is Kind.STATISTICS:
-        return plan.reported[row].shape
-    return entry.header.shape if entry.header else (entry.nbytes,)
-
-
-def _labels(
-    entries: Sequence[Entry], in_device_layout: npt.NDArray[np.bool_], computed: npt.NDArray[np.bool_]
-) -> dict[str, list[str]]:
-    """Return the text columns of the index."""
-    names = [entry.name for entry in entries]
-    headers = [entry.header for entry in entries]
-    devices = [header.device if header else None for header in headers]
-    layouts = ["device" if is_device else "host" for is_device in in_device_layout.tolist()]
-    # Parts of file names may hold any bytes; most of them occur again and again.
-    text = cache(paths.to_text)
-    return {
-        "kind": [str(entry.kind) for entry in entries],
-        "net": [text(name.net) for name in names],
-        "graph": [text(name.graph) for name in names],
-        "op_type": [text(name.op_type) for name in names],
-        "op_name": [text(name.op_name) for name in names],
-        "full_name": [text(name.full_name) for name in names],
-        "io": [text(name.io) for name in names],
-        "format": [
-            text(device.format if device else name.format)
-            for name, device in zip(names, devices, strict=True)
-        ],
-        "declared_dtype": [text(name.declared_dtype) for name in names],
-        "dtype": [header.element.name if header else "" for header in headers],
-        "array": [entry.array for entry in entries],
-        "layout": [layout if device else "" for layout, device in zip(layouts, devices, strict=True)],
-        "device_shape": [",".join(map(str, device.shape)) if device else "" for device in devices],
-        "source": [paths.to_text(entry.source.path) for entry in entries],
-        "lead": [header.lead.decode("latin-1") if header else "" for header in headers],
-        "tail": [header.tail.decode("latin-1") if header else "" for header in headers],
-        "record": [entry.record for entry in entries],
-        "statistics_from": ["computed" if known else "" for known in computed.tolist()],
-        "problem": [entry.problem for entry in entries],
-    }
-
-
-def _numbers(
-    entries: Sequence[Entry],
-    offsets: npt.NDArray[np.int64],
-    nbytes: npt.NDArray[np.int64],
-    shapes: Sequence[tuple[int, ...]],
-) -> dict[str, Any]:
-    """Return the integer columns of the index."""
-    names = [entry.name for entry in entries]
-    headers = [entry.header for entry in entries]
-    itemsizes = np.array([header.element.stored_itemsize if header else 1 for header in headers], np.int64)
-    return {
-        "slot": [name.slot for name in names],
-        "occurrence": [name.occurrence for name in names],
-        "task": [name.task for name in names],
-        "stream": [name.stream for name in names],
-        "timestamp": [name.timestamp for name in names],
-        "sequence": [name.sequence for name in names],
-        "offset": offsets,
-        "size": nbytes // itemsizes,
-        "nbytes": nbytes,
-        "source_offset": [entry.offset for entry in entries],
-        "source_nbytes": [entry.nbytes for entry in entries],
-        "source_size": [entry.source.size for entry in entries],
-        "ndim": [len(shape) for shape in shapes],
-        "fortran_order": [int(header.fortran_order) if header else 0 for header in headers],
-        "groups": [header.device.groups if header and header.device else 1 for header in headers],
-        "mtime_ns": [entry.source.mtime_ns for entry in entries],
-    }
-
-
 def _summarise(
     plan: StepPlan,
+    entries: EntryColumns,
     receipts: Sequence[Receipt],
     built: Tables,
     *,
@@ -281,7 +155,9 @@ def _summarise(
     objects: int,
     found: Evaluated | None,
 ) -> CommitSummary:
-    kinds = built.label("kind")
+    before = entries.column("problem")
+    kinds, problems = built.label("kind"), built.label("problem")
+    sizes = dict(zip(entries.column("source.path"), entries.column("source.size"), strict=True))
     is_tensor = kinds == Kind.TENSOR
     has_statistics = is_tensor | (kinds == Kind.STATISTICS)
     quarantined = int(np.count_nonzero(kinds == Kind.QUARANTINED))
@@ -298,14 +174,10 @@ def _summarise(
         quarantined=quarantined,
         overflows=int(np.count_nonzero(kinds == Kind.OVERFLOW)),
         statistics_only=int(np.count_nonzero(kinds == Kind.STATISTICS)),
-        disagreements=sum(
-            1
-            for row in plan.reported
-            if is_tensor[row] and built.label("problem")[row] != plan.entries[row].problem
-        ),
-        unparsed=sum(1 for entry in plan.entries if entry.kind is Kind.FILE and entry.problem),
+        disagreements=sum(1 for row in plan.reported if is_tensor[row] and problems[row] != before[row]),
+        unparsed=int(np.count_nonzero((kinds == Kind.FILE) & (problems != ""))),
         duplicates=sum(receipt.duplicates for receipt in receipts),
-        raw_bytes=plan.nbytes,
+        raw_bytes=sum(sizes.values()),
         stored_bytes=stored_bytes,
         objects=objects,
         nan_count=int(nan.sum()),

@@ -8,6 +8,7 @@ import pytest
 from tests.dumps import DumpLibrary
 from tests.pipeline import SMALL_GRID, plan_all
 from workers import tasks
+from workers.columns import EntryColumns
 from workers.convert import convert
 from workers.model import StepPlan, TensorName
 
@@ -23,13 +24,18 @@ def plans(request: pytest.FixtureRequest, dumps: DumpLibrary, store: Path) -> li
 
 def assert_same(one: StepPlan, other: StepPlan) -> None:
     # NaN, which statistics that are not known are, equals nothing.
-    assert replace(one, reported={}) == replace(other, reported={})
+    assert replace(one, reported={}, entries=tuple(one.entries)) == replace(other, reported={})
     assert repr(one.reported) == repr(other.reported)
 
 
+def without_entries(plan: StepPlan) -> StepPlan:
+    return replace(plan, jobs=tuple(replace(job, entries={}) for job in plan.jobs))
+
+
 def test_a_plan_comes_back_as_it_was(plans: list[StepPlan]) -> None:
-    for plan in plans:
-        assert_same(tasks.unpack_plan(tasks.pack_plan(plan)), plan)
+    for plan, unpacked in zip(plans, tasks.unpack_steps(tasks.pack_steps(plans)), strict=True):
+        assert_same(unpacked, plan)
+        assert_same(tasks.unpack_plan(tasks.pack_plan(plan)), without_entries(plan))
     assert any(len(plan.jobs) > 1 for plan in plans)
 
 
@@ -51,3 +57,21 @@ def test_a_job_comes_back_without_names_and_makes_the_same(plans: list[StepPlan]
 def test_a_step_of_which_nothing_is_read_comes_back(plans: list[StepPlan]) -> None:
     empty = replace(plans[0], entries=(), jobs=())
     assert_same(tasks.unpack_plan(tasks.pack_plan(empty)), empty)
+
+
+def test_entries_by_columns_are_the_entries(plans: list[StepPlan]) -> None:
+    entries = plans[-1].entries
+    by_columns = EntryColumns.of(entries)
+    assert len(by_columns) == len(entries)
+    assert list(by_columns) == list(entries)
+    assert [by_columns[0], by_columns[-1]] == [entries[0], entries[-1]]
+    assert list(by_columns[1:3]) == list(entries[1:3])
+    assert list(by_columns.column("name.op_name")) == [entry.name.op_name for entry in entries]
+    assert EntryColumns.of(by_columns) is by_columns
+    with pytest.raises(IndexError):
+        by_columns[len(entries)]
+
+
+def test_a_step_without_entries_has_no_columns() -> None:
+    nothing = EntryColumns.of(())
+    assert (len(nothing), list(nothing), list(nothing.column("kind"))) == (0, [], [])
