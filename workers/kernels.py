@@ -23,10 +23,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Elements per block: 16 KiB of float32, half of an L1 data cache.
 BLOCK: Final = 4096
-#: Beyond these, float64 elements have squares that are infinite or vanish: their moments are kept in a unit
-#: that is a power of two, so that nothing is rounded.
+#: Beyond these, float64 elements have squares that are infinite, or those of their differences vanish: their
+#: moments are kept in a unit that is a power of two, so that nothing is rounded.
 _MANY: Final = 2.0**480
-_FEW: Final = 2.0**-480
+_FEW: Final = 2.0**-300
 _HUGE_UNIT: Final = 2.0**600
 _TINY_UNIT: Final = 2.0**-600
 #: Below this part of the squares of distances from one element, the squares of deviations from the mean would
@@ -34,9 +34,10 @@ _TINY_UNIT: Final = 2.0**-600
 _CANCELLED: Final = 1e-3
 
 #: Places in the state that the functions here keep, float64: the first seven are `statistics.COUNT_FIELDS`;
-#: then the number of finite elements, their extremes, and, in `UNIT` and its square, mean and sum of squared
-#: deviations.
-COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, M2, UNIT = range(13)
+#: then the number of finite elements, their extremes, and, in `UNIT` and its square, the distance of the mean
+#: from `ORIGIN` and the sum of squared deviations. The origin is the first element: means of blocks that differ
+#: in their last digits only would be rounded more than they differ.
+COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, M2, UNIT, ORIGIN = range(14)
 
 #: Sums may be reordered, which is what vector instructions do; NaN and infinities keep their meaning.
 _REORDER: Final = {"reassoc", "contract", "nsz"}
@@ -51,7 +52,7 @@ def compiled(fastmath: set[str]) -> Callable[[Function], Function]:
 
 def new_state() -> npt.NDArray[np.float64]:
     """Return the state of a tensor of which nothing has been taken in."""
-    state = np.zeros(13)
+    state = np.zeros(14)
     state[MIN], state[MAX], state[UNIT] = math.inf, -math.inf, 1.0
     return state
 
@@ -139,29 +140,31 @@ def _signs(x: Any, like: Any) -> Any:
 
 @compiled(_REORDER)
 def _moments(x: Any) -> Any:
-    # From the first element on, so that equal elements have exactly themselves for their mean.
+    # The mean as its distance from the first element, so that equal elements have exactly themselves for it.
     first = np.float64(x[0])
     total, squares = 0.0, 0.0
     for i in range(x.size):
         distance = np.float64(x[i]) - first
         total += distance
         squares += distance * distance
-    mean = first + total / x.size
-    m2 = squares - total * (total / x.size)
+    mean = total / x.size
+    m2 = squares - total * mean
     if m2 < squares * _CANCELLED:
         m2 = 0.0
         for i in range(x.size):
-            deviation = np.float64(x[i]) - mean
+            deviation = (np.float64(x[i]) - first) - mean
             m2 += deviation * deviation
-    return mean, m2
+    return first, mean, m2
 
 
 @compiled(set())
-def _merge(state: Any, n: Any, mean: Any, m2: Any) -> None:
-    """Join the moments of a block by Chan's formula; see `workers.statistics`."""
+def _merge(state: Any, n: Any, first: Any, mean: Any, m2: Any) -> None:
+    """Join the moments of a block by Chan's formula; its mean is counted from `first`."""
     before = state[FINITE]
+    if before == 0:
+        state[ORIGIN] = first
     total = before + n
-    delta = mean - state[MEAN]
+    delta = ((first - state[ORIGIN]) + mean) - state[MEAN]
     state[MEAN] += delta * (n / total)
     state[M2] += m2 + delta * delta * (before * n / total)
     state[FINITE] = total
@@ -179,6 +182,7 @@ def _choose_unit(state: Any) -> None:
     if unit != state[UNIT]:
         ratio = state[UNIT] / unit
         state[MEAN] *= ratio
+        state[ORIGIN] *= ratio
         state[M2] = state[M2] * ratio * ratio
         state[UNIT] = unit
 
@@ -230,10 +234,10 @@ def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any)
         state[MAX] = max(state[MAX], np.float64(extremes[1]))
         _choose_unit(state)
         if state[UNIT] == 1:
-            mean, m2 = _moments(block)
+            first, mean, m2 = _moments(block)
         else:
-            mean, m2 = _moments(block / state[UNIT])
-        _merge(state, block.size, mean, m2)
+            first, mean, m2 = _moments(block / state[UNIT])
+        _merge(state, block.size, first, mean, m2)
 
 
 @compiled(_REORDER)
@@ -245,14 +249,14 @@ def _accumulate_integers(x: Any, like: Any, state: Any) -> None:
             low = min(low, block[i])
             high = max(high, block[i])
         negative, null = _signs(block, like)
-        mean, m2 = _moments(block)
+        first, mean, m2 = _moments(block)
         state[COUNT] += block.size
         state[ZERO] += null
         state[NEGATIVE] += negative
         state[POSITIVE] += block.size - null - negative
         state[MIN] = min(state[MIN], np.float64(low))
         state[MAX] = max(state[MAX], np.float64(high))
-        _merge(state, block.size, mean, m2)
+        _merge(state, block.size, first, mean, m2)
 
 
 @compiled(set())
@@ -311,4 +315,4 @@ def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
         n, value = tables[0, code], values[code]
         if n and math.isfinite(value):
             m2 += n * (value - mean) * (value - mean)
-    _merge(state, finite, mean, m2)
+    _merge(state, finite, mean, 0.0, m2)

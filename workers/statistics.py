@@ -124,9 +124,10 @@ class RunningStatistics:
 
     def row(self) -> tuple[float, ...]:
         """Return the same in the order of `FIELDS`, in a quarter of the time."""
-        *counts, finite, low, high, mean, m2, unit = self._state.tolist()
+        *counts, finite, low, high, mean, m2, unit, origin = self._state.tolist()
         if not finite:
             return (*counts, *[math.nan] * 5)
+        mean += origin
         std = _scaled(math.sqrt(m2 / finite), unit)
         l2_norm = _scaled(math.sqrt(m2 + finite * mean * mean), unit)
         if self._complex:

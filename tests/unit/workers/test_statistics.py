@@ -19,6 +19,7 @@ from workers.statistics import BLOCK, COUNT_FIELDS, RunningStatistics, Statistic
 Array = np.ndarray[Any, Any]
 _CONTEXT = Context(prec=80, Emin=-999999, Emax=999999)
 BIGGEST = np.finfo(np.float64).max
+SMALLEST = 5e-324
 
 
 def sqrt(value: Fraction) -> float:
@@ -61,10 +62,10 @@ def assert_close(found: Statistics, wanted: Statistics) -> None:
         assert math.isnan(found.std)
         assert math.isnan(found.l2_norm)
         return
-    # A sum of floats is as good as its largest term allows.
-    largest = max(abs(wanted.min), abs(wanted.max))
-    assert found.mean == pytest.approx(wanted.mean, rel=1e-12, abs=largest * 1e-14)
-    assert found.std == pytest.approx(wanted.std, rel=1e-9, abs=largest * 1e-14)
+    # A sum of floats is as good as its largest term allows, and no float is nearer to 0 than the smallest.
+    near = max(max(abs(wanted.min), abs(wanted.max)) * 1e-14, SMALLEST)
+    assert found.mean == pytest.approx(wanted.mean, rel=1e-12, abs=near)
+    assert found.std == pytest.approx(wanted.std, rel=1e-9, abs=near)
     assert found.l2_norm == pytest.approx(wanted.l2_norm, rel=1e-12, abs=0)
 
 
@@ -80,6 +81,7 @@ floats = st.lists(st.floats(-1e308, 1e308) | st.sampled_from([math.nan, math.inf
 @example([1e200] * 5)
 @example([1e-200, 3e-200])
 @example([5e-324, 5e-324])
+@example([0.0, 5e-324])
 @example([5e-324, 1.0])
 @example([1e-200, 1e300])
 @example([1e300, 1e-200, math.nan, math.inf])
@@ -193,6 +195,23 @@ def test_catastrophic_cancellation_is_avoided() -> None:
     noise = rng.normal(size=4 * BLOCK)
     found = summarise(1e9 + noise)
     assert found.std == pytest.approx(float(np.std(noise)), rel=1e-6)
+
+
+@pytest.mark.parametrize(("origin", "spread"), [(1e15, 1.0), (-3e12, 1e-3), (1.0, 1e-15), (7e200, 1e186)])
+def test_what_differs_in_its_last_digits_only_has_an_exact_deviation(origin: float, spread: float) -> None:
+    """Also over many blocks, the means of which differ less than they can be rounded."""
+    noise = np.random.default_rng(2).normal(size=5 * kernels.BLOCK + 3)
+    found, wanted = summarise(origin + spread * noise), expected(origin + spread * noise)
+    assert found.std == pytest.approx(wanted.std, rel=1e-12)
+    assert found.mean == pytest.approx(wanted.mean, rel=1e-15)
+
+
+@pytest.mark.parametrize("exponent", [*range(-320, -90, 10), 140, 150, 160, 300])
+def test_the_deviation_of_small_and_large_elements_is_exact(exponent: int) -> None:
+    """Squares of differences neither vanish nor lose digits, though they may be subnormal."""
+    values = (1 + 1e-8 * np.random.default_rng(3).normal(size=2 * kernels.BLOCK)) * 10.0**exponent
+    found, wanted = summarise(values), expected(values)
+    assert found.std == pytest.approx(wanted.std, rel=1e-9, abs=SMALLEST)
 
 
 def test_long_arrays_agree_with_extended_precision() -> None:
