@@ -28,7 +28,7 @@ _DASK_DEFAULTS = {
     # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
     "distributed.admin.large-graph-warning-threshold": "1GB",
     "distributed.comm.retry.count": 3,
-    # How often each process looks whether its event loop still turns: every 20 ms costs 2 % of a core for each.
+    # How often a process looks whether its event loop still turns: every 20 ms costs 2 % of a core.
     "distributed.admin.tick.interval": "1s",
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 
@@ -41,8 +42,7 @@ class Policy:
     """With a later step: the same; covers graphs that take turns in one directory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
+class Inspection(NamedTuple):
     """What the content of one file says, as far as it was read."""
 
     headers: tuple[TensorHeader, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ingest.completeness import OVERFLOW_OP_TYPE, Inspected, Inspection
 from workers.formats.header import TensorHeader
@@ -15,8 +15,7 @@ from workers.model import Entry, Kind, Reported, SourceFile, TensorName
 _IN_FILE_NAMES = str.maketrans({"/": "_", ".": "_", "\\": "_", " ": "_"})
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of the index, and what only planning needs to know of it."""
 
     entry: Entry
@@ -85,8 +84,7 @@ def _completed(name: TensorName, header: TensorHeader) -> TensorName:
     tells = header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name
     if not tells:
         return name
-    return replace(
-        name,
+    return name._replace(
         io=header.io or name.io,
         slot=header.slot if header.slot >= 0 else name.slot,
         format=header.format or name.format,
@@ -112,7 +110,7 @@ def _with_reported(rows: Sequence[Row], inspected: Inspected) -> list[Row]:
     for report in reported:
         found = by_path.get(report.tensor) if report.tensor else by_name.get(_identity(report.name))
         if found is not None and joined[found].reported is None:
-            joined[found] = replace(joined[found], reported=report)
+            joined[found] = joined[found]._replace(reported=report)
         else:
             entry = Entry(files[report.source], Kind.STATISTICS, report.name)
             joined.append(Row(entry, reported=report))
@@ -144,9 +142,12 @@ def _with_occurrences(rows: Iterable[Row]) -> list[Row]:
         occurrence = 0
         if row.entry.kind in (Kind.TENSOR, Kind.STATISTICS, Kind.QUARANTINED, Kind.OVERFLOW):
             occurrence = count[slot] = count.get(slot, -1) + 1
-        entry = replace(row.entry, name=replace(name, occurrence=occurrence)) if occurrence else row.entry
-        numbered.append(replace(row, entry=entry) if occurrence else row)
+        numbered.append(_numbered(row, occurrence) if occurrence else row)
     return numbered
+
+
+def _numbered(row: Row, occurrence: int) -> Row:
+    return row._replace(entry=row.entry._replace(name=row.entry.name._replace(occurrence=occurrence)))
 
 
 def _with_failed_operators(rows: list[Row]) -> list[Row]:
@@ -180,7 +181,7 @@ def _joined(row: Row, operators: dict[tuple[str, int, int], TensorName]) -> Row:
             }
         )
     record = json.dumps({"failed": failed, "record": row.overflow.to_json()}, sort_keys=True)
-    return replace(row, entry=replace(row.entry, record=record))
+    return row._replace(entry=row.entry._replace(record=record))
 
 
 def _directory(entry: Entry) -> str:

@@ -12,11 +12,9 @@ from typing import Any, TypeAlias, overload
 
 from workers.model import Entry, SourceFile, TensorName
 
-_SOURCE = [f"source.{name}" for name in SourceFile.__match_args__]
-_PAYLOAD = [*_SOURCE, "kind", "header", "readable"]
-_REST = ["problem", "record", *(f"name.{name}" for name in TensorName.__match_args__)]
-_payload = attrgetter(*_PAYLOAD)
-_all = attrgetter(*_PAYLOAD, *_REST)
+_source = attrgetter(*SourceFile.__match_args__)
+_PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "header", "readable"]
+_REST = ["problem", "record", *(f"name.{name}" for name in TensorName._fields)]
 _NO_NAME = TensorName()
 
 #: A tuple for each field, all of the same length; none for no entries.
@@ -35,7 +33,12 @@ class EntryColumns(Sequence[Entry]):
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> EntryColumns:
         """Return entries by columns; as they are where they are already held so."""
-        return entries if isinstance(entries, cls) else cls(list(zip(*map(_all, entries), strict=True)))
+        if isinstance(entries, cls):
+            return entries
+        if not entries:
+            return cls([])
+        _, _, names, _, problems, _, records = zip(*entries, strict=True)
+        return cls([*of_payloads(entries), problems, records, *zip(*names, strict=True)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._columns,)
@@ -70,13 +73,14 @@ _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
 
 def of_payloads(entries: Iterable[Entry]) -> Columns:
-    """Return what it takes to read the payloads of entries."""
-    return list(zip(*map(_payload, entries), strict=True))
+    """Return what it takes to read the payloads of entries, of which there is at least one."""
+    sources, kinds, _, headers, _, readable, _ = zip(*entries, strict=True)
+    return [*zip(*map(_source, sources), strict=True), kinds, headers, readable]
 
 
 def payloads_of(columns: Columns) -> list[Entry]:
     """Return the entries of `of_payloads`, without names and problems."""
-    return list(_entries(columns, repeat(_NO_NAME), repeat(""), repeat(""))) if columns else []
+    return list(_entries(columns, repeat(_NO_NAME), repeat(""), repeat("")))
 
 
 def _entries(

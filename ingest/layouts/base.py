@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from ingest.layouts.pattern import Pattern
 from workers.formats.header import Container
@@ -50,8 +50,7 @@ class Place:
 _NOT_IN_SERIES = frozenset(["step", "iteration", "previous_step", "time", "pid"])
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """A file that claims to hold tensors."""
 
     name: TensorName | None

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
 from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
@@ -149,12 +148,11 @@ def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorN
         if name is None:
             return None
         op_type, op_name = kind_and_name(name.op_type, name.op_name)
-        return replace(
-            name, op_type=op_type, op_name=op_name, task=known_id(name.task), stream=known_id(name.stream)
+        return name._replace(
+            op_type=op_type, op_name=op_name, task=known_id(name.task), stream=known_id(name.stream)
         )
     layout = found["format"] or ""
-    return replace(
-        name,
+    return name._replace(
         io=found["io"],
         slot=int(found["slot"]),
         format="" if _SHAPE.fullmatch(layout) else layout,
@@ -180,7 +178,7 @@ def _named(path: str, stem: str, extension: str, names: LongNames, place: Tensor
     elif not stem.isdecimal():
         return None
     # Without a row, or with one that tells nothing, the number is its name.
-    return Named(name or replace(place, op_name=stem), container, settled=settled)
+    return Named(name or place._replace(op_name=stem), container, settled=settled)
 
 
 def _may_be_mapped(stem: str, extension: str) -> bool:
@@ -207,4 +205,4 @@ def _reported_name(
     if not real:
         real, settled = names.real_name(path.removesuffix(".csv"))
     name = parse_bin_name(real.removesuffix(".csv"), net=place.net, graph=place.graph)
-    return name or replace(place, op_name=stem), settled
+    return name or place._replace(op_name=stem), settled

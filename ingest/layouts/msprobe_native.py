@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
 from ingest.layouts.bin_names import parse_bin_name
@@ -95,8 +94,7 @@ def parse_tensor_name(file_name: str) -> Named | None:
     name = None if found is None else parse_bin_name(found["bin"])
     if found is None or name is None:
         return None
-    name = replace(
-        name,
+    name = name._replace(
         io=found["io"],
         slot=int(found["slot"]),
         format=found["format"],
@@ -129,4 +127,5 @@ def _long_named(path: str, number: str, extension: str, names: LongNames) -> Nam
         name = TensorName(op_name=number, declared_dtype=extension)
         alone = Named(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
     named = parse_tensor_name(real) if real else None
-    return replace(named if named and named.container is alone.container else alone, settled=settled)
+    best = named if named and named.container is alone.container else alone
+    return best._replace(settled=settled)

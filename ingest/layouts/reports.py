@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ingest.layouts.base import Problem, ReadSmall
 from ingest.layouts.bin_names import kind_and_name
@@ -46,11 +46,10 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
 
 
 def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> Reported:
-    name = replace(name, io=row.io, slot=row.slot, format=row.format)
+    name = name._replace(io=row.io, slot=row.slot, format=row.format)
     if row.op_type or row.op_name:
         op_type, op_name = kind_and_name(row.op_type, row.op_name)
-        name = replace(
-            name,
+        name = name._replace(
             op_type=op_type,
             op_name=op_name,
             task=row.task,

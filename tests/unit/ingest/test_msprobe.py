@@ -4,7 +4,6 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def test_name_of_a_file_says_the_same_as_dump_json(tree: str) -> None:
         for path, named in description.named.items():
             assert named.name is not None
             stem = path.rpartition("/")[2].removesuffix(f".{named.container}")
-            assert parse_tensor_name(stem) == replace(named.name, sequence=-1, declared_dtype="")
+            assert parse_tensor_name(stem) == named.name._replace(sequence=-1, declared_dtype="")
             assert f"{named.name.op_name}.{named.name.io}" in stem or "grad" in stem
 
 
