@@ -35,8 +35,8 @@ _CANCELLED: Final = 1e-3
 
 #: Places in the state that the functions here keep, float64: the first seven are `statistics.COUNT_FIELDS`;
 #: then the number of finite elements, their extremes, and, in `UNIT` and its square, the distance of the mean
-#: from `ORIGIN` and the sum of squared deviations. The origin is the first element: means of blocks that differ
-#: in their last digits only would be rounded more than they differ.
+#: from `ORIGIN` and the sum of squared deviations. The origin is the first element: means of blocks that
+#: differ in their last digits only would be rounded more than they differ.
 COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, M2, UNIT, ORIGIN = range(14)
 
 #: Sums may be reordered, which is what vector instructions do; NaN and infinities keep their meaning.
