@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import xxhash
@@ -105,7 +106,7 @@ def inspect(
     listing: Listing,
     description: Description,
     unreadable: Collection[str] = (),
-    poison: Mapping[SourceFile, bool] | None = None,
+    poison: Mapping[SourceFile, bool] = MappingProxyType({}),
 ) -> Inspected:
     """Read the first bytes of every tensor file of a listing.
 
@@ -124,7 +125,7 @@ def inspect(
     denied: list[Problem] = []
     place, where = str(root), str(listing.key)
     for file in listing.files:
-        if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison or {})) is not None:
+        if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison)) is not None:
             inspections[file.path] = bad
             continue
         named = description.named.get(file.path)

@@ -14,30 +14,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingest.committed import Committed, comes_from_elsewhere
+from ingest.committed import Committed
 from ingest.completeness import Inspected
 from ingest.disk import space_at
-from ingest.happenings import CommitKept, CommitWentBack, Happening, Observer, StoreIsBack, Trouble
+from ingest.happenings import CommitWentBack, Happening, Observer, StoreIsBack, Trouble
+from ingest.layouts.base import Listing
 from ingest.outage import Outage
-from ingest.plan import fingerprint, plan_step, without_tensors
+from ingest.plan import plan_step
 from ingest.pressure import Pressure
 from ingest.report import Report
-from ingest.retention.policy import must_stay
 from ingest.retention.source import RetentionEvent, SourceDeleted, SourceRetention
+from ingest.standing import Standing
 from ingest.submit import Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
 from ingest.watch import View, Watcher
-from workers.errors import (
-    ClusterError,
-    DamagedStore,
-    DumpIngestError,
-    PoisonedFile,
-    StepRemoved,
-    StoreError,
-    StoreUnavailable,
-    UnreadableFile,
-)
-from workers.model import Origin, SourceFile, StepKey, StepPlan, StoreAddress
-from workers.paths import from_text
+from workers.errors import ClusterError, StoreError, StoreUnavailable
+from workers.model import Origin, StepKey, StepPlan, StoreAddress
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.commit import Commit
@@ -64,12 +55,6 @@ _TICK_S = 0.25
 _SHORT_TICK_S = 0.05
 #: How long the store is asked for commits between two looks at finished tasks.
 _CHECK_S = 0.05
-#: So many files of a step may be poison. If there are more, it is not the files.
-_MAX_POISON = 8
-_POISON_HINT = (
-    "So many files are hardly all bad: look at the memory of the workers, at their logs, and at the versions "
-    "of their libraries. Nothing of the step is visible."
-)
 #: How often workers may see another file than this process before it is no coincidence.
 _MAX_STALE = 5
 _STALE_HINT = (
@@ -409,8 +394,7 @@ class Service:
             offered = [
                 plan
                 for inspected, plan in self._with_tensors_kept(batch, found)
-                if not self._learn_poison(inspected, found.get(plan.key))
-                and not self._stands(inspected, plan, found.get(plan.key))
+                if self._is_to_be_offered(inspected.listing, plan, found.get(plan.key))
             ]
         except (StoreError, ClusterError) as exc:
             if not self.patient:
@@ -432,92 +416,35 @@ class Service:
             kept.append((inspected, self._plan(inspected) if loses else plan))
         return kept
 
-    def _stands(self, inspected: Inspected, plan: StepPlan, found: Commit | None) -> bool:
-        """Whether the store is to stay as it is: it has this generation, a better one, or another dump's.
-
-        `found` is the commit that it has.
-        """
-        key = plan.key
-        if self._stale_in_a_row(plan) >= _MAX_STALE:
-            self._give_up(
-                plan, ClusterError(f"{key}: workers see other files than this host", hint=_STALE_HINT)
-            )
-            return True
-        listed = fingerprint(inspected.listing.files, plan.origin.layout, self.watcher.grid)
-        if found is None:
-            # Names of removed generations were compared already; here it may be a part of one.
-            if self.committed.was_removed(key, plan.fingerprint, inspected.listing.files):
-                self.committed.cover(key, listed)
-                return True
+    def _is_to_be_offered(self, listing: Listing, plan: StepPlan, found: Commit | None) -> bool:
+        """Whether a step is to be taken as it is planned, given the commit that the store has of it."""
+        if found is not None and self.watcher.learn(listing, found):
+            self._view_is_fresh = False
             return False
-        if found.fingerprint == plan.fingerprint:
-            self.committed.cover(key, without_tensors(listed) if plan.without_tensors else listed)
+        if self._stale_in_a_row(plan) >= _MAX_STALE:
+            message = f"{plan.key}: workers see other files than this host"
+            self._given_up.append(StepFailed(plan, ClusterError(message, hint=_STALE_HINT)))
+            return False
+        standing = Standing(self.committed, self.watcher.grid, self.replace, self.retention is not None)
+        stays = standing.judge(listing.files, plan, found)
+        if stays is None:
             return True
-        if not self.replace and (error := comes_from_elsewhere(key, plan.origin, found)):
-            self._give_up(plan, error)
-            return True
-        return self._has_less(inspected, plan, found)
-
-    def _has_less(self, inspected: Inspected, plan: StepPlan, found: Commit) -> bool:
-        """Whether the dump has less of a step than its commit, which is then to stay."""
-        key, files = plan.key, inspected.listing.files
-        # Then they are gone because they were deleted here; and what comes late must not take their place.
-        deletes = self.retention is not None and must_stay(found) is None
-        any_less = deletes and not self.replace
-        try:
-            gone = self.committed.files_gone(found, files, any_less=any_less)
-        except StepRemoved:
-            self._view_is_fresh = False  # the next look asks what is there now
-            return True
-        except DamagedStore as exc:
-            # It may be all that there is of the step: it is not replaced, and keeps no other step waiting.
-            self._give_up(plan, exc)
-            return True
-        if gone:
-            listed = fingerprint(files, plan.origin.layout, self.watcher.grid)
-            self.committed.cover(key, listed)
-            if not deletes:
-                self._tell(CommitKept(key, gone))
-            return True
+        if stays.error is not None:
+            self._given_up.append(StepFailed(plan, stays.error))
+        if stays.kept is not None:
+            self._tell(stays.kept)
+        if stays.has_changed:
+            self._view_is_fresh = False
         return False
 
-    def _learn_poison(self, inspected: Inspected, found: Commit | None) -> bool:
-        """Take over what an earlier process found to be poison; whether there is anything to plan anew."""
-        key = inspected.listing.key
-        known = self.watcher.poison.get(key, {})
-        recorded = {} if found is None else _poison_of(found)
-        new = {f: recorded[f] for f in inspected.listing.files if f in recorded and f not in known}
-        if not new:
-            return False
-        self.watcher.poison[key] = {**known, **new}
-        self.watcher.forget(key)
-        self._view_is_fresh = False
-        return True
-
     def _believed(self, outcome: Outcome) -> Outcome:
-        """Return the outcome; where too many files of a step seem to be poison, it is not the files."""
-        if not (isinstance(outcome, StepFailed) and isinstance(outcome.error, PoisonedFile)):
+        if not isinstance(outcome, StepFailed):
             return outcome
-        key = outcome.plan.key
-        if len(self.watcher.poison.get(key, {})) < _MAX_POISON:
-            return outcome
-        del self.watcher.poison[key]
-        message = f"{outcome.error.message}; and before it {_MAX_POISON} other files of this step"
-        return StepFailed(outcome.plan, ClusterError(message, hint=_POISON_HINT))
-
-    def _note_poison(self, plan: StepPlan, path: str) -> None:
-        """Have a step planned again without decoding a file, or without reading it if it was not decoded."""
-        entries = [entry for entry in plan.entries if entry.source.path == path]
-        was_decoded = any(entry.header is not None for entry in entries)
-        self.watcher.poison.setdefault(plan.key, {})[entries[0].source] = was_decoded
-        self.watcher.forget(plan.key)
+        return replace(outcome, error=self.watcher.bad_files.believed(outcome.plan, outcome.error))
 
     def _stale_in_a_row(self, plan: StepPlan) -> int:
         name, times = self._stale.get(plan.key, ("", 0))
         return times if name == plan.fingerprint else 0
-
-    def _give_up(self, plan: StepPlan, error: DumpIngestError) -> None:
-        self._given_up.append(StepFailed(plan, error))
 
     def _go_on_after_outage(self) -> None:
         """Try at once what waited for the store."""
@@ -541,11 +468,8 @@ class Service:
                 pause_s = self._run_pauses.get(key, _RUN_PAUSE_S[0])
                 self._paused[key] = _Pause(self.clock() + pause_s)
                 self._run_pauses[key] = min(pause_s * 2, _RUN_PAUSE_S[1])
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile):
-            self.watcher.unreadable.setdefault(key, set()).add(outcome.error.path)
+        elif isinstance(outcome, StepFailed) and self.watcher.bad_files.note(outcome.plan, outcome.error):
             self.watcher.forget(key)
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, PoisonedFile):
-            self._note_poison(outcome.plan, outcome.error.path)
         elif isinstance(outcome, StepFailed):
             self._stale.pop(key, None)
             waits_for_store = isinstance(outcome.error, StoreUnavailable)
@@ -570,16 +494,3 @@ class Service:
     def _tell(self, happening: Happening) -> None:
         for observer in self.observers:
             observer(happening)
-
-
-def _poison_of(found: Commit) -> dict[SourceFile, bool]:
-    """Return the files that a commit says are poison, and whether it has their bytes."""
-    try:
-        return {
-            SourceFile(from_text(row["source"]), int(row["size"]), int(row["mtime_ns"])): bool(
-                row["bytes_kept"]
-            )
-            for row in found.record.get("poison", [])
-        }
-    except (KeyError, TypeError, ValueError):
-        return {}  # then it is found out again

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ingest.bad_files import BadFiles
 from ingest.completeness import (
     Inspected,
     Policy,
@@ -19,7 +20,8 @@ from ingest.completeness import (
 from ingest.layouts.base import Dump, Listing, Problem
 from ingest.plan import fingerprint, without_tensors
 from workers.errors import SourceChanged
-from workers.model import Grid, SourceFile, StepKey
+from workers.model import Grid, StepKey
+from workers.store.commit import Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,7 @@ class Watcher:
     """Why the pending steps that were examined last are not complete."""
     denied: dict[StepKey, tuple[Problem, ...]] = field(default_factory=dict)
     """Pending steps that wait for permissions, and on what."""
-    unreadable: dict[StepKey, set[str]] = field(default_factory=dict)
-    """Files that the disk was found not to give, by step."""
-    poison: dict[StepKey, dict[SourceFile, bool]] = field(default_factory=dict)
-    """Files that were found to kill the process that reads them; and whether their bytes may be read."""
+    bad_files: BadFiles = field(default_factory=BadFiles)
     _known: dict[StepKey, Listing] = field(default_factory=dict)
     _inspected: dict[StepKey, Inspected] = field(default_factory=dict)
     _names: dict[StepKey, tuple[Listing, str]] = field(default_factory=dict)
@@ -147,6 +146,13 @@ class Watcher:
         self._known.pop(key, None)
         self._inspected.pop(key, None)
 
+    def learn(self, listing: Listing, found: Commit) -> bool:
+        """Take over what the commit of a step tells of bad files; whether its files are to be read again."""
+        if not self.bad_files.learn(listing, found):
+            return False
+        self.forget(listing.key)
+        return True
+
     def _keep(self, listing: Listing, quiet_for_s: float) -> None:
         """Use the listing of a step that only waits for its turn again, or a backlog would take long to list.
 
@@ -179,8 +185,8 @@ class Watcher:
                     self.dump.root,
                     listing,
                     self.dump.describe(listing),
-                    self.unreadable.get(listing.key, ()),
-                    self.poison.get(listing.key),
+                    self.bad_files.unreadable(listing.key),
+                    self.bad_files.poison(listing.key),
                 )
             except SourceChanged as exc:
                 return Waiting(exc.message)
@@ -192,14 +198,13 @@ class Watcher:
 
     def _forget(self, present: Collection[StepKey]) -> None:
         self.clock.forget(present)
+        self.bad_files.forget(present)
         for cache in (
             self._known,
             self._names,
             self._inspected,
             self.waiting,
             self.denied,
-            self.unreadable,
-            self.poison,
         ):
             for key in [key for key in cache if key not in present]:
                 del cache[key]
