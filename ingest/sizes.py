@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-
 #: Without a unit no fraction: whoever writes 0.1 means a share, or has forgotten the unit.
 _BYTES = re.compile(r"(?:\d+|\d+(?:\.\d+)?\s*[A-Za-z]+)", re.ASCII)
 
@@ -16,6 +14,8 @@ def parse_size(text: str) -> int:
     Raises:
         ValueError: it is none of these, or more than there can be.
     """
+    from pydantic import ByteSize, TypeAdapter, ValidationError  # what only writes sizes needs it not
+
     text = text.strip()
     if _BYTES.fullmatch(text):  # pydantic does not look at what follows a unit
         try:
@@ -24,3 +24,12 @@ def parse_size(text: str) -> int:
             pass
     message = f"{text!r} is no number of bytes such as 200GB"
     raise ValueError(message)
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -118,15 +118,6 @@ def say(message: str, *, before: str = "") -> None:
     err.print(f"{before}{escape(text)}", soft_wrap=True)
 
 
-def human_bytes(count: float) -> str:
-    """Write a number of bytes with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
 def number(value: float | None) -> str:
     """Write a statistic in few characters."""
     if value is None or math.isnan(value):

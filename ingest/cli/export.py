@@ -14,11 +14,11 @@ from ingest.cli.common import (
     JsonOption,
     RankOption,
     StepOption,
-    human_bytes,
     print_json,
     say,
     the_store,
 )
+from ingest.sizes import human_bytes
 
 NAME = "export"
 

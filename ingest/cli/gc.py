@@ -15,7 +15,6 @@ from ingest.cli.common import (
     JsonOption,
     StoreArgument,
     err,
-    human_bytes,
     load_settings,
     print_json,
     print_table,
@@ -23,6 +22,7 @@ from ingest.cli.common import (
     step_name,
     stop_on_signals,
 )
+from ingest.sizes import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

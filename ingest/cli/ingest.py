@@ -20,7 +20,6 @@ from ingest.cli.common import (
     JsonOption,
     StoreOption,
     err,
-    human_bytes,
     load_settings,
     print_json,
     print_table,
@@ -28,6 +27,7 @@ from ingest.cli.common import (
     step_name,
     stop_on_signals,
 )
+from ingest.sizes import human_bytes
 
 if TYPE_CHECKING:
     from ingest.happenings import Happening

@@ -14,13 +14,13 @@ from ingest.cli.common import (
     RankOption,
     StepOption,
     StoreArgument,
-    human_bytes,
     print_json,
     print_table,
     say,
     step_name,
     the_store,
 )
+from ingest.sizes import human_bytes
 
 if TYPE_CHECKING:
     from ingest.reader.store import Damage, Step

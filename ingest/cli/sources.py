@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ingest.cli.common import err, human_bytes, say
+from ingest.cli.common import err, say
+from ingest.sizes import human_bytes
 
 if TYPE_CHECKING:
     from ingest.report import Report

@@ -12,12 +12,12 @@ from ingest.cli.common import (
     StepOption,
     StoreArgument,
     err,
-    human_bytes,
     out,
     print_json,
     printable,
     the_store,
 )
+from ingest.sizes import human_bytes
 
 NAME = "verify"
 

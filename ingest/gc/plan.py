@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 from ingest.gc.inventory import Extent, Inventory, Leaf, is_temporary
-from ingest.gc.policy import GcPolicy, duration, size
+from ingest.gc.policy import GcPolicy, duration
 from ingest.reader.spans import spans
+from ingest.sizes import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
 
@@ -222,7 +223,7 @@ class _Planner:
                 steps[leaf.key] = one
         if left > most:
             self.notes.append(
-                f"the store will still have {size(left)}, more than {size(most)}: "
+                f"the store will still have {human_bytes(left)}, more than {human_bytes(most)}: "
                 "the rest is protected, or no step"
             )
 
@@ -245,8 +246,8 @@ class _Planner:
                 yield _remains_of(leaf, "", Extent(), "an empty directory")
         if waiting.objects:
             self.notes.append(
-                f"{waiting.objects} objects ({size(waiting.nbytes)}) that no commit points to stay until "
-                f"nothing was written there for {duration(self.policy.grace_s)}"
+                f"{waiting.objects} objects ({human_bytes(waiting.nbytes)}) that no commit points to "
+                f"stay until nothing was written there for {duration(self.policy.grace_s)}"
             )
 
     def _temporaries(self) -> Iterator[GcAction]:

@@ -98,10 +98,3 @@ def duration(seconds: float) -> str:
         if seconds and seconds % _UNITS_S[unit] == 0:
             return f"{seconds / _UNITS_S[unit]:.0f}{unit}"
     return f"{seconds:g}s"
-
-
-def size(nbytes: int) -> str:
-    """Write a number of bytes with a binary unit."""
-    from pydantic import ByteSize
-
-    return ByteSize(nbytes).human_readable(separator=" ")
