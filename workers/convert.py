@@ -28,7 +28,7 @@ from workers.statistics import RunningStatistics, has_statistics
 from workers.store import metadata, tables
 from workers.store.objects import open_objects
 from workers.store.pieces import Gathered, NewObject
-from workers.store.shards import ShardCounter, ShardPacker
+from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 
 #: Files are read in pieces of this many bytes; most are one piece.
@@ -115,7 +115,7 @@ class _Conversion:
         spec = segment.array
         prefix = f"{self._job.key.path}/{self._job.fingerprint}"
         if self._job.without_tensors and metadata.is_of_tensors(spec.path):
-            packer: ShardPacker = ShardCounter(spec, segment.first_shard)
+            packer: Packer = ShardCounter(spec, segment.first_shard)
         else:
             packer = ShardPacker(
                 spec, segment.first_shard, lambda shard: self._create(f"{prefix}/{spec.path}/c/{shard}")
@@ -125,7 +125,7 @@ class _Conversion:
             self._ends[spec.path] = packer.position
         self._stored |= {f"{spec.path}/c/{shard}": nbytes for shard, nbytes in packer.stored.items()}
 
-    def _pack(self, segment: Segment, packer: ShardPacker) -> None:
+    def _pack(self, segment: Segment, packer: Packer) -> None:
         # Equal bytes of other types, which share the array `bytes`, have other statistics.
         seen: dict[object, dict[bytes, int]] = {}
         sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
@@ -154,7 +154,7 @@ class _Conversion:
         number: int,
         entry: Entry,
         file: OpenFile,
-        packer: ShardPacker,
+        packer: Packer,
         seen: dict[bytes, int],
         *,
         unique: bool,
@@ -169,7 +169,7 @@ class _Conversion:
         self._note(place, entry, digest, seen, start=start, row=row)
 
     def _take_whole(
-        self, entry: Entry, file: OpenFile, packer: ShardPacker, seen: dict[bytes, int]
+        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int]
     ) -> tuple[bytes, tuple[float, ...]]:
         """Take a payload that is one piece; return its digest, and its statistics if it is no copy."""
         piece = next(self._pieces(entry, file), self._buffer[:0])
@@ -184,7 +184,7 @@ class _Conversion:
         return digest, summary.row()
 
     def _take_in_pieces(
-        self, entry: Entry, file: OpenFile, packer: ShardPacker, seen: dict[bytes, int], *, unique: bool
+        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, unique: bool
     ) -> tuple[bytes, tuple[float, ...]]:
         """Take a payload of many pieces; return its digest, and its statistics if it is no copy."""
         summary = _Summary(entry, len(self._buffer))
@@ -209,7 +209,7 @@ class _Conversion:
         row: int,
         entry: Entry,
         file: OpenFile,
-        packer: ShardPacker,
+        packer: Packer,
         seen: dict[object, dict[bytes, int]],
     ) -> None:
         """Take a tensor in device layout: in the order of its axes, if not one bit is lost by that."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -27,7 +28,7 @@ from workers.errors import DamagedStore
 from workers.model import MIB, ArraySpec
 from workers.store import untrusted
 from workers.store.objects import ObjectStore
-from workers.store.pieces import Gathered, NewObject
+from workers.store.pieces import NewObject
 
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
@@ -194,25 +195,30 @@ class ShardPacker:
         self._shard += 1
 
 
-class ShardCounter(ShardPacker):
+class ShardCounter(nullcontext[None]):
     """Gives payloads the places that `ShardPacker` gives them, and packs nothing."""
 
     def __init__(self, spec: ArraySpec, first_shard: int) -> None:
         """Start at the boundary of `first_shard`."""
-        super().__init__(spec, first_shard, lambda _shard: Gathered(lambda _data: None))
+        super().__init__()
+        self.stored: dict[int, int] = {}
+        """Empty: nothing is written."""
+        self._spec = spec
+        self._first = first_shard * spec.shard
         self._nbytes = 0
 
     @property
     def position(self) -> int:
         """The element of the array at which the next payload would begin."""
-        return self._shard * self._spec.shard + self._nbytes // self._spec.itemsize
+        return self._first + self._nbytes // self._spec.itemsize
 
     def append(self, payload: memoryview) -> None:
         """Leave room for `payload`."""
         self._nbytes += len(payload)
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to write."""
+
+#: What takes payloads.
+Packer: TypeAlias = ShardPacker | ShardCounter
 
 
 #: A chunk as it was packed; or, as text, what is wrong with it.
