@@ -19,5 +19,5 @@ def numpy_statistics(values: npt.NDArray[Any]) -> tuple[float, ...]:
     counts = values.size, nan, pos_inf, neg_inf, zero, negative, positive
     if not finite.size:
         return (*map(float, counts), *[float("nan")] * 5)
-    moments = finite.min(), finite.max(), finite.mean(), finite.std(), np.sqrt(np.square(finite).sum())
+    moments = np.min(finite), np.max(finite), finite.mean(), finite.std(), np.sqrt(np.square(finite).sum())
     return tuple(map(float, (*counts, *moments)))

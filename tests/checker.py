@@ -361,7 +361,7 @@ def _check_statistics(stored: dict[str, Any], values: npt.NDArray[Any]) -> None:
     assert stored["zero_count"] == (wide == 0).sum()
     assert stored["negative_count"] == (wide < 0).sum()
     assert stored["positive_count"] == (wide > 0).sum()
-    expected = [finite.min(), finite.max(), finite.mean(), finite.std()] if finite.size else [np.nan] * 4
+    expected = [np.min(finite), np.max(finite), finite.mean(), finite.std()] if finite.size else [np.nan] * 4
     found = [stored[name] for name in ("min", "max", "mean", "std")]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * (np.abs(finite).max(initial=0) or 1))
 

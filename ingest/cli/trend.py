@@ -172,7 +172,7 @@ def _cells(line: Line) -> tuple[str, ...]:
     rank, _, name = line.label.partition("  ")
     there = line.heights[line.present]
     known = there[np.isfinite(there)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (None, None)
+    low, high = (float(np.min(known)), float(np.max(known))) if known.size else (None, None)
     return rank, name, number(float(there[0])), number(float(there[-1])), number(low), number(high)
 
 

@@ -203,6 +203,6 @@ def _shortened(text: str) -> str:
 
 def _is_logarithmic(values: npt.NDArray[np.float64]) -> bool:
     known = values[np.isfinite(values)]
-    if not known.size or known.min() <= 0:
+    if not known.size or np.min(known) <= 0:
         return False
-    return math.log(known.max()) - math.log(known.min()) > math.log(_LOGARITHMIC)
+    return math.log(np.max(known)) - math.log(np.min(known)) > math.log(_LOGARITHMIC)

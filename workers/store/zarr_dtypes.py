@@ -19,9 +19,8 @@ from zarr.core.dtype.common import HasEndianness, HasItemSize
 from zarr.core.dtype.wrapper import ZDType
 
 # It moved after zarr 3.1.
-DataTypeValidationError: type[Exception] = (
-    getattr(zarr.errors, "DataTypeValidationError", None) or zarr.dtype.DataTypeValidationError
-)
+_ERRORS: Any = zarr.errors if hasattr(zarr.errors, "DataTypeValidationError") else zarr.dtype
+DataTypeValidationError: type[Exception] = _ERRORS.DataTypeValidationError
 _INFINITIES = {"Infinity": np.inf, "-Infinity": -np.inf}
 
 
