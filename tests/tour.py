@@ -76,6 +76,7 @@ class Tour:
         self._group.start("writer", [sys.executable, "-m", "tests.tour_writer", str(self.dump), *writer])
         for name in ("worker-0", "worker-1", "watcher", "consolidator"):
             self._group.wait_for(name, partial(answers, at[name], "/metrics"), timeout_s=60)
+        self._group.wait_for("scheduler", partial(answers, at["dask"], "/metrics"), timeout_s=60)
 
     def check(self) -> None:
         """Raise ServerError when something has ended that should run."""

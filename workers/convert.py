@@ -25,7 +25,7 @@ from workers.formats.dtypes import unpack
 from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
 from workers.source import OpenFile
 from workers.statistics import RunningStatistics, has_statistics
-from workers.store import metadata, tables
+from workers.store import metadata
 from workers.store.objects import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
@@ -97,15 +97,15 @@ class _Conversion:
         self._job = job
         self._create = create
         self._begin = begin
-        largest = max(entry.nbytes for entry in job.entries.values())
-        self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(largest, 1))))
+        # By place, which is that of an entry in the job. Lists: one value at a time takes an array longer.
         self._place = {row: place for place, row in enumerate(job.entries)}
+        self._nbytes = [entry.nbytes for entry in job.entries.values()]
+        self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(*self._nbytes, 1))))
         n = len(job.entries)
-        self._offsets = np.full(n, -1, np.int64)
+        self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
-        self._statistics = tables.empty_statistics(n)
-        self._nbytes = np.array([entry.nbytes for entry in job.entries.values()], np.int64)
-        self._in_device_layout = np.zeros(n, np.bool_)
+        self._statistics = [_UNKNOWN] * n
+        self._in_device_layout = [False] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
@@ -128,20 +128,21 @@ class _Conversion:
     def _pack(self, segment: Segment, packer: Packer) -> None:
         # Equal bytes of other types, which share the array `bytes`, have other statistics.
         seen: dict[object, dict[bytes, int]] = {}
-        sizes = Counter(self._job.entries[row].nbytes for row in segment.rows)
+        places = [self._place[row] for row in segment.rows]
+        sizes = Counter(self._nbytes[place] for place in places)
         root, where = self._job.root, str(self._job.key)
-        for row in segment.rows:
-            entry = self._job.entries[row]
+        for row, place in zip(segment.rows, places, strict=True):
+            entry, nbytes = self._job.entries[row], self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
             try:
                 with OpenFile(root, entry.source, where) as file:
-                    self._bytes_read += entry.nbytes
+                    self._bytes_read += nbytes
                     if _to_convert(entry):
-                        self._take_from_device(row, entry, file, packer, seen)
+                        self._take_from_device(place, entry, file, packer, seen)
                     else:
                         alike = seen.setdefault(_meaning(entry), {})
-                        self._take(row, entry, file, packer, alike, unique=sizes[entry.nbytes] == 1)
+                        self._take(place, entry, file, packer, alike, unique=sizes[nbytes] == 1)
                     file.check_unchanged()
             except OSError as exc:
                 if exc.errno != errno.EIO:
@@ -151,7 +152,7 @@ class _Conversion:
 
     def _take(
         self,
-        number: int,
+        place: int,
         entry: Entry,
         file: OpenFile,
         packer: Packer,
@@ -160,11 +161,10 @@ class _Conversion:
         unique: bool,
     ) -> None:
         start = packer.position
-        if entry.nbytes <= len(self._buffer):
+        if self._nbytes[place] <= len(self._buffer):
             digest, row = self._take_whole(entry, file, packer, seen)
         else:
             digest, row = self._take_in_pieces(entry, file, packer, seen, unique=unique)
-        place = self._place[number]
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
         self._note(place, entry, digest, seen, start=start, row=row)
 
@@ -206,7 +206,7 @@ class _Conversion:
 
     def _take_from_device(
         self,
-        row: int,
+        place: int,
         entry: Entry,
         file: OpenFile,
         packer: Packer,
@@ -227,7 +227,6 @@ class _Conversion:
         running = new_digest()
         running.update(stored_bytes)
         digest = running.digest()
-        place = self._place[row]
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         alike = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
@@ -278,11 +277,11 @@ class _Conversion:
         return Receipt(
             number=self._job.number,
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
-            offsets=self._offsets,
+            offsets=np.array(self._offsets, np.int64),
             digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
-            statistics=self._statistics,
-            nbytes=self._nbytes,
-            in_device_layout=self._in_device_layout,
+            statistics=np.array(self._statistics, np.float64),
+            nbytes=np.array(self._nbytes, np.int64),
+            in_device_layout=np.array(self._in_device_layout, np.bool_),
             ends=self._ends,
             stored=self._stored,
             bytes_read=self._bytes_read,

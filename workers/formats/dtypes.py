@@ -186,12 +186,18 @@ def unpack(payload: Payload, element: ElementType, size: int) -> npt.NDArray[Any
     type the result is a view of the payload. What stands behind the last element is left out, be it bytes or
     bits; where the payload has fewer elements, so has the result.
     """
-    nbytes = memoryview(payload).nbytes
-    size = min(size, nbytes * 8 // element.bits)
+    dtype, bits = _view_of(element)
+    size = min(size, memoryview(payload).nbytes * 8 // bits)
     if not element.is_packed:
-        return np.frombuffer(payload, element.to_numpy(), size)
+        return np.frombuffer(payload, dtype, size)
     packed = np.frombuffer(payload, np.uint8, element.nbytes(size))
     return _unpacking(element.name)[packed].view(element.values)[:size]
+
+
+@lru_cache(maxsize=256)  # asked for every tensor
+def _view_of(element: ElementType) -> tuple[AnyDType, int]:
+    """Return the numpy dtype of payloads, and the bits of an element."""
+    return element.to_numpy(), element.bits
 
 
 @lru_cache(maxsize=len(_PACKED))
