@@ -15,7 +15,6 @@ import numpy as np
 from workers import events, paths
 from workers.columns import EntryColumns
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
-from workers.index import tables_of
 from workers.model import CommitSummary, Kind, Receipt, SourceFile, StepKey, StepPlan
 from workers.rules.step import evaluate
 from workers.rules.values import Evaluated
@@ -23,6 +22,7 @@ from workers.store import commit, findings, metadata, tables
 from workers.store.commit import WithoutTensors
 from workers.store.objects import ObjectStore, open_objects
 from workers.store.tables import Tables
+from workers.tabulate import tables_of
 
 #: How many problems a commit record names; all of them are in the index.
 MAX_PROBLEMS_IN_RECORD = 100
