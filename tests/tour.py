@@ -186,6 +186,8 @@ def main() -> int:
     shutil.rmtree(chosen.directory, ignore_errors=True)
     for name in [name for name in os.environ if name.startswith(("DUMP_INGEST_", "AWS_"))]:
         del os.environ[name]  # the tour is for a newcomer, and has settings of its own
+    # Also where a shell has started it in the background, which has it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     print("Starting ...", flush=True)
     with ServerGroup("tour") as group:
