@@ -102,6 +102,7 @@ def plan_step(
         fingerprint=name,
         origin=origin,
         store=store,
+        nbytes=listing.nbytes,
         entries=entries,
         arrays=tuple(arrays.values()),
         jobs=jobs,

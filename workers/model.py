@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +71,7 @@ class Kind(StrEnum):
 class TensorName(NamedTuple):
     """What the name and the place of a dump file tell about its tensor. -1 and "" where they do not.
 
-    A tuple, as all of which a step has thousands: a frozen dataclass takes four times as long to make.
+    A tuple, for a step has thousands, and a frozen dataclass takes four times as long to make.
     """
 
     net: str = ""
@@ -258,7 +257,7 @@ class Origin:
     """What gave the rank: the path, the user, a rank table, or the id of the device or process."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """Everything needed to convert and commit one step: what is in it and which task does what."""
 
@@ -266,6 +265,8 @@ class StepPlan:
     fingerprint: str
     origin: Origin
     store: StoreAddress
+    nbytes: int
+    """Bytes of all source files."""
     entries: Sequence[Entry]
     """The rows of the index; in a worker by columns, see `workers.columns`."""
     arrays: tuple[ArraySpec, ...]
@@ -283,11 +284,6 @@ class StepPlan:
     that one and of no other. None: of whatever is there."""
     without_tensors: str = ""
     """Why the payloads of its tensors are not stored; "" where they are."""
-
-    @cached_property
-    def nbytes(self) -> int:
-        """Bytes of all source files."""
-        return sum({entry.source.path: entry.source.size for entry in self.entries}.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,6 @@ def _summarise(
 ) -> CommitSummary:
     before = entries.column("problem")
     kinds, problems = built.label("kind"), built.label("problem")
-    sizes = dict(zip(entries.column("source.path"), entries.column("source.size"), strict=True))
     is_tensor = kinds == Kind.TENSOR
     has_statistics = is_tensor | (kinds == Kind.STATISTICS)
     quarantined = int(np.count_nonzero(kinds == Kind.QUARANTINED))
@@ -177,7 +176,7 @@ def _summarise(
         disagreements=sum(1 for row in plan.reported if is_tensor[row] and problems[row] != before[row]),
         unparsed=int(np.count_nonzero((kinds == Kind.FILE) & (problems != ""))),
         duplicates=sum(receipt.duplicates for receipt in receipts),
-        raw_bytes=sum(sizes.values()),
+        raw_bytes=plan.nbytes,
         stored_bytes=stored_bytes,
         objects=objects,
         nan_count=int(nan.sum()),
