@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ingest.caches import keep_only
 from ingest.layouts.base import Listing
 from workers.errors import ClusterError, DumpIngestError, PoisonedFile, UnreadableFile
 from workers.model import SourceFile, StepKey, StepPlan
@@ -69,10 +69,7 @@ class BadFiles:
 
     def forget(self, present: Collection[StepKey]) -> None:
         """Drop what is known of steps that are not `present` any more."""
-        caches: tuple[MutableMapping[StepKey, Any], ...] = (self._unreadable, self._poison)
-        for cache in caches:
-            for key in [key for key in cache if key not in present]:
-                del cache[key]
+        keep_only(present, self._unreadable, self._poison)
 
 
 def _poison_of(found: Commit) -> dict[SourceFile, bool]:

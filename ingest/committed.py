@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from ingest.caches import keep_only
 from ingest.reader.store import Step
 from workers import paths
 from workers.errors import UsageError
@@ -65,9 +66,7 @@ class Committed:
         for key in self._expected - present:
             # When it comes back, nothing is known of it: it may have been removed from the store meanwhile.
             self._tombstones.pop(key.rank, None)
-        for cache in (self._fingerprints, self._covered, self._unchecked):
-            for key in cache.keys() - present:
-                del cache[key]
+        keep_only(present, self._fingerprints, self._covered, self._unchecked)
         new: dict[int, list[StepKey]] = {}
         for key in keys:
             if key not in self._expected:

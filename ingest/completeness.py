@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from ingest.caches import keep_only
 from ingest.layouts.base import Description, Listing, Named, Problem
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.formats import dump_data, npy, overflow, pt, raw
@@ -253,8 +254,7 @@ class QuietClock:
 
     def forget(self, present: Collection[StepKey]) -> None:
         """Drop what is remembered of steps that are not `present` any more."""
-        for key in [key for key in self._seen if key not in present]:
-            del self._seen[key]
+        keep_only(present, self._seen)
 
 
 def waits_for_time(listing: Listing, quiet_for_s: float, policy: Policy) -> Waiting | None:

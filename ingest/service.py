@@ -9,11 +9,11 @@ import gc
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from ingest.caches import keep_only
 from ingest.committed import Committed
 from ingest.completeness import Inspected
 from ingest.disk import space_at
@@ -314,10 +314,7 @@ class Service:
 
     def _forget(self, present: Collection[StepKey]) -> None:
         """Drop what is remembered of steps that are not in the dump any more."""
-        caches: tuple[MutableMapping[StepKey, Any], ...] = (self._paused, self._run_pauses, self._stale)
-        for cache in caches:
-            for key in [key for key in cache if key not in present]:
-                del cache[key]
+        keep_only(present, self._paused, self._run_pauses, self._stale)
 
     def _check(self) -> bool:
         """Ask the store for a part of what it has of the dump; whether to go on. Look when all is known."""
@@ -418,7 +415,8 @@ class Service:
 
     def _is_to_be_offered(self, listing: Listing, plan: StepPlan, found: Commit | None) -> bool:
         """Whether a step is to be taken as it is planned, given the commit that the store has of it."""
-        if found is not None and self.watcher.learn(listing, found):
+        if found is not None and self.watcher.bad_files.learn(listing, found):
+            self.watcher.forget(plan.key)
             self._view_is_fresh = False
             return False
         if self._stale_in_a_row(plan) >= _MAX_STALE:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ingest.bad_files import BadFiles
+from ingest.caches import keep_only
 from ingest.completeness import (
     Inspected,
     Policy,
@@ -21,7 +22,6 @@ from ingest.layouts.base import Dump, Listing, Problem
 from ingest.plan import fingerprint, without_tensors
 from workers.errors import SourceChanged
 from workers.model import Grid, StepKey
-from workers.store.commit import Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +146,6 @@ class Watcher:
         self._known.pop(key, None)
         self._inspected.pop(key, None)
 
-    def learn(self, listing: Listing, found: Commit) -> bool:
-        """Take over what the commit of a step tells of bad files; whether its files are to be read again."""
-        if not self.bad_files.learn(listing, found):
-            return False
-        self.forget(listing.key)
-        return True
-
     def _keep(self, listing: Listing, quiet_for_s: float) -> None:
         """Use the listing of a step that only waits for its turn again, or a backlog would take long to list.
 
@@ -199,15 +192,7 @@ class Watcher:
     def _forget(self, present: Collection[StepKey]) -> None:
         self.clock.forget(present)
         self.bad_files.forget(present)
-        for cache in (
-            self._known,
-            self._names,
-            self._inspected,
-            self.waiting,
-            self.denied,
-        ):
-            for key in [key for key in cache if key not in present]:
-                del cache[key]
+        keep_only(present, self._known, self._names, self._inspected, self.waiting, self.denied)
 
 
 def _denied(problems: Collection[Problem]) -> tuple[Problem, ...]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import TypeAlias
 
+from ingest.caches import keep_only
 from ingest.committed import Committed, comes_from_elsewhere
 from ingest.layouts.base import Listing, Located
 from ingest.retention.policy import NO_NEWS, KeepPolicy, Kept, must_stay
@@ -183,9 +184,7 @@ class SourceRetention:
         if self._view is None:
             self._check_writable(present.values())
         self._view = view
-        for cache in (self._settled, self._paused, self._anomalous, self.reasons):
-            for key in [key for key in cache if key not in present]:
-                del cache[key]
+        keep_only(present, self._settled, self._paused, self._anomalous, self.reasons)
         for key, step in list(self._steps.items()):
             is_same = key in present and present[key].files == step.listing.files
             if step.removing is None and (key in view.pending or not is_same):
