@@ -45,7 +45,7 @@ servers: ## Install the servers that tests run: Ceph with its S3 gateway, Promet
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.
 generated: setup ## Compile the .proto files again
 	$(BIN)/uv run --quiet --no-project --with grpcio-tools==1.74.0 python -m grpc_tools.protoc \
-		--proto_path . --python_out . --pyi_out . workers/formats/dump_data.proto
+		--proto_path . --python_out . --pyi_out . workers/dump/formats/dump_data.proto
 
 chart: setup ## Bring up to date what the Helm chart takes from elsewhere: schema, README, alerts, dashboards
 	@$(BIN)/python helm/generate.py
@@ -74,5 +74,5 @@ $(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt | $(BIN)/uv
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m compileall -q ingest workers
-	@$(BIN)/python -c 'from workers.kernels import warm_up; warm_up()'
+	@$(BIN)/python -c 'from workers.arrays.kernels import warm_up; warm_up()'
 	@touch $@

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from workers.model import MIB, ArraySpec
 from workers.store import metadata
 
-#: What malloc does with freed megabytes. Workers that `ingest.cluster` starts keep them; other processes give
+#: What malloc does with freed megabytes. Workers that `ingest.dispatch.cluster` starts keep them; other processes give
 #: them back, or not, as their heap happens to lie, and each encoded chunk then costs fresh pages.
 MALLOC = {
     "keeps": {"MALLOC_TRIM_THRESHOLD_": str(16 * MIB), "MALLOC_MMAP_THRESHOLD_": str(4 * MIB)},

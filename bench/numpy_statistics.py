@@ -1,4 +1,4 @@
-"""The statistics of `workers.statistics`, as one writes them with numpy."""
+"""The statistics of `workers.arrays.statistics`, as one writes them with numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 
 def numpy_statistics(values: npt.NDArray[Any]) -> tuple[float, ...]:
-    """Return the statistics of an array of numbers, in the order of `workers.statistics.FIELDS`."""
+    """Return the statistics of an array of numbers, in the order of `workers.arrays.statistics.FIELDS`."""
     values = values.reshape(-1)
     nan = np.isnan(values).sum() if values.dtype.kind == "f" else 0
     pos_inf = (values == np.inf).sum() if values.dtype.kind == "f" else 0

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from distributed import Client
 
 from bench.load import Load, build
-from ingest.cluster import Cluster
-from ingest.committed import Committed
-from ingest.completeness import Policy
+from ingest.dispatch.cluster import Cluster
+from ingest.dispatch.submitter import Limits, Submitter
 from ingest.layouts.detect import find_dump
-from ingest.service import Service
 from ingest.settings import Settings
-from ingest.submit import Limits, Submitter
-from ingest.watch import Watcher
+from ingest.steps.committed import Committed
+from ingest.steps.service import Service
+from ingest.watching.completeness import Policy
+from ingest.watching.watcher import Watcher
 from workers.model import MIB, CommitSummary, Grid
 from workers.rules.values import RuleSet
 from workers.store.objects import open_objects, resolve

@@ -11,20 +11,20 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from ingest.completeness import inspect
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
-from ingest.plan import plan_step
-from workers.convert import PIECE_BYTES, convert
-from workers.digest import digest
+from ingest.planning.plan import plan_step
+from ingest.watching.completeness import inspect
+from workers.arrays.digest import digest
+from workers.arrays.statistics import has_statistics, summarise
+from workers.dump.source import OpenFile
 from workers.model import CommitSummary, Entry, Grid, Origin, Segment, StepPlan
-from workers.publish import publish
 from workers.rules.values import RuleSet
-from workers.source import OpenFile
-from workers.statistics import has_statistics, summarise
 from workers.store.objects import open_objects, resolve
 from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker
+from workers.tasks.convert import PIECE_BYTES, convert
+from workers.tasks.publish import publish
 
 T = TypeVar("T")
 _BUFFER = memoryview(bytearray(PIECE_BYTES))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.digest import digest
+from workers.arrays.digest import digest
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.model import CommitSummary, Kind, Origin, StepKey
-from workers.statistics import COUNT_FIELDS, FIELDS
 from workers.store import commit, metadata, tables
 from workers.store.objects import ObjectStore
 from workers.store.tables import LABELS, NUMBERS, Tables

@@ -12,22 +12,22 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ingest.gc import apply_gc, plan_gc
-    from ingest.gc.execute import GcReport
-    from ingest.gc.plan import GcPlan
-    from ingest.gc.policy import GcPolicy
-    from ingest.reader.compare import Comparison, compare, load_mapping, load_thresholds
+    from ingest.findings.anomalies import Anomalies, anomalies
+    from ingest.findings.backtest import RuleTest
+    from ingest.findings.backtest import rehearse as test_rules
+    from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
+    from ingest.questions.divergence import Divergence, divergence
+    from ingest.questions.origin import OriginAnswer, origin
+    from ingest.questions.trend import heatmap, trend
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.context import Context, SourceLine, context_of
-    from ingest.reader.divergence import Divergence, divergence
-    from ingest.reader.origin import OriginAnswer, origin
     from ingest.reader.snapshot import Snapshot
     from ingest.reader.store import DumpStore, Step
     from ingest.reader.tensor import Tensor
-    from ingest.reader.trend import heatmap, trend
-    from ingest.rules.anomalies import Anomalies, anomalies
-    from ingest.rules.rehearse import RuleTest
-    from ingest.rules.rehearse import rehearse as test_rules
+    from ingest.store_gc import apply_gc, plan_gc
+    from ingest.store_gc.execute import GcReport
+    from ingest.store_gc.plan import GcPlan
+    from ingest.store_gc.policy import GcPolicy
     from ingest.wiring import consolidate, ingest_dump
 
 try:
@@ -70,36 +70,36 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Anomalies": "ingest.rules.anomalies",
-    "anomalies": "ingest.rules.anomalies",
-    "GcPlan": "ingest.gc.plan",
-    "GcPolicy": "ingest.gc.policy",
-    "GcReport": "ingest.gc.execute",
-    "apply_gc": "ingest.gc",
-    "plan_gc": "ingest.gc",
-    "RuleTest": "ingest.rules.rehearse",
-    "test_rules": "ingest.rules.rehearse",
-    "Comparison": "ingest.reader.compare",
-    "compare": "ingest.reader.compare",
-    "load_mapping": "ingest.reader.compare",
-    "load_thresholds": "ingest.reader.compare",
+    "Anomalies": "ingest.findings.anomalies",
+    "anomalies": "ingest.findings.anomalies",
+    "GcPlan": "ingest.store_gc.plan",
+    "GcPolicy": "ingest.store_gc.policy",
+    "GcReport": "ingest.store_gc.execute",
+    "apply_gc": "ingest.store_gc",
+    "plan_gc": "ingest.store_gc",
+    "RuleTest": "ingest.findings.backtest",
+    "test_rules": "ingest.findings.backtest",
+    "Comparison": "ingest.questions.compare",
+    "compare": "ingest.questions.compare",
+    "load_mapping": "ingest.questions.compare",
+    "load_thresholds": "ingest.questions.compare",
     "ConsolidatedView": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
     "SourceLine": "ingest.reader.context",
     "consolidate": "ingest.wiring",
     "context_of": "ingest.reader.context",
-    "Divergence": "ingest.reader.divergence",
+    "Divergence": "ingest.questions.divergence",
     "DumpStore": "ingest.reader.store",
-    "divergence": "ingest.reader.divergence",
-    "OriginAnswer": "ingest.reader.origin",
-    "origin": "ingest.reader.origin",
+    "divergence": "ingest.questions.divergence",
+    "OriginAnswer": "ingest.questions.origin",
+    "origin": "ingest.questions.origin",
     "Snapshot": "ingest.reader.snapshot",
     "Step": "ingest.reader.store",
     "Tensor": "ingest.reader.tensor",
-    "heatmap": "ingest.reader.trend",
+    "heatmap": "ingest.questions.trend",
     "ingest_dump": "ingest.wiring",
     "open_store": "ingest.reader.store",
-    "trend": "ingest.reader.trend",
+    "trend": "ingest.questions.trend",
 }
 
 

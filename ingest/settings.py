@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from ingest.pressure import parse_threshold
+from ingest.watching.pressure import parse_threshold
 from workers.errors import UsageError
 
 ENV_PREFIX = "DUMP_INGEST_"

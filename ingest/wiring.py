@@ -8,28 +8,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ingest.cluster import Cluster
-from ingest.committed import Committed
-from ingest.completeness import Policy
-from ingest.consolidator import Consolidator, Taken, in_threads, on_cluster
-from ingest.happenings import Observer
+from ingest.consolidating.consolidator import Consolidator, Taken, in_threads, on_cluster
+from ingest.dispatch.cluster import Cluster
+from ingest.dispatch.submitter import Limits, Submitter
+from ingest.dump_retention.policy import KeepPolicy
+from ingest.dump_retention.read_backs import ReadBacks
+from ingest.dump_retention.retention import SourceRetention
+from ingest.findings.evaluator import FindingsKeeper
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
-from ingest.pressure import Pressure, parse_threshold
 from ingest.reader.store import no_store
-from ingest.report import Report
-from ingest.retention.policy import KeepPolicy
-from ingest.retention.read_backs import ReadBacks
-from ingest.retention.source import SourceRetention
-from ingest.rules.keeper import FindingsKeeper
-from ingest.rules.load import load_rules
-from ingest.rules.webhook import PostLog, Webhook
-from ingest.service import Service
+from ingest.reporting.report import Report
+from ingest.reporting.webhook import PostLog, Webhook
 from ingest.settings import Settings, load
-from ingest.submit import Limits, Submitter
-from ingest.watch import Watcher
+from ingest.steps.committed import Committed
+from ingest.steps.events import Observer
+from ingest.steps.service import Service
+from ingest.watching.completeness import Policy
+from ingest.watching.pressure import Pressure, parse_threshold
+from ingest.watching.watcher import Watcher
 from workers.errors import StoreError, UsageError
 from workers.model import Grid, StoreAddress
+from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.objects import ObjectStore, open_objects, resolve

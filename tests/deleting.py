@@ -7,20 +7,20 @@ from typing import Any, cast
 
 from distributed import Client
 
-from ingest.committed import Committed
-from ingest.completeness import Policy, QuietClock
-from ingest.happenings import Happening
+from ingest.dispatch.submitter import Limits, Submitter
+from ingest.dump_retention.policy import KeepPolicy
+from ingest.dump_retention.read_backs import ReadBacks
+from ingest.dump_retention.retention import SourceRetention
 from ingest.layouts.detect import find_dump
-from ingest.report import Report
-from ingest.retention.policy import KeepPolicy
-from ingest.retention.read_backs import ReadBacks
-from ingest.retention.source import SourceRetention
-from ingest.rules.load import load_rules
-from ingest.service import Service
-from ingest.submit import Limits, Submitter
-from ingest.watch import Watcher
+from ingest.reporting.report import Report
+from ingest.steps.committed import Committed
+from ingest.steps.events import Happening
+from ingest.steps.service import Service
+from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.watcher import Watcher
 from tests.fake_client import FakeClient
 from workers.model import Grid
+from workers.rules.load import load_rules
 from workers.store.objects import open_objects, resolve
 
 

@@ -1,6 +1,6 @@
 """Host arrays as an Ascend device keeps them: the formulas of each format, element by element.
 
-Written apart from the decoder in `workers.formats.device_format`, and in another way: where does the element
+Written apart from the decoder in `workers.arrays.device_format`, and in another way: where does the element
 at (n, c, h, w) go? Sources as there.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.formats.header import DeviceLayout
+from workers.dump.formats.header import DeviceLayout
 
 Array = np.ndarray[Any, Any]
 FORMATS_2D = ("NC1HWC0", "NC1HWC0_C04", "FRACTAL_Z", "FRACTAL_Z_C04", "C1HWNCoC0", "NHWC", "HWCN", "CHWN")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers import tasks
 from workers.model import ShardJob
+from workers.tasks import run as tasks
 
 
 @dataclass(eq=False)

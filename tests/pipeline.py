@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from ingest.completeness import inspect
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
-from ingest.plan import plan_step
-from workers.convert import convert
+from ingest.planning.plan import plan_step
+from ingest.watching.completeness import inspect
 from workers.model import CommitSummary, Grid, Origin, StepKey, StepPlan
-from workers.publish import publish
 from workers.rules.values import RuleSet
 from workers.store.objects import resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
 
 #: So small that a few hundred bytes already make several chunks, shards and jobs.
 SMALL_GRID = Grid(chunk_nbytes=64, shard_nbytes=256, job_nbytes=512)

@@ -8,8 +8,8 @@ import numpy as np
 
 from bench.steps import commit_tables, make_tables
 from ingest.reader.store import DumpStore
+from workers.arrays.statistics import FIELDS
 from workers.model import Kind, StepKey, StoreAddress
-from workers.statistics import FIELDS
 from workers.store import commit
 from workers.store.objects import open_objects
 from workers.store.tables import LABELS, NUMBERS, Tables

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workers.formats.header import TensorHeader
+from workers.arrays.statistics import UNKNOWN, Statistics
+from workers.dump.formats.header import TensorHeader
 from workers.positional import Positional
 from workers.rules.values import WORSE_THAN_INFO, Finding, RuleSet
-from workers.statistics import UNKNOWN, Statistics
 
 #: Raised whenever the same source would be stored differently; part of every fingerprint.
 CONVERTER_VERSION = 2
@@ -268,7 +268,7 @@ class StepPlan:
     nbytes: int
     """Bytes of all source files."""
     entries: Sequence[Entry]
-    """The rows of the index; in a worker by columns, see `workers.columns`."""
+    """The rows of the index; in a worker by columns, see `workers.tasks.columns`."""
     arrays: tuple[ArraySpec, ...]
     jobs: tuple[ShardJob, ...] = field(repr=False, default=())
     problems: tuple[str, ...] = ()

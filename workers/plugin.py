@@ -16,7 +16,7 @@ from distributed import Worker, WorkerPlugin
 from prometheus_client import REGISTRY
 
 from workers import events
-from workers.metrics import StoreMetrics, WorkerMetrics, register_build_info
+from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
 
@@ -42,7 +42,7 @@ def dask_setup(worker: Worker) -> None:
 
 
 def _load_kernels() -> None:
-    from workers import kernels
+    from workers.arrays import kernels
 
     kernels.warm_up()
     # What is there by now stays. Large plans bring full garbage collections about, which need not look at it.
@@ -66,7 +66,7 @@ class IngestPlugin(WorkerPlugin):
 
         The compiler is loaded in the background: the first plan is made meanwhile, and the first files read.
         """
-        import workers.tasks  # noqa: F401
+        import workers.tasks.run  # noqa: F401
 
         install_metrics()
         logging.getLogger("tornado.application").addFilter(_is_worth_telling)

@@ -24,9 +24,9 @@ from distributed import Client
 from bench.load import ProfileRow, build
 from bench.measure import Measure, in_turns, seconds
 from bench.setting import PROFILE, Setting, ingest, workers
-from ingest.reader.compare import Comparison, compare
+from ingest.questions.compare import Comparison, compare
 from ingest.reader.store import open_store
-from workers import comparison_kernels
+from workers.arrays import comparison_kernels
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ import xarray as xr
 from bench.measure import Measure, Ratio, Table, in_turns, median, shown
 from bench.setting import WORKERS, Setting
 from bench.steps import CountingStore, commit_tables, make_tables
-from ingest.consolidator import Consolidator
+from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.consolidated import ConsolidatedView, open_view
 from ingest.reader.store import open_store
 from workers.model import StepKey

@@ -18,11 +18,11 @@ from bench.measure import Measure, in_turns, seconds_each
 from bench.setting import Setting
 from bench.stages import Stages, plans
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
-from workers.convert import convert
-from workers.formats import device_format
-from workers.formats.device_format import to_device
-from workers.formats.dump_data import read_headers
-from workers.formats.header import DeviceLayout
+from workers.arrays import device_format
+from workers.arrays.device_format import to_device
+from workers.dump.formats.dump_data import read_headers
+from workers.dump.formats.header import DeviceLayout
+from workers.tasks.convert import convert
 
 #: Files that are converted for a store.
 _FILES = 4

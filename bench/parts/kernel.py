@@ -12,9 +12,9 @@ import numpy.typing as npt
 from bench.measure import Measure, Table, in_turns, seconds_each, shown
 from bench.numpy_statistics import numpy_statistics
 from bench.setting import Setting
-from workers import kernels
+from workers.arrays import kernels
+from workers.arrays.statistics import summarise
 from workers.model import MIB
-from workers.statistics import summarise
 
 #: Bytes of an array: a common tensor, in the cache; a chunk of the store; far more than any cache.
 _SIZES = {"128 KiB": MIB // 8, "1 MiB": MIB, "64 MiB": 64 * MIB}

@@ -18,7 +18,7 @@ from distributed import Client
 from bench.measure import Measure, Ratio, in_turns, seconds
 from bench.numpy_statistics import numpy_statistics
 from bench.setting import WORKERS, Setting, ingest, workers
-from workers.statistics import FIELDS
+from workers.arrays.statistics import FIELDS
 
 
 def measure(setting: Setting) -> Iterator[Measure]:

@@ -18,18 +18,18 @@ from bench.load import npy_header
 from bench.measure import Measure, Ratio, Table, shown
 from bench.running import Job, Processes, cluster, processor_s, service
 from bench.setting import Setting, object_storage, store_for
-from ingest.completeness import inspect
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
-from ingest.plan import fingerprint, plan_step
+from ingest.planning.plan import fingerprint, plan_step
+from ingest.watching.completeness import inspect
 from tests.cli import start
 from tests.servers.ceph import PROGRAMS
 from tests.servers.cluster import DaskCluster
-from workers.convert import convert
 from workers.model import Grid, Origin
-from workers.publish import publish
 from workers.store.commit import LEAF
 from workers.store.objects import open_objects, resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
 
 #: After the store is back: what a backlog may take at most, by what it takes otherwise, is 1 / 0.9.
 DRAIN_FLOOR = 0.9

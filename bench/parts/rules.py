@@ -11,11 +11,11 @@ from bench.measure import Measure, Ratio, Table, in_turns, seconds, seconds_each
 from bench.setting import WORKERS, Setting, ingest, workers
 from bench.stages import Stages, ingest_here
 from bench.steps import make_tables
-from ingest.rules.load import load_rules
+from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
+from workers.rules.load import load_rules
 from workers.rules.step import evaluate
 from workers.rules.values import RuleSet
-from workers.statistics import FIELDS
 
 _LARGEST_SHARE = 1.05
 

@@ -14,7 +14,7 @@ from bench.load import build
 from bench.measure import Measure, in_turns, seconds
 from bench.setting import PROFILE, Setting, ingest, workers
 from bench.stages import Stages, plans
-from workers.tasks import pack_convert, run_convert
+from workers.tasks.run import pack_convert, run_convert
 
 #: Steps of the longer dump: enough that the first look and the last commit do not matter.
 _STEPS = 3

@@ -58,9 +58,9 @@ done
 #    (`unchecked-hash`): the files do not change, and layers of images round times.
 [ "${BYTECODE:-1}" = 0 ] || "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site"
 
-# 6. The kernels of the statistics, for a processor that all machines have; see workers/kernel_cache.py.
+# 6. The kernels of the statistics, for a processor that all machines have; see workers/arrays/kernel_cache.py.
 #    -P: of the installation, not of the directory that this is run in.
-env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.kernel_cache
+env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.arrays.kernel_cache
 
 # 7. What is to be there, is.
 "$prefix/bin/dump-ingest" --version

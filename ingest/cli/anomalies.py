@@ -47,7 +47,7 @@ def command(
     [bold]dump-ingest anomalies run.zarr[/]
     [bold]dump-ingest anomalies run.zarr --severity critical --rank 3 --json[/]
     """
-    from ingest.rules.anomalies import anomalies
+    from ingest.findings.anomalies import anomalies
 
     found = anomalies(the_store(store, config), rank, step, rule=rule, severity=severity)
     shown = found.findings[:limit] if limit else found.findings

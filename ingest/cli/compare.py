@@ -22,7 +22,7 @@ from ingest.cli.common import (
 from ingest.cli.ingest import SchedulerOption
 
 if TYPE_CHECKING:
-    from ingest.reader.compare import ComparedTensor, Comparison
+    from ingest.questions.compare import ComparedTensor, Comparison
 
 NAME = "compare"
 _MAX_NAME = 100
@@ -81,8 +81,8 @@ def command(
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
     [bold]dump-ingest compare run.zarr /data/dump[/]            a store, and what it was made of
     """
-    from ingest.cluster import Cluster
-    from ingest.reader.compare import compare, load_mapping, load_thresholds
+    from ingest.dispatch.cluster import Cluster
+    from ingest.questions.compare import compare, load_mapping, load_thresholds
     from ingest.settings import load
 
     chosen = load(config, scheduler=scheduler, workers=workers).settings
@@ -119,7 +119,7 @@ def command(
 
 def _is_odd(found: Comparison, tensor: ComparedTensor) -> bool:
     """Whether a tensor is worth a line: all that are not equal, unmatched ones only where they matter."""
-    from ingest.reader.compare.result import UNMATCHED, Verdict
+    from ingest.questions.compare.result import UNMATCHED, Verdict
 
     if tensor.verdict in UNMATCHED:
         return found.unmatched_matter
@@ -127,7 +127,7 @@ def _is_odd(found: Comparison, tensor: ComparedTensor) -> bool:
 
 
 def _print(found: Comparison, tensors: list[ComparedTensor]) -> None:
-    from ingest.reader.compare import Verdict
+    from ingest.questions.compare import Verdict
 
     counts = found.counts
     shown = [verdict for verdict in Verdict if counts[verdict]]
@@ -148,7 +148,7 @@ def _print(found: Comparison, tensors: list[ComparedTensor]) -> None:
 def _worth(counts: object) -> bool:
     from collections.abc import Mapping
 
-    from ingest.reader.compare.result import GOOD
+    from ingest.questions.compare.result import GOOD
 
     assert isinstance(counts, Mapping)  # noqa: S101  (for mypy)
     return any(n and verdict not in GOOD for verdict, n in counts.items())
@@ -202,7 +202,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _write(path: Path, found: Comparison) -> None:
-    from ingest.reader.compare.html import to_html
+    from ingest.questions.compare.html import to_html
     from workers.errors import UsageError
 
     try:

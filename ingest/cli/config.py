@@ -34,8 +34,8 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
 @app.command("validate")
 def validate(config: ConfigOption = None) -> None:
     """Check the settings, and the rules that they name; exits with 2 when something is wrong."""
-    from ingest.rules.load import load_rules
     from ingest.settings import load
+    from workers.rules.load import load_rules
 
     loaded = load(config)
     load_rules(loaded.settings.rules)

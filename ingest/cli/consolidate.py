@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from ingest.consolidator import Consolidator, Observer, Taken
+    from ingest.consolidating.consolidator import Consolidator, Observer, Taken
     from ingest.metrics import ConsolidatorMetrics
     from ingest.settings import Settings
 
@@ -93,11 +93,11 @@ def _follow(
     """Go on until told to stop; while another one holds the view, or the store is away, stand by."""
     from prometheus_client import CollectorRegistry
 
-    from ingest.logs import SeriesLog, configure
     from ingest.metrics import ConsolidatorMetrics, serve
-    from ingest.rules.load import load_rules
+    from ingest.reporting.logs import SeriesLog, configure
     from ingest.wiring import open_webhook
     from workers import events
+    from workers.rules.load import load_rules
 
     rules = load_rules(settings.rules).enabled.of_series  # what is wrong with them shows now
     registry = CollectorRegistry()
@@ -125,7 +125,7 @@ def _hold(
     json: bool,
 ) -> None:
     """Write the view whenever nobody else does."""
-    from ingest.lease import LeaseHeld
+    from ingest.consolidating.lease import LeaseHeld
     from ingest.wiring import open_consolidator
     from workers.errors import ClusterError, StoreUnavailable
 

@@ -24,7 +24,7 @@ from ingest.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from ingest.reader.divergence import Difference, Divergence, Missing, Odd
+    from ingest.questions.divergence import Difference, Divergence, Missing, Odd
 
 NAME = "divergence"
 _MAX_VALUES = 4
@@ -63,7 +63,7 @@ def command(
     [bold]dump-ingest divergence run.zarr[/]
     [bold]dump-ingest divergence run.zarr --group 0-3 --group 4-7[/]
     """
-    from ingest.reader.divergence import divergence, parse_groups
+    from ingest.questions.divergence import divergence, parse_groups
 
     opened = the_store(store, config)
     found = divergence(

@@ -27,7 +27,7 @@ def command(
 
     Writes one small object to the store and removes it. Exits with 1 when a check fails.
     """
-    from ingest.checks import run_checks
+    from ingest.doctor.checks import run_checks
     from ingest.settings import load
 
     results = run_checks(load(config, store=store, scheduler=scheduler), dump)

@@ -18,7 +18,7 @@ from ingest.cli.common import (
     say,
     the_store,
 )
-from ingest.sizes import human_bytes
+from ingest.units import human_bytes
 
 NAME = "export"
 

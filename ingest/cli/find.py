@@ -101,7 +101,7 @@ def command(
 
 def _print_consolidated(found: pd.DataFrame, *, limit: int, json: bool) -> None:
     """Print what the view knows of the tensors that fulfil a condition."""
-    from workers.statistics import FIELDS
+    from workers.arrays.statistics import FIELDS
 
     shown = found.head(limit) if limit else found
     if json:

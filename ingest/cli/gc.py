@@ -22,16 +22,16 @@ from ingest.cli.common import (
     step_name,
     stop_on_signals,
 )
-from ingest.sizes import human_bytes
+from ingest.units import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ingest.gc.execute import GcDone, GcReport
-    from ingest.gc.plan import GcAction, GcPlan
-    from ingest.gc.policy import GcPolicy
     from ingest.reader.store import DumpStore
     from ingest.settings import Settings
+    from ingest.store_gc.execute import GcDone, GcReport
+    from ingest.store_gc.plan import GcAction, GcPlan
+    from ingest.store_gc.policy import GcPolicy
 
 NAME = "gc"
 _WHAT = {
@@ -101,8 +101,8 @@ def command(
     [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan plan.json[/] to be looked at first;
     [bold]dump-ingest gc run.zarr --plan plan.json --apply[/]                      exactly that
     """
-    from ingest.gc.policy import DAY_S, GcPolicy, parse_duration
     from ingest.reader.store import open_store
+    from ingest.store_gc.policy import DAY_S, GcPolicy, parse_duration
     from workers.errors import UsageError
 
     settings = load_settings(config, store=store).settings
@@ -139,7 +139,7 @@ def command(
 
 
 def _size(text: str) -> int:
-    from ingest.sizes import parse_size
+    from ingest.units import parse_size
     from workers.errors import UsageError
 
     try:
@@ -149,14 +149,14 @@ def _size(text: str) -> int:
 
 
 def _made(opened: DumpStore, policy: GcPolicy) -> GcPlan:
-    from ingest.gc import plan_gc
+    from ingest.store_gc import plan_gc
 
     with err.status("listing the store"):
         return plan_gc(opened, policy)
 
 
 def _read(path: Path) -> GcPlan:
-    from ingest.gc.plan import GcPlan
+    from ingest.store_gc.plan import GcPlan
     from workers.errors import UsageError
 
     try:
@@ -193,7 +193,7 @@ _NUMBERS = ("count", "objects", "bytes")
 
 
 def _cells(actions: Iterable[GcAction]) -> tuple[str, ...]:
-    from ingest.gc.plan import shortly
+    from ingest.store_gc.plan import shortly
 
     members = list(actions)
     ranks = {one.rank for one in members if one.rank is not None}
@@ -214,8 +214,8 @@ def _say_notes(plan: GcPlan) -> None:
 
 
 def _apply(opened: DumpStore, plan: GcPlan, settings: Settings, *, json: bool) -> None:
-    from ingest.gc.execute import Execution
-    from ingest.logs import configure
+    from ingest.reporting.logs import configure
+    from ingest.store_gc.execute import Execution
 
     stop = stop_on_signals()
     observe = None

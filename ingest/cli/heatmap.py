@@ -73,7 +73,7 @@ def command(
     [bold]dump-ingest heatmap run.zarr '*' --stat nan_count[/]
     [bold]dump-ingest heatmap run.zarr 'AllReduce.*' --stat norm --aggregate mean --png norms.png[/]
     """
-    from ingest.reader.trend import heatmap_of, statistic_named
+    from ingest.questions.trend import heatmap_of, statistic_named
 
     name = statistic_named(stat)
     snapshot = the_store(store, config).snapshot(rank, step, include_partial=include_partial)
@@ -88,7 +88,7 @@ def command(
     if csv:
         write(csv, field.to_dataframe(name="value").reset_index().to_csv(index=False))
     if png or html:
-        from ingest.reader import plot
+        from ingest.questions import plot
 
         figure = plot.heatmap_figure(title, field)
         if png:
@@ -119,7 +119,7 @@ def _rows(field: xr.DataArray) -> list[dict[str, Any]]:
 
 
 def _page(title: str, field: xr.DataArray, figure: Any) -> str:
-    from ingest.reader import plot
+    from ingest.questions import plot
 
     steps = field["step"].values.tolist()
     tensors, bad = field["tensors"].values, marked(field.attrs["statistic"], field["non_finite"].values)

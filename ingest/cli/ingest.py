@@ -27,11 +27,11 @@ from ingest.cli.common import (
     step_name,
     stop_on_signals,
 )
-from ingest.sizes import human_bytes
+from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.happenings import Happening
-    from ingest.report import Report
+    from ingest.reporting.report import Report
+    from ingest.steps.events import Happening
     from workers.errors import DumpIngestError
     from workers.model import CommitSummary
 
@@ -341,9 +341,9 @@ class _Progress:
 
     def observe(self, happening: Happening) -> None:
         """Move the bar."""
-        from ingest.pressure import DiskSeen
-        from ingest.submit import JobConverted, StepCommitted, TaskRetried
-        from ingest.watch import View
+        from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
+        from ingest.watching.pressure import DiskSeen
+        from ingest.watching.watcher import View
 
         match happening:
             case View():

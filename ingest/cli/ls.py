@@ -20,7 +20,7 @@ from ingest.cli.common import (
     step_name,
     the_store,
 )
-from ingest.sizes import human_bytes
+from ingest.units import human_bytes
 
 if TYPE_CHECKING:
     from ingest.reader.store import Damage, Step

@@ -23,7 +23,7 @@ from ingest.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from ingest.reader.origin import OriginAnswer, OriginOperator, OriginTensor
+    from ingest.questions.origin import OriginAnswer, OriginOperator, OriginTensor
 
 NAME = "origin"
 #: What is told of many; `--json` has more.
@@ -56,7 +56,7 @@ def command(
     [bold]dump-ingest origin run.zarr[/]
     [bold]dump-ingest origin run.zarr --where "abs(max) > 6e4"[/]   the first one outside of a rule
     """
-    from ingest.reader.origin import origin
+    from ingest.questions.origin import origin
 
     opened = the_store(store, config)
     answer = origin(opened, rank, step, cause=cause, where=where, include_partial=include_partial)

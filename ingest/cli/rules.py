@@ -22,8 +22,8 @@ from ingest.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from ingest.rules.load import Loaded
-    from ingest.rules.rehearse import Rehearsed
+    from ingest.findings.backtest import Rehearsed
+    from workers.rules.load import Loaded
 
 app = typer.Typer(help="List, check and try anomaly rules.", no_args_is_help=True)
 FileOption = Annotated[
@@ -68,7 +68,7 @@ def show(
     """Print rules as they would stand in a file, with what is not given in it at its default."""
     import yaml
 
-    from ingest.rules.load import rules_like
+    from workers.rules.load import rules_like
 
     loaded = _loaded(rules, config)
     names = rules_like(name or ["*"], [rule.name for rule in loaded.rules])
@@ -97,7 +97,7 @@ def validate(file: Annotated[Path | None, _FILE] = None, config: ConfigOption = 
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of a file of rules, with a description of every field."""
-    from ingest.rules.schema import file_schema
+    from workers.rules.schema import file_schema
 
     typer.echo(jsonlib.dumps(file_schema(), indent=2))
 
@@ -119,7 +119,7 @@ def try_rules(
 
     [bold]dump-ingest rules test run.zarr --rules rules.yml[/]
     """
-    from ingest.rules.rehearse import rehearse
+    from ingest.findings.backtest import rehearse
 
     loaded = _loaded(rules, config)
     found = rehearse(the_store(store, config), loaded.enabled, rank, step, rule=rule)
@@ -146,8 +146,8 @@ def _row(one: Rehearsed) -> list[str]:
 
 
 def _loaded(file: Path | None, config: Path | None) -> Loaded:
-    from ingest.rules.load import load_rules
     from ingest.settings import load
+    from workers.rules.load import load_rules
 
     return load_rules(file if file is not None else load(config).settings.rules)
 

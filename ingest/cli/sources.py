@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ingest.cli.common import err, say
-from ingest.sizes import human_bytes
+from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.report import Report
-    from ingest.retention.source import SourceKept
+    from ingest.dump_retention.retention import SourceKept
+    from ingest.reporting.report import Report
     from ingest.settings import Settings
 
 _WHY = {

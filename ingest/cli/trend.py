@@ -26,7 +26,7 @@ from ingest.cli.common import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ingest.reader.plot import Line
+    from ingest.questions.plot import Line
 
 NAME = "trend"
 
@@ -71,7 +71,7 @@ def command(
     [bold]dump-ingest trend run.zarr '*Adam*.input.0' --stat norm[/]
     [bold]dump-ingest trend run.zarr 'Log.*' --stat min --rank 1 --html log.html[/]
     """
-    from ingest.reader.trend import statistic_named, trend_of
+    from ingest.questions.trend import statistic_named, trend_of
 
     name = statistic_named(stat)
     snapshot = the_store(store, config).snapshot(rank, step, include_partial=include_partial)
@@ -111,7 +111,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 def marked(statistic: str, non_finite: Any) -> Any:
     """Return where to mark NaN and Inf: not where they are what is counted."""
-    from ingest.reader.trend import ABOUT_NON_FINITE
+    from ingest.questions.trend import ABOUT_NON_FINITE
 
     return (non_finite > 0) & (statistic not in ABOUT_NON_FINITE)
 
@@ -137,7 +137,7 @@ def _lines(frame: pd.DataFrame, statistic: str) -> list[Line]:
     """Return a line for each tensor and rank, over all steps of any of them."""
     import numpy as np
 
-    from ingest.reader.plot import Line
+    from ingest.questions.plot import Line
 
     steps = np.unique(frame["step"].to_numpy())
     several = frame[["net", "graph"]].drop_duplicates().shape[0] > 1
@@ -177,7 +177,7 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 def _drawn(line: Line) -> str:
-    from ingest.reader.sparkline import sparkline
+    from ingest.questions.sparkline import sparkline
 
     return sparkline(line.heights.tolist(), line.present.tolist(), line.bad.tolist())
 
@@ -197,7 +197,7 @@ def _print(lines: list[Line], steps: list[int]) -> None:
 def _plot(
     title: str, lines: list[Line], steps: list[int], name: str, png: Path | None, html: Path | None
 ) -> None:
-    from ingest.reader import plot
+    from ingest.questions import plot
 
     figure = plot.trend_figure(title, steps, lines, name)
     if png:

@@ -17,7 +17,7 @@ from ingest.cli.common import (
     printable,
     the_store,
 )
-from ingest.sizes import human_bytes
+from ingest.units import human_bytes
 
 NAME = "verify"
 

@@ -57,12 +57,12 @@ def command(
     from prometheus_client import CollectorRegistry
 
     from ingest.cli.sources import refuse_idle
-    from ingest.logs import ServiceLog, configure
     from ingest.metrics import WatcherMetrics, serve
-    from ingest.rules.load import load_rules
-    from ingest.wake import waker
+    from ingest.reporting.logs import ServiceLog, configure
+    from ingest.watching.fs_events import waker
     from ingest.wiring import open_service, open_webhook
     from workers import events
+    from workers.rules.load import load_rules
 
     settings = load_settings(
         config,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
 from ingest.layouts.pattern import Pattern
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import Reported, SourceFile, StepKey, TensorName
 
 ReadSmall: TypeAlias = Callable[[str], bytes | None]
@@ -57,7 +57,7 @@ class Named(NamedTuple):
     """What its path tells; None where that is not understood. What the content tells is added later."""
     container: Container = Container.NPY
     dtype: str = ""
-    """For `Container.RAW`: the element type, by its name in `workers.formats.dtypes`."""
+    """For `Container.RAW`: the element type, by its name in `workers.arrays.dtypes`."""
     shape: tuple[int, ...] | None = None
     """For `Container.RAW`: the shape, where the name gives it."""
     settled: bool = True

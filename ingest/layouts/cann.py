@@ -24,7 +24,7 @@ from ingest.layouts.long_names import LongNames
 from ingest.layouts.names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import Reported, SourceFile, TensorName
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}/"

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ingest.layouts.base import Description, Named, Place, ReadSmall, System
 from ingest.layouts.pattern import Pattern, parse
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import SourceFile, TensorName
 
 _RAW_NAME = re.compile(

@@ -23,7 +23,7 @@ from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, S
 from ingest.layouts.msprobe_json import NotMsProbe, Told, read_tensors
 from ingest.layouts.msprobe_names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import Reported, SourceFile
 
 _JSON = ("dump.json", "debug.json")

@@ -7,7 +7,7 @@ An element of a call that is a tensor is an object with `type`, `dtype`, `shape`
 Infinity, which JSON does not have.
 
 Its statistics are torch's or MindSpore's (msProbe 26.2, `pytorch_processor.py` and `mindspore_processor.py`,
-`get_stat_info`), and compare to those of `workers.statistics` as follows:
+`get_stat_info`), and compare to those of `workers.arrays.statistics` as follows:
 
 - `Max`, `Min`, `Mean` and `Norm` become NaN, or infinite, by one such element. A finite number is that of the
   finite elements, and is taken; another tells nothing. Where the mean is finite, all elements are.
@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from ingest.layouts.msprobe_names import tensor_name
-from workers.formats.header import MAX_NDIM
+from workers.arrays.statistics import Statistics
+from workers.dump.formats.header import MAX_NDIM
 from workers.model import TensorName
-from workers.statistics import Statistics
 
 #: Sections of a call, and the role of the tensors in them.
 _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}

@@ -22,7 +22,7 @@ from ingest.layouts.bin_names import parse_bin_name
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import Reported, SourceFile, TensorName
 
 _NAME = re.compile(

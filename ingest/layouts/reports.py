@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingest.layouts.base import Problem, ReadSmall
 from ingest.layouts.bin_names import kind_and_name
-from workers.formats import statistic_csv
+from workers.dump.formats import statistic_csv
 from workers.model import Reported, TensorName
 
 #: The file of MindSpore and of msProbe native.
@@ -30,7 +30,7 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
     """Return the statistics in one file.
 
     Args:
-        path: the file, one of those that `workers.formats.statistic_csv` describes.
+        path: the file, one of those that `workers.dump.formats.statistic_csv` describes.
         read: reads it.
         name: net and graph of its tensors; of CANN's files, of one operator each, also all the rest.
     """

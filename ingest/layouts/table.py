@@ -12,9 +12,10 @@ from ingest.layouts.base import Layout, System
 from ingest.layouts.detect import LAYOUTS
 from ingest.layouts.ranks import RankOf
 from ingest.layouts.tree import step_of
-from workers.formats import device_format, dump_data
-from workers.formats.dtypes import from_name
-from workers.formats.dump_data_pb2 import DataType
+from workers.arrays import device_format
+from workers.arrays.dtypes import from_name
+from workers.dump.formats import dump_data
+from workers.dump.formats.dump_data_pb2 import DataType
 
 COLUMNS = ("Dump system", "Place", "What is read", "Rank or other number", "Step", "Layout")
 

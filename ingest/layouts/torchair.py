@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 
 from ingest.layouts.base import Description, Named, Place, ReadSmall, System
 from ingest.layouts.pattern import Pattern, parse
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import SourceFile, TensorName
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}"

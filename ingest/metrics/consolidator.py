@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ingest.consolidator import Listed, Taken
+from ingest.consolidating.consolidator import Listed, Taken
 from ingest.metrics.findings import FindingMetrics, RuleTotal
 from ingest.metrics.ranks import RankLabels
 from workers import events
-from workers.metrics import StoreMetrics, register_build_info
 from workers.rules.values import Evaluated
+from workers.tasks.metrics import StoreMetrics, register_build_info
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from ingest.retention.policy import NO_NEWS, Kept
-from ingest.retention.source import ReadBackFailed, RetentionEvent, RetentionSeen, SourceDeleted, SourceKept
+from ingest.dump_retention.policy import NO_NEWS, Kept
+from ingest.dump_retention.retention import (
+    ReadBackFailed,
+    RetentionEvent,
+    RetentionSeen,
+    SourceDeleted,
+    SourceKept,
+)
 from workers.errors import REASONS
 
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ingest.happenings import Happening, Trouble
+from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dump_retention.retention import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
 from ingest.metrics.findings import COUNTED, FindingMetrics, totals_of
 from ingest.metrics.ranks import OTHER, RankLabels
 from ingest.metrics.retention import RetentionMetrics
-from ingest.pressure import DiskSeen
-from ingest.retention.source import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
-from ingest.submit import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.watch import View
+from ingest.steps.events import Happening, Trouble
+from ingest.watching.pressure import DiskSeen
+from ingest.watching.watcher import View
 from workers import events
 from workers.errors import REASONS
-from workers.metrics import StoreMetrics, register_build_info
 from workers.model import CommitSummary, StepKey
+from workers.tasks.metrics import StoreMetrics, register_build_info
 
 _SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 #: A backlog that a watcher finds when it starts may be days old.

@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.snapshot import LeftOut
-from workers.blocks import Block, TensorAxis
-from workers.consolidate import read_axis
-from workers.digest import DIGEST_BYTES
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StoreError
 from workers.model import StepKey
-from workers.statistics import FIELDS
+from workers.store.blocks import Block, TensorAxis
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, REBUILD_HINT, Cubes, ViewState, parse_state
 from workers.store.nd_arrays import ArrayLayout
 from workers.store.objects import ObjectStore
+from workers.tasks.consolidate import read_axis
 
 if TYPE_CHECKING:
     import pandas as pd

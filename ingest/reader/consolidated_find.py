@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ingest.reader.spans import spans
 from ingest.reader.where import Where
-from workers.blocks import TensorKey
+from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.statistics import FIELDS
+from workers.store.blocks import TensorKey
 from workers.store.cubes import ANOMALY_FIELDS, KEY_FIELDS
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingest.reader.store import Step
-from workers import paths
+from workers.dump import paths
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB, Kind, StepKey
-from workers.restore import begin_of, part
+from workers.store.restore import begin_of, part
 
 _PIECE_NBYTES = 16 * MIB
 

@@ -18,9 +18,9 @@ import numpy as np
 from ingest.reader.spans import spans
 from ingest.reader.tensor import Tensor
 from ingest.reader.where import Where
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 from workers.model import Kind, StepKey, StoreAddress
-from workers.statistics import FIELDS
 from workers.store import commit, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore, open_objects, resolve
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ingest.reader.consolidated import ConsolidatedView
     from ingest.reader.export import Exported
     from ingest.reader.snapshot import Snapshot
-    from ingest.reader.view.store import TensorView
+    from ingest.reader.zarr_view.store import TensorView
 
 Choice: TypeAlias = int | Iterable[int] | None
 
@@ -287,7 +287,7 @@ class DumpStore:
         Args:
             include_partial: show steps with quarantined or missing files, too.
         """
-        from ingest.reader.view.store import TensorView
+        from ingest.reader.zarr_view.store import TensorView
 
         return TensorView(self, include_partial=include_partial)
 

@@ -11,8 +11,8 @@ import numpy as np
 from ingest.reader.consolidated import ConsolidatedView, open_view
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.store import Step
-from workers.blocks import Block, TensorAxis, block_of
 from workers.errors import DamagedStore
+from workers.store.blocks import Block, TensorAxis, block_of
 
 #: Steps whose tables are read ahead of need.
 _AHEAD = 2

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.digest import digest
+from workers.arrays import device_format, dtypes
+from workers.arrays.digest import digest
+from workers.arrays.dtypes import ElementType
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.errors import DamagedStore, UsageError
-from workers.formats import device_format, dtypes
-from workers.formats.dtypes import ElementType
 from workers.model import MIB, Kind
-from workers.statistics import COUNT_FIELDS, FIELDS, Statistics
 
 if TYPE_CHECKING:
     import dask.array

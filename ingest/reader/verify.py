@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.store import Damage, DumpStore, Step
-from workers.digest import new_digest
+from workers.arrays import device_format
+from workers.arrays.digest import new_digest
+from workers.arrays.dtypes import unpack
+from workers.arrays.statistics import FIELDS, RunningStatistics
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
-from workers.formats import device_format
-from workers.formats.dtypes import unpack
 from workers.model import MIB, Kind, StepKey
-from workers.statistics import FIELDS, RunningStatistics
 from workers.store import commit, metadata
 
 _PIECE_NBYTES = 16 * MIB
@@ -108,7 +108,7 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
 
 def _verify_findings(step: Step) -> Iterator[Damage]:
     """Read what rules found; their tables carry checksums."""
-    from ingest.rules.stored import findings_of
+    from ingest.findings.stored import findings_of
 
     try:
         findings_of(step)

@@ -1,5 +1,5 @@
 """Conditions over columns, as `find --where` has them. They live with the workers, which evaluate rules."""
 
-from workers.where import Where
+from workers.arrays.filter import Where
 
 __all__ = ["Where"]

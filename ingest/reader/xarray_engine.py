@@ -17,9 +17,9 @@ from xarray.core import indexing
 
 from ingest.reader.snapshot import partial_reason
 from ingest.reader.store import DumpStore, open_store
-from ingest.reader.view import attributes
-from ingest.reader.view.elements import Elements, chunk_shape
-from ingest.reader.view.names import variable_names
+from ingest.reader.zarr_view import attributes
+from ingest.reader.zarr_view.elements import Elements, chunk_shape
+from ingest.reader.zarr_view.names import variable_names
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store import zarr_dtypes

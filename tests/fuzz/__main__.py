@@ -15,12 +15,12 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["workers.formats", "ingest.layouts"]):
+with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts"]):
     from ingest.layouts import bin_names, cann, mindspore_raw, msprobe_names, names, torchair
-    from workers import paths
+    from workers.dump import paths
+    from workers.dump.formats import dump_data, npy, overflow, pt, statistic_csv
+    from workers.dump.formats.header import ReadAt, TensorHeader
     from workers.errors import DumpError, UnreadableTensor
-    from workers.formats import dump_data, npy, overflow, pt, statistic_csv
-    from workers.formats.header import ReadAt, TensorHeader
 
 
 def reader(content: bytes) -> ReadAt:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader.compare import Verdict, compare
+from ingest.questions.compare import Verdict, compare
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.servers.ceph import S3Bucket

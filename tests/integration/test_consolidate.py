@@ -9,7 +9,7 @@ import xarray as xr
 
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
-from ingest.consolidator import Consolidator
+from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.consolidated import open_view
 from ingest.settings import Settings
 from tests.cli import run, start

@@ -135,7 +135,7 @@ class TestImage:
 
     def test_kernels_are_loaded_and_not_compiled(self, image: Image) -> None:
         code = """if True:
-            from workers import kernels
+            from workers.arrays import kernels
             kernels.warm_up()
             found = [f for f in vars(kernels).values() if hasattr(f, "stats")]
             print(sum(sum(f.stats.cache_misses.values()) for f in found), len(found))

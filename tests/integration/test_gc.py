@@ -15,28 +15,28 @@ from typer.testing import CliRunner, Result
 import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.cli.app import app
-from ingest.committed import Committed
-from ingest.consolidator import Consolidator, Taken
-from ingest.gc.execute import Execution, GcReport
-from ingest.gc.inventory import take_inventory
-from ingest.gc.plan import GcPlan, make_plan
-from ingest.gc.policy import GcPolicy
+from ingest.consolidating.consolidator import Consolidator, Taken
+from ingest.findings.evaluator import FindingsKeeper
 from ingest.reader.consolidated import open_view
 from ingest.reader.verify import verify
-from ingest.rules.keeper import FindingsKeeper
-from ingest.rules.load import load_rules
+from ingest.steps.committed import Committed
+from ingest.store_gc.execute import Execution, GcReport
+from ingest.store_gc.inventory import take_inventory
+from ingest.store_gc.plan import GcPlan, make_plan
+from ingest.store_gc.policy import GcPolicy
 from tests import checker
 from tests.cli import run
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
 from tests.servers.ceph import S3Bucket
-from workers.convert import convert
 from workers.errors import StepRemoved, StoreDenied, TensorsRemoved, UsageError
 from workers.model import SourceFile, StepKey, StoreAddress
-from workers.publish import publish
+from workers.rules.load import load_rules
 from workers.store import commit, removed
 from workers.store.commit import CHANGED
 from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
 
 DAY_S = 86400.0
 #: All but the newest, and what has an anomaly.

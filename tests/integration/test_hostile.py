@@ -14,7 +14,7 @@ from tests.cli import run
 from tests.hostile import DUMP_CASES, STORE_CASES
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
-from workers import tasks
+from workers.tasks import run as tasks
 
 ROOT = Path(__file__).parents[2]
 CASES = {case: outcome for cases in (DUMP_CASES, STORE_CASES) for case, (_, outcome) in cases.items()}

@@ -11,7 +11,7 @@ from ingest.reader import verify
 from tests.cli import run
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
-from workers.statistics import RunningStatistics, Statistics
+from workers.arrays.statistics import RunningStatistics, Statistics
 
 
 @pytest.mark.parametrize(("error", "damaged"), [(1e-15, False), (1e-3, True)])

@@ -59,7 +59,7 @@ class _Hook(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if name != "workers.convert":
+        if name != "workers.tasks.convert":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

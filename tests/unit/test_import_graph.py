@@ -46,7 +46,9 @@ def test_formats_and_layouts_know_no_store(module: str) -> None:
 @pytest.mark.parametrize("module", modules("workers/store"))
 def test_store_knows_no_files_of_a_dump(module: str) -> None:
     names = imported(ROOT / module)
-    assert not {name for name in names if name.startswith(("workers.source", "workers.formats.npy"))}
+    assert not {
+        name for name in names if name.startswith(("workers.dump.source", "workers.dump.formats.npy"))
+    }
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
-from workers.formats.header import DeviceLayout
+from workers.dump.formats.header import DeviceLayout
 from workers.model import Grid, Kind
 
 DTYPES: list[Any] = [

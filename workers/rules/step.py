@@ -3,7 +3,7 @@
 Each kind is arithmetic over whole columns; names are matched only for the rows that are left then, which in a
 healthy step are few.
 
-Statistics are those of `workers.statistics`: minimum, maximum, mean and L2 norm are over the finite elements.
+Statistics are those of `workers.arrays.statistics`: minimum, maximum, mean and L2 norm are over the finite elements.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.filter import Where
+from workers.arrays.statistics import FIELDS
 from workers.errors import DumpIngestError
 from workers.model import Kind, StepKey
 from workers.rules.select import is_chosen
 from workers.rules.values import Evaluated, Finding, Rule, RuleSet, evaluated
-from workers.statistics import FIELDS
 from workers.store.tables import LABELS, NUMBERS, Tables
-from workers.where import Where
 
 #: Stands between the file that gives statistics and how they differ, in the label `problem`.
 DISAGREES = " disagrees: "

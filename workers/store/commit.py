@@ -17,9 +17,9 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
 
+from workers.dump.paths import to_text
 from workers.errors import DamagedStore, SourceChanged, StoreFormatError
 from workers.model import CommitSummary, Origin, StepKey
-from workers.paths import to_text
 from workers.store import metadata
 from workers.store.objects import ObjectStore
 

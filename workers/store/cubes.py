@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 
-from workers.blocks import TensorKey
-from workers.digest import DIGEST_BYTES
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import DamagedStore
 from workers.model import MIB
-from workers.statistics import COUNT_FIELDS, FIELDS
 from workers.store import metadata
+from workers.store.blocks import TensorKey
 from workers.store.nd_arrays import ArrayLayout
 
 GROUP = "consolidated"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from workers.formats import dtypes
+from workers.arrays import dtypes
 from workers.model import ArraySpec
 from workers.store import shards
 

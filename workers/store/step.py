@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from workers.arrays import device_format, dtypes
+from workers.arrays.dtypes import ElementType
+from workers.dump.formats.header import DeviceLayout
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved, UsageError
-from workers.formats import device_format, dtypes
-from workers.formats.dtypes import ElementType
-from workers.formats.header import DeviceLayout
 from workers.model import ArraySpec, StepKey
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit

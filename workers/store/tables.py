@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs import VLenUTF8, Zstd
 
-from workers import statistics
-from workers.digest import DIGEST_BYTES
+from workers.arrays import statistics
+from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, DumpError
 from workers.store import metadata, untrusted
 from workers.store.shards import crc32c, without_crc32c

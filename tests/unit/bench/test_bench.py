@@ -17,9 +17,9 @@ from bench.parts.comparing import file_pairs, is_replicated, numpy_metrics
 from bench.parts.encoders import check
 from bench.trained import trained_tensors
 from tests.pipeline import ingest_directly
-from workers.comparison import compare_arrays
+from workers.arrays.comparison import compare_arrays
+from workers.arrays.statistics import summarise
 from workers.model import ArraySpec
-from workers.statistics import summarise
 
 FASTER = Measure("ingest", "cp -r", "s", (1.0, 2.0, 4.0), (3.0, 4.0, 4.0), floor=2.0)
 SHARE = Measure("stored", "raw", "MB", (40.0,), (100.0,), Ratio.SHARE, floor=0.33)

@@ -14,14 +14,14 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from ingest.cli.app import app
-from ingest.disk import DiskSpace
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
-from ingest.pressure import Pressure
-from ingest.watch import View
+from ingest.watching.disk import DiskSpace
+from ingest.watching.pressure import Pressure
+from ingest.watching.watcher import View
 from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened
 from tests.servers.process import run_tool
 from tests.servers.prometheus import StartPrometheus
-from workers.metrics import StoreMetrics, WorkerMetrics
+from workers.tasks.metrics import StoreMetrics, WorkerMetrics
 
 RUNBOOKS = DEPLOY.parent / "docs" / "runbooks.md"
 CASES = RULES.with_name("rules_test.yml")

@@ -15,7 +15,6 @@ from distributed.cli.dask_scheduler import main as dask_scheduler
 from distributed.cli.dask_worker import main as dask_worker
 
 from ingest.cli.app import app
-from ingest.rules.load import load_rules
 from ingest.settings import TOKEN_VARIABLE, Loaded, load
 from tests.charts import (
     PROFILES,
@@ -32,6 +31,7 @@ from tests.charts import (
 )
 from tests.charts import objects as rendered
 from workers.errors import DumpIngestError
+from workers.rules.load import load_rules
 
 PER_PROFILE = pytest.mark.parametrize("name", PROFILES)
 #: What the containers of each example see of the others.

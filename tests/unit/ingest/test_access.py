@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.access import Barrier, Identity, first_barrier
+from ingest.doctor.access import Barrier, Identity, first_barrier
 from tests.cli import run
 from tests.dumps import DumpLibrary
 

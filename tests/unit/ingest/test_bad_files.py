@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from ingest.bad_files import BadFiles
 from ingest.layouts.base import Listing
+from ingest.steps.bad_files import BadFiles
 from tests.npy_files import MadeDump
 from tests.pipeline import listings, plan_all
 from workers.errors import ClusterError, PoisonedFile, StoreError, UnreadableFile

@@ -13,7 +13,7 @@ from ingest.layouts.bin_names import parse_bin_name
 from ingest.layouts.cann import Cann, describe_files, parse_npy_name
 from ingest.layouts.mindspore_async import MindSporeAsync
 from tests.samples import sample
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import SourceFile, TensorName
 
 DIGEST = "0cc175b9c0f1b6a831c399e269772661"

@@ -7,7 +7,7 @@ import pytest
 from distributed import LocalCluster
 from distributed.utils import get_ip
 
-from ingest.cluster import check_encryption, is_open
+from ingest.dispatch.cluster import check_encryption, is_open
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from workers.errors import ClusterError

@@ -11,12 +11,12 @@ import pytest
 from distributed import Client
 
 from bench.steps import CountingStore
-from ingest.committed import Committed
-from ingest.completeness import Policy, QuietClock
+from ingest.dispatch.submitter import Limits, Submitter
 from ingest.layouts.detect import find_dump
-from ingest.service import Service
-from ingest.submit import Limits, Submitter
-from ingest.watch import View, Watcher
+from ingest.steps.committed import Committed
+from ingest.steps.service import Service
+from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.watcher import View, Watcher
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -92,9 +92,9 @@ def test_new_steps_do_not_wait_until_all_others_are_known(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To ask an object store for ten thousand commits takes longer than a job makes steps."""
-    monkeypatch.setattr("ingest.committed._AT_LOOK_S", 0.0)
-    monkeypatch.setattr("ingest.committed._MOST", 1)
-    monkeypatch.setattr("ingest.service._TICK_S", 1e-4)
+    monkeypatch.setattr("ingest.steps.committed._AT_LOOK_S", 0.0)
+    monkeypatch.setattr("ingest.steps.committed._MOST", 1)
+    monkeypatch.setattr("ingest.steps.service._TICK_S", 1e-4)
     filled.add(np.zeros(3), step=STEPS)
     service, _, views = started(filled, store)
     outcomes = service.tick()

@@ -15,21 +15,21 @@ import zarr
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.consolidator import Consolidator, Taken, in_threads
-from ingest.lease import LEASE_S, Lease, LeaseHeld
+from ingest.consolidating.consolidator import Consolidator, Taken, in_threads
+from ingest.consolidating.lease import LEASE_S, Lease, LeaseHeld
 from ingest.reader.consolidated import open_view
 from ingest.reader.snapshot import take_snapshot
 from ingest.reader.survey import Survey
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
-from workers.blocks import Block, TensorAxis, block_of
-from workers.consolidate import ConsolidateJob, ConsolidateResult
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StoreUnavailable, UsageError
 from workers.model import StepKey, StoreAddress
-from workers.statistics import FIELDS
 from workers.store import commit, cubes
+from workers.store.blocks import Block, TensorAxis, block_of
 from workers.store.cubes import CubeGrid
 from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
 
 SMALL = CubeGrid(ranks=2, tensors=4, inner_tensors=2, steps=3)
 NAMES = [f"op{i}" for i in range(6)]
@@ -323,7 +323,7 @@ def run_with(objects: ObjectStore) -> Callable[[Sequence[ConsolidateJob]], Itera
     """Run tasks one by one against `objects`."""
 
     def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
-        from workers import consolidate as task
+        from workers.tasks import consolidate as task
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(task, "open_objects", lambda _: objects)

@@ -9,14 +9,14 @@ from typing import cast
 import pytest
 from distributed import Client
 
-from ingest.committed import Committed
-from ingest.completeness import Policy, QuietClock
+from ingest.dispatch.submitter import Limits, Submitter
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
-from ingest.report import Report
-from ingest.service import Service
-from ingest.submit import Limits, Submitter
-from ingest.watch import Watcher
+from ingest.reporting.report import Report
+from ingest.steps.committed import Committed
+from ingest.steps.service import Service
+from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.watcher import Watcher
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient
 from workers.model import Grid

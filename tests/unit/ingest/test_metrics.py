@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.consolidator import Consolidator, Listed, Taken
-from ingest.disk import DiskSpace, space_at
-from ingest.happenings import Trouble
+from ingest.consolidating.consolidator import Consolidator, Listed, Taken
+from ingest.dispatch.submitter import StepCommitted, StepFailed
+from ingest.findings.series import StepFindings
 from ingest.layouts.base import Listing
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES, FindingMetrics, RuleTotal
 from ingest.metrics.ranks import MAX_RANKS, OTHER
-from ingest.pressure import Pressure
-from ingest.rules.series import StepFindings
-from ingest.submit import StepCommitted, StepFailed
-from ingest.watch import View
+from ingest.steps.events import Trouble
+from ingest.watching.disk import DiskSpace, space_at
+from ingest.watching.pressure import Pressure
+from ingest.watching.watcher import View
 from tests.pipeline import ingest_directly, plan_all
 from tests.servers.process import free_port, http_get
 from workers import events
 from workers.errors import REASONS, ClusterError, StoreUnavailable, UsageError
-from workers.metrics import StoreMetrics, WorkerMetrics
 from workers.model import CommitSummary, SourceFile, StepKey
 from workers.rules.values import Evaluated, Finding
 from workers.store.objects import ObjectStore, resolve
+from workers.tasks.metrics import StoreMetrics, WorkerMetrics
 
 NOW = 1_800_000_000.0
 

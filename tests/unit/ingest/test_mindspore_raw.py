@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ingest.layouts.base import Place
 from ingest.layouts.mindspore_raw import MindSporeRaw, parse_raw_name
 from tests.samples import sample
-from workers.formats.dtypes import from_name
-from workers.formats.header import Container
+from workers.arrays.dtypes import from_name
+from workers.dump.formats.header import Container
 from workers.model import SourceFile, TensorName
 
 TREE = "mindspore-1.x-gpu-raw-bin/sync_trans_false"

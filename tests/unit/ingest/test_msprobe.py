@@ -17,11 +17,11 @@ from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_json import NotMsProbe, Told, read_tensors
 from ingest.layouts.msprobe_names import parse_tensor_name
 from tests.samples import sample
-from workers.disagreements import disagreements
-from workers.formats.header import Container
-from workers.formats.pt import read_headers
+from workers.arrays.statistics import summarise
+from workers.dump.formats.header import Container
+from workers.dump.formats.pt import read_headers
 from workers.model import SourceFile, TensorName
-from workers.statistics import summarise
+from workers.tasks.reported_vs_computed import disagreements
 
 TREES = (
     "msprobe-26.2.0-mindspore-cpu",

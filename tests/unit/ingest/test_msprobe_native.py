@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Named, Place
 from ingest.layouts.msprobe_native import MsProbeNative, parse_tensor_name
-from workers.formats import raw
-from workers.formats.dtypes import from_name
-from workers.formats.header import Container
+from workers.arrays.dtypes import from_name
+from workers.dump.formats import raw
+from workers.dump.formats.header import Container
 from workers.model import SourceFile, TensorName
 
 STEP = "rank_0/20240801120000/step_3"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.outage import Outage
+from ingest.steps.store_probe import Outage
 from workers.errors import ClusterError, DumpIngestError, StoreDenied, StoreUnavailable
 
 pytestmark = pytest.mark.timeout(10)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.plan import fingerprint
+from ingest.planning.plan import fingerprint
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
 from workers.model import Grid, Kind, SourceFile, StepPlan

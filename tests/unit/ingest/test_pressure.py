@@ -12,18 +12,18 @@ from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.checks import run_checks
-from ingest.committed import Committed
-from ingest.completeness import Policy, QuietClock
-from ingest.disk import DiskSpace
+from ingest.dispatch.submitter import Limits, Submitter
+from ingest.doctor.checks import run_checks
 from ingest.layouts.detect import find_dump
-from ingest.logs import ServiceLog, configure
-from ingest.pressure import FORECAST_S, DiskSeen, Pressure, Threshold, Trend, parse_threshold
 from ingest.reader.store import DumpStore, open_store
-from ingest.service import Service
+from ingest.reporting.logs import ServiceLog, configure
 from ingest.settings import load
-from ingest.submit import Limits, Submitter
-from ingest.watch import Watcher
+from ingest.steps.committed import Committed
+from ingest.steps.service import Service
+from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.disk import DiskSpace
+from ingest.watching.pressure import FORECAST_S, DiskSeen, Pressure, Threshold, Trend, parse_threshold
+from ingest.watching.watcher import Watcher
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient
@@ -297,7 +297,7 @@ def test_the_newest_come_first_under_pressure_only(bench: Bench, policy: str, fi
 def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
     made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.service._TICK_S", 0.001)
+    monkeypatch.setattr("ingest.steps.service._TICK_S", 0.001)
     made.directory(0)
     bench = Bench(made, store)
     client = FakeClient()  # its tasks end when they are told to

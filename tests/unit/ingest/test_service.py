@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from ingest.committed import Committed
-from ingest.completeness import Policy, QuietClock
-from ingest.gc import apply_gc, plan_gc
-from ingest.gc.policy import GcPolicy
-from ingest.happenings import CommitWentBack, Happening, StoreIsBack, Trouble
+from ingest.dispatch.submitter import Limits, StepCommitted, StepFailed, Submitter
 from ingest.layouts.detect import find_dump
 from ingest.reader.store import open_store
-from ingest.report import Report
-from ingest.service import Service
-from ingest.submit import Limits, StepCommitted, StepFailed, Submitter
-from ingest.watch import View, Watcher
+from ingest.reporting.report import Report
+from ingest.steps.committed import Committed
+from ingest.steps.events import CommitWentBack, Happening, StoreIsBack, Trouble
+from ingest.steps.service import Service
+from ingest.store_gc import apply_gc, plan_gc
+from ingest.store_gc.policy import GcPolicy
+from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.watcher import View, Watcher
 from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
-from workers.convert import convert
 from workers.errors import (
     ClusterError,
     DumpIngestError,
@@ -37,6 +36,7 @@ from workers.errors import (
 )
 from workers.model import Entry, Grid, Kind, Receipt, ShardJob, StepKey
 from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.tasks.convert import convert
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -252,7 +252,7 @@ def test_workers_that_see_other_files_are_told_apart_from_files_that_change(
     def blind(*_: object) -> None:
         raise SourceChanged("is gone")
 
-    monkeypatch.setattr("workers.tasks.convert", blind)
+    monkeypatch.setattr("workers.tasks.run.convert", blind)
     report = ingest(filled, store)
     assert report.commits == []
     assert all(isinstance(error, ClusterError) for error in report.failures.values())
@@ -263,7 +263,7 @@ def test_commit_that_is_not_seen_here_is_a_failure(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers with a directory of their own under the same name would swallow the dump."""
-    monkeypatch.setattr("ingest.committed.Committed.read", lambda *_: {})
+    monkeypatch.setattr("ingest.steps.committed.Committed.read", lambda *_: {})
     report = ingest(filled, store)
     assert isinstance(report.stopped_by, StoreError)
 
@@ -322,7 +322,7 @@ def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
     running._outage.pause_s = 0.01
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStore, "put_many", _unavailable)
-        patch.setattr("ingest.service.commit.read_root", _unavailable)
+        patch.setattr("ingest.steps.service.commit.read_root", _unavailable)
         _tick_until(running, lambda: sum(isinstance(one, StepFailed) for one in found) == 5)
         for _ in range(5):
             running.tick()
@@ -382,7 +382,7 @@ def _poisoning(monkeypatch: pytest.MonkeyPatch, is_poison: Callable[[Entry], boo
                 raise PoisonedFile("died of it", path=entry.source.path)
         return convert(job)
 
-    monkeypatch.setattr("workers.tasks.convert", deadly)
+    monkeypatch.setattr("workers.tasks.run.convert", deadly)
     return killed
 
 
@@ -520,7 +520,7 @@ def test_a_step_that_went_back_is_taken_again(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that was long given up reaches the store when a newer generation is there."""
-    monkeypatch.setattr("ingest.service._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.steps.service._RECHECK_S", 0.0)
     running, found = service(filled, store)
     look_again(running)
     leaf = store / "rank_0" / "step_1" / "zarr.json"
@@ -541,7 +541,7 @@ def test_what_another_watcher_commits_knowingly_stands(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two watchers that see different files do not take turns for ever."""
-    monkeypatch.setattr("ingest.service._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.steps.service._RECHECK_S", 0.0)
     running, found = service(filled, store)
     look_again(running)
     late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.sizes import parse_size
+from ingest.units import parse_size
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from ingest.reader.store import DumpStore, open_store
 from tests.dumps import NAMES, DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
+from workers.dump.paths import from_text
 from workers.errors import DamagedStore, DumpIngestError, UsageError
 from workers.model import Kind
-from workers.paths import from_text
 
 
 def dumps_in(directory: Path) -> list[Path]:

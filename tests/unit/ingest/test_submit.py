@@ -12,7 +12,7 @@ from distributed.scheduler import WorkerState
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.submit import (
+from ingest.dispatch.submitter import (
     JobConverted,
     Limits,
     Outcome,
@@ -25,7 +25,6 @@ from ingest.submit import (
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
-from workers.convert import convert, convert_here
 from workers.errors import (
     AccessDenied,
     ClusterError,
@@ -37,6 +36,7 @@ from workers.errors import (
     StoreUnavailable,
 )
 from workers.model import Receipt, ShardJob, StepPlan
+from workers.tasks.convert import convert, convert_here
 
 
 class Bench:
@@ -296,9 +296,9 @@ def test_large_steps_do_not_share_a_task(
 ) -> None:
     """They keep one worker busy for long enough; others should have something to do as well."""
     if what == "rows":
-        monkeypatch.setattr("ingest.submit._SHARED_ROWS", 2)
+        monkeypatch.setattr("ingest.dispatch.submitter._SHARED_ROWS", 2)
     else:
-        monkeypatch.setattr("ingest.submit._SHARED_NBYTES", 2 * small_plans[0].jobs[0].nbytes)
+        monkeypatch.setattr("ingest.dispatch.submitter._SHARED_NBYTES", 2 * small_plans[0].jobs[0].nbytes)
     bench = offered(Bench(), small_plans)
     assert [len(future.jobs) for future in bench.client.pending] == [2] * 10
 
@@ -319,7 +319,7 @@ def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: p
 
     bench = offered(Bench(), small_plans[:10])
     with monkeypatch.context() as patch:
-        patch.setattr("workers.tasks.convert", flaky)
+        patch.setattr("workers.tasks.run.convert", flaky)
         bench.client.pending[0].run()
     outcomes = bench.drive()
     assert {outcome.plan.key.step: type(outcome) for outcome in outcomes} == {
@@ -345,7 +345,7 @@ def test_steps_that_waited_for_the_store_share_a_task_again(
 
     bench = offered(Bench(), small_plans[:10])
     with monkeypatch.context() as patch:
-        patch.setattr("workers.tasks.convert", refused)
+        patch.setattr("workers.tasks.run.convert", refused)
         bench.client.pending[0].run()
     assert kinds(bench.drive()) == [TaskRetried] * 10
     bench.submitter.retry_now(StoreUnavailable)
@@ -396,7 +396,7 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
     bench = offered(Bench(), small_plans[:3])
     bench.client.pending[0].fail(_killed())
     assert kinds(bench.drive()) == [TaskRetried] * 3
-    monkeypatch.setattr("workers.tasks.convert_apart", _poisoned_in(small_plans[1]))
+    monkeypatch.setattr("workers.tasks.run.convert_apart", _poisoned_in(small_plans[1]))
     bench.now = 10
     bench.drive()
     assert [future.function.__name__ for future in bench.client.pending] == ["run_steps_apart"] * 3

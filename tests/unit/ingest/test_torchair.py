@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ingest.layouts.base import Place
 from ingest.layouts.torchair import TorchAir, parse_call_name, parse_node_name
 from tests.samples import sample
-from workers.formats.header import Container
+from workers.dump.formats.header import Container
 from workers.model import SourceFile, TensorName
 
 TIME = "20240801120000123456"

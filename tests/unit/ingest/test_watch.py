@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.completeness import Inspected, Policy, QuietClock
 from ingest.layouts.detect import find_dump
 from ingest.layouts.walk import Walk
-from ingest.plan import fingerprint
-from ingest.watch import View, Watcher
+from ingest.planning.plan import fingerprint
+from ingest.watching.completeness import Inspected, Policy, QuietClock
+from ingest.watching.watcher import View, Watcher
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from workers.model import Grid, StepKey
 

@@ -11,12 +11,12 @@ import pytest
 from ingest.reader.store import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
-from workers.convert import convert
 from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
 from workers.model import StepKey
-from workers.publish import publish
 from workers.store import commit
 from workers.store.objects import ObjectStore, resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
 
 KEY = StepKey(0, 0)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from workers import comparison
-from workers.comparison import (
+from workers.arrays import comparison
+from workers.arrays.comparison import (
     BLOCK,
     METRICS,
     Metrics,

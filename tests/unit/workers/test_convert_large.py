@@ -13,9 +13,9 @@ from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
-from workers import convert as convert_module
+from workers.arrays.statistics import COUNT_FIELDS, summarise
 from workers.model import MIB
-from workers.statistics import COUNT_FIELDS, summarise
+from workers.tasks import convert as convert_module
 
 #: Formats, their host shapes, groups, and whether the tensor can be cut into slabs.
 LAYOUTS = [
@@ -78,7 +78,7 @@ _INGEST = """
 import resource, sys
 from pathlib import Path
 from tests.pipeline import plan_all, run
-from workers import kernels
+from workers.arrays import kernels
 from workers.model import MIB, Grid
 
 kernels.warm_up()

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from workers.disagreements import disagreements
-from workers.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics, summarise
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, UNKNOWN, Statistics, summarise
+from workers.tasks.reported_vs_computed import disagreements
 
 
 def printed(found: Statistics, digits: int = 6) -> Statistics:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.formats.dtypes import FLOAT8, from_name, from_npy_descr, unpack
+from workers.arrays.dtypes import FLOAT8, from_name, from_npy_descr, unpack
 
 PACKED: dict[str, tuple[int, Any]] = {
     "int4": (4, ml_dtypes.int4),

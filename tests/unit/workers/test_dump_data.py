@@ -30,12 +30,12 @@ from tests.dump_data_writer import (
     version_1,
 )
 from tests.samples import sample
+from workers.arrays.device_format import to_host
+from workers.arrays.dtypes import from_name, unpack
+from workers.dump.formats import dump_data_pb2
+from workers.dump.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, MAX_PADDING_BYTES, read_headers
+from workers.dump.formats.header import DeviceLayout, TensorHeader, Truncated
 from workers.errors import UnreadableTensor
-from workers.formats import dump_data_pb2
-from workers.formats.device_format import to_host
-from workers.formats.dtypes import from_name, unpack
-from workers.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, MAX_PADDING_BYTES, read_headers
-from workers.formats.header import DeviceLayout, TensorHeader, Truncated
 
 ROOT = Path(__file__).parents[3]
 FLOATS = Tensor(np.arange(6, dtype="<f4").tobytes(), shape=(2, 3))
@@ -551,7 +551,7 @@ FIELD_TYPES = {"uint64": 4, "int32": 5, "bytes": 12, "uint32": 13}
 
 def test_compiled_code_is_that_of_the_proto() -> None:
     """If this fails, run `make generated`."""
-    text = re.sub(r"//.*", "", (ROOT / "workers/formats/dump_data.proto").read_text())
+    text = re.sub(r"//.*", "", (ROOT / "workers/dump/formats/dump_data.proto").read_text())
     messages = dict(re.findall(r"message (\w+) \{(.*?)\}", text, re.DOTALL))
     enums = dict(re.findall(r"enum (\w+) \{(.*?)\}", text, re.DOTALL))
     found = dump_data_pb2.DESCRIPTOR

@@ -9,8 +9,8 @@ import pytest
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
 from workers.errors import StoreUnavailable
-from workers.read_back import ReadBackJob, read_back
 from workers.store.objects import ObjectStore, resolve
+from workers.tasks.read_back import ReadBackJob, read_back
 
 
 def test_the_disk_has_a_step_that_was_read_back(

@@ -8,11 +8,11 @@ import pytest
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import plan_all
 from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE, KILLS_READER
-from workers import isolate
-from workers.convert import convert
 from workers.errors import ClusterError, PoisonedFile, SourceChanged, WorkerDied
-from workers.isolate import convert_apart
 from workers.model import MIB, ShardJob
+from workers.tasks import isolate
+from workers.tasks.convert import convert
+from workers.tasks.isolate import convert_apart
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import workers
-from workers.kernel_cache import NEEDS, TARGETS, missing_features
+from workers.arrays.kernel_cache import NEEDS, TARGETS, missing_features
 
 pytestmark = pytest.mark.timeout(60)
 
 #: Computes something small, and says what the kernel was loaded from.
 _USE = """
 import numpy as np
-from workers import kernels
+from workers.arrays import kernels
 state = kernels.new_state()
 kernels.accumulate_codes(np.ones(3, np.uint8), np.arange(256.0), state)
 assert state[kernels.COUNT] == 3

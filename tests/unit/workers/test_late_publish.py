@@ -9,13 +9,13 @@ import pytest
 from ingest.reader.store import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all, run
-from workers.convert import convert
 from workers.errors import SourceChanged
 from workers.model import StepKey, StepPlan
-from workers.publish import publish
 from workers.store import commit
 from workers.store.commit import WithoutTensors
 from workers.store.objects import ObjectStore, resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
 
 KEY = StepKey(0, 0)
 

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.npy_files import npy_bytes, npy_header
+from workers.dump.formats.header import Truncated
+from workers.dump.formats.npy import MAGIC, MAX_HEADER_BYTES, header_length, parse_header
 from workers.errors import UnreadableTensor
-from workers.formats.header import Truncated
-from workers.formats.npy import MAGIC, MAX_HEADER_BYTES, header_length, parse_header
 
 FLOATS = npy_bytes(np.arange(6, dtype="<f4").reshape(2, 3))
 

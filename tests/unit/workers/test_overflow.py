@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
 from tests.samples import sample
-from workers.errors import UnreadableTensor
-from workers.formats.header import Truncated
-from workers.formats.overflow import (
+from workers.dump.formats.header import Truncated
+from workers.dump.formats.overflow import (
     MAX_RECORD_BYTES,
     Failure,
     OverflowRecord,
@@ -20,6 +19,7 @@ from workers.formats.overflow import (
     parse_json,
     read_record,
 )
+from workers.errors import UnreadableTensor
 
 WORDS = st.integers(0, 2**64 - 1)
 HALF_WORDS = st.integers(0, 2**32 - 1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workers import paths
+from workers.dump import paths
 from workers.errors import DumpError
 
 raw_names = st.binary(min_size=1, max_size=40).filter(lambda raw: b"\0" not in raw)

@@ -35,11 +35,11 @@ from tests.pt_files import (
     tuple_of,
 )
 from tests.samples import sample
+from workers.arrays.statistics import summarise
+from workers.dump.formats.header import TensorHeader, Truncated
+from workers.dump.formats.pt import MAX_AROUND_NBYTES, read_headers
+from workers.dump.formats.pt_pickle import rebuilt_tensor
 from workers.errors import UnreadableTensor
-from workers.formats.header import TensorHeader, Truncated
-from workers.formats.pt import MAX_AROUND_NBYTES, read_headers
-from workers.formats.pt_pickle import rebuilt_tensor
-from workers.statistics import summarise
 
 FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
 FILE = pt_bytes(FLOATS)

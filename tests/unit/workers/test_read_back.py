@@ -10,10 +10,10 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, TensorsRemoved
 from workers.model import StepPlan
-from workers.read_back import ReadBackJob, Verdict, read_back
 from workers.store import commit
 from workers.store.commit import WithoutTensors
 from workers.store.objects import open_objects
+from workers.tasks.read_back import ReadBackJob, Verdict, read_back
 
 
 @pytest.fixture

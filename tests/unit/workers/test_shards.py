@@ -13,8 +13,8 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.arrays.dtypes import from_npy_descr
 from workers.errors import DamagedStore
-from workers.formats.dtypes import from_npy_descr
 from workers.model import ArraySpec
 from workers.store import metadata, shards
 from workers.store.objects import ObjectStore, resolve

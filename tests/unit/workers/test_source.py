@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from workers.dump.source import OpenFile
 from workers.errors import AccessDenied, DumpError, SourceChanged
 from workers.model import SourceFile
-from workers.source import OpenFile
 
 
 def listed(path: Path) -> SourceFile:

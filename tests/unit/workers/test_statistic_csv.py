@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples import sample
-from workers.formats.statistic_csv import MAX_ROWS, Row, checksum, parse, statistics
-from workers.statistics import FIELDS, Statistics
+from workers.arrays.statistics import FIELDS, Statistics
+from workers.dump.formats.statistic_csv import MAX_ROWS, Row, checksum, parse, statistics
 
 PLACE = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 OLD = f"{PLACE},Max Value,Min Value,Avg Value,Count,Negative Zero Count,Positive Zero Count,NaN Count,"
@@ -273,7 +273,7 @@ def test_time_and_memory_grow_with_the_file_alone() -> None:
 
 def test_more_rows_than_a_step_can_have_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_ROWS == 1_000_000
-    monkeypatch.setattr("workers.formats.statistic_csv.MAX_ROWS", 3)
+    monkeypatch.setattr("workers.dump.formats.statistic_csv.MAX_ROWS", 3)
     table = parse(f"{PLACE},Max Value\n".encode() + f'{ADD},"(3)",1,\n'.encode() * 10)
     assert len(table.rows) == 3
     assert table.problems == ("line 5: more than 3 rows; the rest is not used",)

@@ -12,9 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workers import kernels
-from workers.formats.dtypes import FLOAT8, from_name, unpack
-from workers.statistics import BLOCK, COUNT_FIELDS, RunningStatistics, Statistics, has_statistics, summarise
+from workers.arrays import kernels
+from workers.arrays.dtypes import FLOAT8, from_name, unpack
+from workers.arrays.statistics import (
+    BLOCK,
+    COUNT_FIELDS,
+    RunningStatistics,
+    Statistics,
+    has_statistics,
+    summarise,
+)
 
 Array = np.ndarray[Any, Any]
 _CONTEXT = Context(prec=80, Emin=-999999, Emax=999999)

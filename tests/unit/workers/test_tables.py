@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import statistics
+from workers.arrays import statistics
 from workers.errors import DamagedStore
 from workers.store import tables
 from workers.store.tables import LABELS, NUMBERS, Tables

@@ -7,10 +7,10 @@ import pytest
 
 from tests.dumps import DumpLibrary
 from tests.pipeline import SMALL_GRID, plan_all
-from workers import tasks
-from workers.columns import EntryColumns
-from workers.convert import convert
 from workers.model import StepPlan, TensorName
+from workers.tasks import run as tasks
+from workers.tasks.columns import EntryColumns
+from workers.tasks.convert import convert
 
 
 @pytest.fixture(

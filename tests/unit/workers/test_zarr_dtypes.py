@@ -16,7 +16,7 @@ import tensorstore
 import zarr
 from zarr.core.dtype import get_data_type_from_json, get_data_type_from_native_dtype
 
-from workers.formats.dtypes import FLOAT8
+from workers.arrays.dtypes import FLOAT8
 from workers.store.zarr_dtypes import TYPES, BFloat16, DataTypeValidationError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

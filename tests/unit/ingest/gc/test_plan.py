@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.gc.inventory import Extent, Facts, Generation, Inventory, Leaf
-from ingest.gc.plan import GcAction, GcPlan, make_plan, shortly
-from ingest.gc.policy import GcPolicy, duration, parse_duration
+from ingest.store_gc.inventory import Extent, Facts, Generation, Inventory, Leaf
+from ingest.store_gc.plan import GcAction, GcPlan, make_plan, shortly
+from ingest.store_gc.policy import GcPolicy, duration, parse_duration
 from workers.errors import UsageError
 from workers.model import StepKey
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import ingest
-from ingest.reader.divergence import Divergence, divergence, parse_groups
-from ingest.reader.divergence.kinds import Kind, kind_of
-from ingest.reader.divergence.patterns import ABSENT, Patterns, patterns_of
+from ingest.questions.divergence import Divergence, divergence, parse_groups
+from ingest.questions.divergence.kinds import Kind, kind_of
+from ingest.questions.divergence.patterns import ABSENT, Patterns, patterns_of
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
-from workers.blocks import Block, TensorKey
+from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.statistics import FIELDS
+from workers.store.blocks import Block, TensorKey
 
 WEIGHT, STATE, REDUCED = "Adam.dense.input.0", "Adam.dense.input.1", "AllReduce.dense.output.0"
 ACTIVATION, NORM = "ReLU.dense.output.0", "Adam.norm.input.0"
@@ -548,7 +548,7 @@ def test_what_holds_two_values_tells_nothing(
     value: float, other: float, size: int, data: st.DataObject
 ) -> None:
     """A mask agrees by accident; what holds three values that are far apart does not."""
-    from workers.statistics import summarise
+    from workers.arrays.statistics import summarise
 
     which = data.draw(arrays.arrays(np.bool_, size))
     two = np.where(which, value, other)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import ingest
 from ingest.cli.heatmap import command as heatmap_command
 from ingest.cli.trend import command as trend_command
-from ingest.reader.sparkline import BAD, BARS, GAP, UNKNOWN, sparkline
-from ingest.reader.trend import STATISTICS, heatmap, statistic_named, trend
+from ingest.questions.sparkline import BAD, BARS, GAP, UNKNOWN, sparkline
+from ingest.questions.trend import STATISTICS, heatmap, statistic_named, trend
 from tests.cli import run, strict_json
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
@@ -145,7 +145,7 @@ class TestNumbers:
     def test_too_much_is_refused_before_memory_is_full(
         self, nan_log: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ingest.reader.trend.MAX_VALUES", 100)
+        monkeypatch.setattr("ingest.questions.trend.MAX_VALUES", 100)
         with pytest.raises(UsageError, match="more than 100 values"):
             trend(ingest.open_store(nan_log), "*")
 
@@ -234,7 +234,7 @@ class TestHostileNames:
 
     def test_names_run_nothing_in_a_page_and_are_no_formulas(self, store: Replicas) -> None:
         from ingest.cli.trend import _cells, _drawn, _lines
-        from ingest.reader import plot
+        from ingest.questions import plot
 
         frame = trend(store.store, "Log.*")
         lines = _lines(frame, "l2_norm")
@@ -247,14 +247,14 @@ class TestHostileNames:
         assert plot.png(plot.heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
 
     def test_nothing_but_gaps_and_nan_can_be_plotted(self) -> None:
-        from ingest.reader import plot
+        from ingest.questions import plot
 
         nothing = np.full(2, math.nan)
         line = plot.Line("0  x", nothing, np.array([True, False]), np.array([True, False]))
         assert plot.png(plot.trend_figure("", [3, 4], [line], "mean"))
 
     def test_pyplot_is_not_used(self, store: Replicas) -> None:
-        from ingest.reader import plot
+        from ingest.questions import plot
 
         plot.png(plot.heatmap_figure("", heatmap(store.store, "Log.*")))
         assert "matplotlib.pyplot" not in sys.modules
@@ -262,7 +262,7 @@ class TestHostileNames:
     def test_without_matplotlib_it_says_how_to_get_it(
         self, store: Replicas, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from ingest.reader import plot
+        from ingest.questions import plot
 
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         monkeypatch.setitem(sys.modules, "matplotlib.colors", None)

@@ -21,18 +21,18 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 import ingest
-from ingest.reader.view import elements as elements_module
-from ingest.reader.view.arrays import ViewArray
-from ingest.reader.view.elements import Elements, chunk_shape
-from ingest.reader.view.names import escape
-from ingest.reader.view.store import TensorView
+from ingest.reader.zarr_view import elements as elements_module
+from ingest.reader.zarr_view.arrays import ViewArray
+from ingest.reader.zarr_view.elements import Elements, chunk_shape
+from ingest.reader.zarr_view.names import escape
+from ingest.reader.zarr_view.store import TensorView
 from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
+from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError
-from workers.formats import dtypes
 from workers.model import Grid
 from workers.store.objects import ObjectStore
 
@@ -232,7 +232,7 @@ def test_any_tensor_comes_back_bit_for_bit(
     (tensor,) = store.tensors()
     expected = tensor.read()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ingest.reader.view.arrays.CHUNK_NBYTES", piece_nbytes)
+        patch.setattr("ingest.reader.zarr_view.arrays.CHUNK_NBYTES", piece_nbytes)
         array = only_array(store.as_zarr())
         values = np.asarray(array[...])
     if values.ndim > expected.ndim:
@@ -267,7 +267,7 @@ def test_types_that_zarr_lacks_are_shown_by_their_values(
         [Tensor(payload, DATA_TYPES[e.name], (2, len(payload) * 8 // e.bits // 2)) for e in elements],
     )
     ingest_directly(made.root, store)
-    monkeypatch.setattr("ingest.reader.view.arrays.CHUNK_NBYTES", piece_nbytes)
+    monkeypatch.setattr("ingest.reader.zarr_view.arrays.CHUNK_NBYTES", piece_nbytes)
     opened = ingest.open_store(store)
     tensors = opened.tensors()
     assert [tensor.dtype for tensor in tensors] == list(CANN_TYPES)

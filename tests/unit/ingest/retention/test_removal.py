@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.retention.removal import Proven, Removed, remove
+from ingest.dump_retention.removal import Proven, Removed, remove
 from workers.errors import DumpError
 from workers.model import SourceFile
 

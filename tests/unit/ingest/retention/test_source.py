@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ingest.cli.sources import refuse_idle
-from ingest.happenings import CommitKept
+from ingest.dump_retention.policy import KeepPolicy, Kept
+from ingest.dump_retention.retention import SourceKept
 from ingest.reader.store import open_store
-from ingest.report import Report
-from ingest.retention.policy import KeepPolicy, Kept
-from ingest.retention.source import SourceKept
-from ingest.service import _Pause
+from ingest.reporting.report import Report
 from ingest.settings import load
+from ingest.steps.events import CommitKept
+from ingest.steps.service import _Pause
 from tests.checker import leaves
 from tests.deleting import Run
 from tests.fake_client import FakeClient, FakeFuture
@@ -263,7 +263,7 @@ def test_a_dump_that_may_not_be_written_is_refused_at_once(
 def test_a_large_step_is_read_back_in_parts_and_deleted_as_a_whole(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.retention.read_backs.JOB_FILES", 2)
+    monkeypatch.setattr("ingest.dump_retention.read_backs.JOB_FILES", 2)
     run = Run(filled.root, store)
     assert sum(one.files for one in run.ingest().deleted) == 12
     assert sum(future.key.startswith("read-back") for future in run.client.futures) == 8

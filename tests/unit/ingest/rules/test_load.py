@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.rules import table
-from ingest.rules.load import load_rules, rules_like
-from ingest.rules.schema import MODELS, file_schema
 from tests.cli import run
 from workers.errors import UsageError
+from workers.rules import table
+from workers.rules.load import load_rules, rules_like
+from workers.rules.schema import MODELS, file_schema
 from workers.rules.values import SERIES_KINDS, STEP_KINDS
 
 
@@ -159,7 +159,7 @@ PAGE = (Path(__file__).parents[4] / "docs" / "rules.md").read_text()
 
 @pytest.mark.parametrize("made", table.tables(), ids=["built-in", "kinds", "fields"])
 def test_the_page_holds_the_tables_that_the_code_makes(made: str) -> None:
-    """`python -m ingest.rules.table` prints them."""
+    """`python -m workers.rules.table` prints them."""
     assert made in PAGE
 
 

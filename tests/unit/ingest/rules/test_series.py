@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.consolidator import Consolidator
+from ingest.consolidating.consolidator import Consolidator
+from ingest.findings import series as module
+from ingest.findings.evaluator import FindingsKeeper
+from ingest.findings.series import StepFindings
 from ingest.reader.store import DumpStore
-from ingest.rules import series as module
-from ingest.rules.keeper import FindingsKeeper
-from ingest.rules.load import load_rules, rule_set
-from ingest.rules.schema import RULE
-from ingest.rules.series import StepFindings
 from tests.replicas import Replicas
-from workers.digest import digest
+from workers.arrays.digest import digest
+from workers.arrays.statistics import summarise
 from workers.model import StepKey
+from workers.rules.load import load_rules, rule_set
+from workers.rules.schema import RULE
 from workers.rules.values import RuleSet
-from workers.statistics import summarise
 from workers.store.objects import ObjectStore
 from workers.store.tables import LABELS
 

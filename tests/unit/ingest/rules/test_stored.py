@@ -10,9 +10,7 @@ import pytest
 import zarr
 
 import ingest
-from ingest.rules.load import load_rules, rule_set
-from ingest.rules.schema import RULE
-from ingest.rules.stored import findings_of
+from ingest.findings.stored import findings_of
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
@@ -20,6 +18,8 @@ from tests.pipeline import ingest_directly, plan_all
 from tests.pipeline import run as publish
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
+from workers.rules.load import load_rules, rule_set
+from workers.rules.schema import RULE
 from workers.rules.values import Rule, Selector
 from workers.store import commit
 from workers.store.objects import open_objects, resolve

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingest.rules.webhook import SENT_FINDINGS, PostDropped, Posted, PostEvent, PostRetried, Webhook
+from ingest.reporting.webhook import SENT_FINDINGS, PostDropped, Posted, PostEvent, PostRetried, Webhook
 from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary

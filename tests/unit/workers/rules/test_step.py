@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.steps import make_tables
-from ingest.rules.load import rule_set
-from ingest.rules.schema import RULE
+from workers.arrays.statistics import FIELDS, summarise
 from workers.model import StepKey
+from workers.rules.load import rule_set
+from workers.rules.schema import RULE
 from workers.rules.step import LIMITS, evaluate
 from workers.rules.values import Evaluated, Rule, RuleSet, Selector
-from workers.statistics import FIELDS, summarise
 from workers.store.tables import LABELS, Tables
 
 KEY = StepKey(3, 7)

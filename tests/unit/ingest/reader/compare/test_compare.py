@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.compare import Thresholds, Verdict, compare, load_mapping
-from ingest.reader.compare.html import to_html
-from ingest.reader.compare.runner import Tasks
+from ingest.questions.compare import Thresholds, Verdict, compare, load_mapping
+from ingest.questions.compare.html import to_html
+from ingest.questions.compare.runner import Tasks
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.servers.cluster import DaskCluster
-from workers import compare as task
-from workers.comparison import METRICS
+from workers.arrays.comparison import METRICS
 from workers.errors import UsageError
 from workers.model import MIB, Grid, StepKey
+from workers.tasks import compare as task
 
 A = "Add.net_Add-op0"
 
@@ -245,8 +245,8 @@ def test_pieces_of_a_large_tensor_make_the_same_figures(
 
 _PEAK = """
 import sys
-from ingest.reader.compare import compare
-from workers import comparison_kernels
+from ingest.questions.compare import compare
+from workers.arrays import comparison_kernels
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader.compare.mapping import NameMapping, load_mapping
-from ingest.reader.compare.matching import How, Matching, match, without_numbers
-from ingest.reader.compare.selection import Selection, parse
-from ingest.reader.compare.sources import Tensors
-from workers.blocks import TensorKey
+from ingest.questions.compare.mapping import NameMapping, load_mapping
+from ingest.questions.compare.matching import How, Matching, match, without_numbers
+from ingest.questions.compare.selection import Selection, parse
+from ingest.questions.compare.sources import Tensors
+from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.statistics import FIELDS
+from workers.store.blocks import TensorKey
 
 
 def key(text: str, *, graph: str = "0", net: str = "Net") -> TensorKey:

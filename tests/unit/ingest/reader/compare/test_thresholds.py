@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.reader.compare.mapping import load_mapping
-from ingest.reader.compare.thresholds import Limits, Rule, Thresholds, default_limit, load_thresholds
-from workers.comparison import Metrics, no_difference
+from ingest.questions.compare.mapping import load_mapping
+from ingest.questions.compare.thresholds import Limits, Rule, Thresholds, default_limit, load_thresholds
+from workers.arrays.comparison import Metrics, no_difference
+from workers.arrays.statistics import Statistics
 from workers.errors import UsageError
-from workers.statistics import Statistics
 
 FLOAT = ("float32", "float32")
 SLIGHT = Metrics(100, 100, 0, 0, False, 1e-3, 1e-2, 1e-3, 1e-3, 0.999, 1e-2, 0.9, 0.95, 1.01)

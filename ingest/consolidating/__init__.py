@@ -1,0 +1,1 @@
+"""Keeping the cubes over all ranks and steps up to date."""

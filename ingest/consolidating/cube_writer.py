@@ -1,0 +1,348 @@
+"""Writes what the steps of the consolidated view share: axes, tables, counts by blocks, and its metadata."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.consolidated import ConsolidatedView
+from workers.model import StepKey
+from workers.store import metadata
+from workers.store.blocks import TensorAxis, TensorKey
+from workers.store.commit import CHANGED, Commit
+from workers.store.cubes import (
+    GROUP,
+    KEY_FIELDS,
+    CubeGrid,
+    Cubes,
+    ViewState,
+    parse_state,
+    unique_names,
+)
+from workers.store.nd_arrays import ArrayLayout
+from workers.store.objects import ObjectStore
+from workers.tasks.consolidate import Consolidated, ConsolidateJob
+
+_METADATA = f"{GROUP}/zarr.json"
+#: Stands for the generation of a step that was being written again when its writer ended.
+_HALF = "?"
+#: Steps of ranks that a view may have to be made anew for more ranks: that takes some seconds.
+_MADE_ANEW = 1024
+#: Objects that are removed at once when the view is made anew.
+_DELETIONS_AT_ONCE = 16
+
+
+@dataclass(slots=True, eq=False)
+class ViewWriter:
+    """The view as its only writer knows it.
+
+    Memory: about 100 bytes for each step and rank of the run, the names of all tensors, and of what steps
+    share, the blocks that are being written (192 MiB at most for 256 ranks and 8192 tensors).
+    """
+
+    objects: ObjectStore
+    state: ViewState
+    steps: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    axis: TensorAxis = field(default_factory=TensorAxis)
+    names: list[str] = field(default_factory=list)
+    """A name for each tensor that occurs once."""
+    fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
+    """(step, rank): the generation that is in the view, "" for none."""
+    writer_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Tells its axis of tensors from that of a writer before it, which was killed before it was published."""
+    _places: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+    """Of steps and of ranks: where they stand."""
+    _taken_names: set[str] = field(default_factory=set)
+    _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
+    """By array and block of steps, (step, rank) or (step, rank, tensor): what is to be written."""
+    _unwritten: set[str] = field(default_factory=set)
+    """Which of the axes of steps and ranks are longer than what is stored of them."""
+
+    def __post_init__(self) -> None:
+        """Note where steps and ranks stand."""
+        self._note_places()
+
+    @classmethod
+    def load(cls, objects: ObjectStore, known: ViewWriter | None, *, rebuild: bool) -> ViewWriter | None:
+        """Return where the view stands: `known`, if nobody else has written since; None for no view.
+
+        A view of another version, and with `rebuild` any, is removed: it holds nothing of its own.
+        """
+        data = objects.get(_METADATA)
+        found = None if rebuild else parse_state(data)
+        if found is None:
+            if data is not None:
+                _remove(objects)
+            return None
+        if known is not None and (found.epoch, found.revision) == (known.state.epoch, known.state.revision):
+            return known
+        view = ConsolidatedView(objects, found)
+        names = view.tensors
+        fingerprints = np.array(view.table("fingerprint"))
+        # What was half written is not there.
+        fingerprints[list(found.rewriting)] = np.where(fingerprints[list(found.rewriting)] == "", "", _HALF)
+        return cls(
+            objects,
+            found,
+            view.steps.tolist(),
+            view.ranks.tolist(),
+            view.axis,
+            names,
+            fingerprints,
+            _taken_names=set(names),
+        )
+
+    @classmethod
+    def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit], ranks: int) -> ViewWriter:
+        """Begin a view of a run of so many ranks, of which these are the first commits."""
+        totals = [one.summary.tensors + one.summary.statistics_only for one in commits.values()]
+        grid = CubeGrid.for_size(ranks, max(totals, default=0))
+        return cls(objects, ViewState(uuid.uuid4().hex, 0, 0, (), grid))
+
+    @property
+    def cubes(self) -> Cubes:
+        """The layouts of its arrays."""
+        return Cubes(self.state.grid)
+
+    def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
+        """Return steps of the view in sets that share a block of the counts of what is not finite."""
+        blocks: dict[int, list[int]] = {}
+        for step in steps:
+            blocks.setdefault(self.place(step) // self.state.grid.steps, []).append(step)
+        return list(blocks.values())
+
+    @property
+    def room(self) -> int:
+        """How many steps fit into the last block of the counts of what is not finite."""
+        return self.state.grid.steps - len(self.steps) % self.state.grid.steps
+
+    def is_outgrown(self, ranks: int) -> bool:
+        """Whether it should be made anew for so many ranks: it was begun for fewer, and is small as yet."""
+        wide = CubeGrid.for_size(ranks, 0).ranks
+        return wide > self.state.grid.ranks and len(self.steps) * len(self.ranks) <= _MADE_ANEW
+
+    def has(self, step: int) -> bool:
+        """Whether a step is in the view."""
+        return step in self._places[0]
+
+    def place(self, step: int) -> int:
+        """Return where a step stands."""
+        return self._places[0][step]
+
+    def steps_of(self, rank: int) -> npt.NDArray[np.int64]:
+        """Return the steps that the view has of a rank, (n,)."""
+        if rank not in self._places[1]:
+            return np.zeros(0, np.int64)
+        there = self.fingerprints[:, self._places[1][rank]] != ""
+        steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[there]
+        return steps
+
+    def generations(self) -> dict[int, dict[int, str]]:
+        """Return the generations of each step that is whole in the view, by step and rank."""
+        again = set(self.state.rewriting)
+        return {
+            step: {rank: name for rank, name in zip(self.ranks, names, strict=True) if name}
+            for place, (step, names) in enumerate(zip(self.steps, self.fingerprints.tolist(), strict=True))
+            if place not in again
+        }
+
+    def fingerprint(self, key: StepKey) -> str:
+        """Return the generation of a step that is in the view; "" for none."""
+        steps, ranks = self._places
+        if key.step not in steps or key.rank not in ranks:
+            return ""
+        return str(self.fingerprints[steps[key.step], ranks[key.rank]])
+
+    def add_ranks(self, ranks: Iterable[int]) -> None:
+        """Put those of the ranks that are new at the end of their axis."""
+        new = [rank for rank in ranks if rank not in self._places[1]]
+        if new:
+            self.ranks += new
+            self._unwritten.add("rank")
+            self._grow()
+
+    def add_steps(self, steps: Sequence[int]) -> list[int]:
+        """Put new steps at the end of their axis, and return their places."""
+        start = len(self.steps)
+        self.steps += steps
+        self._unwritten.add("step")
+        self._grow()
+        return list(range(start, len(self.steps)))
+
+    def add_tensors(self, keys: Iterable[TensorKey]) -> None:
+        """Put those of the tensors that are new at the end of their axis, in the store too."""
+        before = len(self.axis)
+        self.axis.extend(keys)
+        if len(self.axis) == before:
+            return
+        new = self.axis.keys[before:]
+        self.names += unique_names(new, self._taken_names)
+        columns: dict[str, Sequence[Any]] = dict(
+            zip(KEY_FIELDS, zip(*self.axis.keys, strict=True), strict=True)
+        )
+        columns |= {"name": [key.name for key in self.axis.keys], "tensor": self.names}
+        written: dict[str, bytes] = {}
+        for name, layout in self.cubes.keys.items():
+            values = np.array(columns[name], layout.dtype)
+            written |= _chunks(layout, values, range(before, len(values)))
+        self.objects.put_many(written)
+
+    def jobs(self, place: int, step: int, ranks: set[int]) -> Iterator[ConsolidateJob]:
+        """Yield the tasks that write one step: one for each chunk of ranks.
+
+        Also where no rank is left of a chunk: what was there must not stay.
+        """
+        wide = self.state.grid.ranks
+        where = self._places[1]
+        for chunk in range(-(-len(self.ranks) // wide)):
+            members = ((rank, where[rank]) for rank in sorted(ranks) if where[rank] // wide == chunk)
+            yield ConsolidateJob(
+                self.objects.address,
+                self.writer_id,
+                self.state.grid,
+                len(self.axis),
+                step,
+                place,
+                chunk,
+                tuple((rank, number - chunk * wide) for rank, number in members),
+            )
+
+    def clear(self, place: int) -> None:
+        """Forget what is known of a step: what its tasks find takes its place."""
+        self.fingerprints[place] = ""
+        for layout in self.cubes.shared:
+            block, within = divmod(place, layout.chunk[0])
+            self._block(layout, block)[within] = layout.fill
+
+    def note(self, result: Consolidated) -> None:
+        """Enter what a task has found into what steps share."""
+        job = result.job
+        first = job.rank_chunk * job.grid.ranks
+        for rank, within in job.members:
+            if rank not in result.fingerprints:
+                continue
+            self.fingerprints[job.place, first + within] = result.fingerprints[rank]
+            values = (result.fingerprints[rank], result.statuses[rank], *result.totals[rank])
+            for layout, value in zip(self.cubes.tables.values(), values, strict=True):
+                block, number = divmod(job.place, layout.chunk[0])
+                self._block(layout, block)[number, first + within] = value
+        ranks = slice(first, min(first + job.grid.ranks, len(self.ranks)))
+        for layout, counts in zip(self.cubes.anomalies.values(), result.anomalies, strict=True):
+            block, number = divmod(job.place, layout.chunk[0])
+            self._block(layout, block)[number, ranks, : job.width] = counts[: ranks.stop - first]
+
+    def begin_rewriting(self, steps: Iterable[int]) -> None:
+        """Tell readers not to trust what the view holds of these steps, until they are published."""
+        places = {*self.state.rewriting, *(self.place(step) for step in steps)}
+        self.state = replace(self.state, rewrites=self.state.rewrites + 1, rewriting=tuple(sorted(places)))
+        self._write_metadata()
+
+    def publish(self, places: Sequence[int]) -> None:
+        """Write what these steps share with others, and then the metadata that makes them visible."""
+        written = self._empty_tables()
+        for layout in self.cubes.shared:
+            for block in sorted({place // layout.chunk[0] for place in places}):
+                values = self._block(layout, block)
+                for index in layout.keys(values.shape):
+                    key = f"{GROUP}/{layout.key((block, *index[1:]))}"
+                    written[key] = layout.encode(values[_part(index, layout.chunk)])
+        if "step" in self._unwritten:
+            written |= _chunks(self.cubes.steps, np.array(self.steps, np.int64), places)
+        if "rank" in self._unwritten:
+            ranks = np.array(self.ranks, np.int64)
+            written |= _chunks(self.cubes.ranks, ranks, range(len(ranks)))
+        self.objects.put_many(written)
+        self._forget_blocks(max(places))
+        self._unwritten.clear()
+        left = tuple(place for place in self.state.rewriting if place not in places)
+        self.state = replace(
+            self.state,
+            rewriting=left,
+            steps=len(self.steps),
+            ranks=len(self.ranks),
+            tensors=len(self.axis),
+        )
+        self._write_metadata()
+
+    def _empty_tables(self) -> dict[str, bytes]:
+        """Return the objects of new chunks of ranks in blocks of steps that are published already."""
+        wide = self.state.grid.ranks
+        new = range(-(-self.state.ranks // wide), -(-len(self.ranks) // wide))
+        return {
+            f"{GROUP}/{layout.key((block, chunk))}": layout.encode(layout.full())
+            for layout in self.cubes.tables.values()
+            for block in range(-(-self.state.steps // layout.chunk[0]))
+            for chunk in new
+        }
+
+    def _write_metadata(self) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self.state = replace(self.state, revision=self.state.revision + 1, consolidated_at=now)
+        self.objects.put(_METADATA, metadata.encode(self.state.document()))
+
+    def _block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
+        """Return a block of steps, to be changed in place; it has room for all ranks and tensors."""
+        shape = (layout.chunk[0], len(self.ranks), len(self.axis))[: len(layout.dimensions)]
+        values = self._blocks.get((layout.path, block))
+        if values is None and block * shape[0] < self.state.steps:
+            values = ConsolidatedView(self.objects, self.state).steps_block(layout, block)
+        if values is None or values.shape != shape or not values.flags.writeable:
+            room = np.full(shape, layout.fill, layout.dtype)
+            if values is not None:
+                room[tuple(slice(length) for length in values.shape)] = values
+            values = room
+        self._blocks[layout.path, block] = values
+        return values
+
+    def _forget_blocks(self, last_place: int) -> None:
+        """Keep the blocks that the next step will be in."""
+        steps = {layout.path: layout.chunk[0] for layout in self.cubes.shared}
+        self._blocks = {
+            (path, block): values
+            for (path, block), values in self._blocks.items()
+            if block == last_place // steps[path]
+        }
+
+    def _grow(self) -> None:
+        grown = np.full((len(self.steps), len(self.ranks)), "", object)
+        before = self.fingerprints
+        grown[: before.shape[0], : before.shape[1]] = before
+        self.fingerprints = grown
+        self._note_places()
+
+    def _note_places(self) -> None:
+        for places, axis in zip(self._places, (self.steps, self.ranks), strict=True):
+            places.update((axis[place], place) for place in range(len(places), len(axis)))
+
+
+def _part(index: Sequence[int], chunk: Sequence[int]) -> tuple[slice, ...]:
+    """Return what a chunk covers, as slices of the array."""
+    return tuple(slice(number * n, (number + 1) * n) for number, n in zip(index, chunk, strict=True))
+
+
+def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]) -> dict[str, bytes]:
+    """Return those objects of an array that hold these places of its first axis."""
+    touched = {place // layout.chunk[0] for place in places}
+    return {
+        f"{GROUP}/{key}": layout.encode(values[_part(index, layout.chunk)])
+        for index, key in layout.keys(values.shape).items()
+        if index[0] in touched
+    }
+
+
+def _remove(objects: ObjectStore) -> None:
+    """Remove the view: its metadata first, so that nobody sees a part of it."""
+    objects.delete(_METADATA)
+    kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json")
+    names = [name for name in objects.sizes(GROUP) if not name.startswith(kept)]
+    with ThreadPoolExecutor(_DELETIONS_AT_ONCE) as threads:
+        for _ in threads.map(lambda name: objects.delete(f"{GROUP}/{name}"), names):
+            pass

@@ -1,0 +1,217 @@
+"""The Dask cluster: somebody else's, or worker processes of our own."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+from urllib.parse import urlsplit
+
+from ingest.dispatch.submitter import NO_WORKER_HINT
+from ingest.settings import Settings
+from workers.errors import ClusterError
+from workers.model import MIB
+
+if TYPE_CHECKING:
+    from distributed import Client, LocalCluster, Scheduler
+
+_log = logging.getLogger(__name__)
+_MAX_OWN_WORKERS = 8
+#: How often the workers are looked at, for one that offers what is needed.
+_RESOURCES_PAUSE_S = 0.5
+#: Defaults that suit tasks which hold no results and may lose their worker.
+_DASK_DEFAULTS = {
+    # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
+    "distributed.admin.large-graph-warning-threshold": "1GB",
+    "distributed.comm.retry.count": 3,
+    # How often a process looks whether its event loop still turns: every 20 ms costs 2 % of a core.
+    "distributed.admin.tick.interval": "1s",
+    "distributed.scheduler.allowed-failures": 3,
+    "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    # It would look at every thread a hundred times in a second.
+    "distributed.worker.profile.enabled": False,
+    # Dask has its workers give memory back at once, and every encoded chunk then costs fresh pages.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 16 * MIB,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 4 * MIB,
+}
+
+
+class Cluster:
+    """Connects to the scheduler that the settings name, or starts workers when they are first needed.
+
+    A context manager; what it has started ends with it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Remember where to connect; nothing is started yet."""
+        self._settings = settings
+        self._local: LocalCluster | None = None
+        self._client: Client | None = None
+        self._warned = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connect(self) -> Client:
+        """Return a new client with at least one worker behind it.
+
+        Raises:
+            ClusterError: the scheduler or its workers are not there.
+        """
+        import dask
+        from distributed import Client
+
+        from workers.plugin import IngestPlugin
+        from workers.scheduler import MESSAGES_KEPT
+
+        dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
+        if self._client is not None:
+            self._client.close(timeout=1)
+        address = self._address()
+        check_encryption(address.get("address"))
+        try:
+            # Not the default client: a notebook that calls `ingest_dump` may have one of its own.
+            self._client = Client(**address, timeout=self._settings.scheduler_timeout_s, set_as_default=False)
+            self._client.wait_for_workers(1, timeout=self._settings.scheduler_timeout_s)
+        except (OSError, TimeoutError, ValueError) as exc:
+            raise ClusterError(self._complaint(exc), hint=_HINT) from exc
+        if self._local is None:
+            self._check_versions(self._client)
+            self._warn_of_open_scheduler(address_of(self._client))
+        self._wait_for_resources(self._client)
+        self._client.register_plugin(IngestPlugin())
+        return self._client
+
+    def close(self) -> None:
+        """Disconnect, and end the workers that were started here."""
+        if self._client is not None:
+            self._client.close(timeout=5)
+            self._client = None
+        if self._local is not None:
+            self._local.close(timeout=5)
+            self._local = None
+
+    def _address(self) -> dict[str, Any]:
+        scheduler = self._settings.scheduler
+        if scheduler is None:
+            return {"address": self._own()}
+        if "://" not in scheduler and Path(scheduler).is_file():
+            return {"scheduler_file": scheduler}
+        return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
+
+    def _own(self) -> LocalCluster:
+        from distributed import LocalCluster
+
+        from workers.scheduler import keep_no_spans
+
+        if self._local is None:
+            workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
+                self._local = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    dashboard_address=None,
+                    worker_dashboard_address="127.0.0.1:0",
+                    silence_logs=logging.CRITICAL,
+                    resources=self._settings.worker_resources or None,
+                )
+            keep_no_spans(cast("Scheduler", self._local.scheduler))
+        return self._local
+
+    def _wait_for_resources(self, client: Client) -> None:
+        """Wait for a worker that may take the tasks of this host: without one, Dask would let them wait."""
+        wanted = self._settings.worker_resources
+        deadline = time.monotonic() + self._settings.scheduler_timeout_s
+        while wanted:
+            workers = client.scheduler_info(n_workers=-1)["workers"].values()
+            offers = [worker["resources"] for worker in workers]
+            if any(all(offer.get(name, 0) > 0 for name in wanted) for offer in offers):
+                return
+            if time.monotonic() > deadline:
+                there = sorted({name for offer in offers for name in offer})
+                raise ClusterError(
+                    f"none of {len(offers)} Dask workers at {self._settings.scheduler} offers "
+                    f"{', '.join(wanted)}; there is {', '.join(there[:20]) or 'nothing of the kind'}",
+                    hint=NO_WORKER_HINT,
+                )
+            time.sleep(_RESOURCES_PAUSE_S)
+
+    def _check_versions(self, client: Client) -> None:
+        try:
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                client.get_versions(check=True)
+        except ValueError as exc:
+            raise ClusterError(f"versions differ: {exc}", hint="Use one image for all roles.") from exc
+        for warning in found:
+            _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
+
+    def _warn_of_open_scheduler(self, address: str) -> None:
+        """Warn, once, of a scheduler that anybody on the network can use."""
+        if is_open(address) and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s is not encrypted: whoever reaches a Dask scheduler or worker runs code as its user; "
+                "use tls:// (docs/deployment.md says how)",
+                address,
+            )
+
+    def _complaint(self, exc: BaseException) -> str:
+        where = self._settings.scheduler or "workers of its own"
+        reason = " ".join(f"{type(exc).__name__} {exc}".split())[:200]
+        timeout_s = self._settings.scheduler_timeout_s
+        return f"no Dask scheduler with workers at {where} within {timeout_s:g} s ({reason})"
+
+
+def address_of(client: Client) -> str:
+    """Return where the scheduler of a client is."""
+    scheduler = client.scheduler
+    return "" if scheduler is None else str(scheduler.address)
+
+
+def is_open(address: str) -> bool:
+    """Say whether a Dask address is beyond this machine, and neither encrypted nor authenticated."""
+    parts = urlsplit(address)
+    if parts.scheme in {"tls", "inproc", "wss"}:
+        return False
+    host = parts.hostname or ""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def check_encryption(address: object) -> None:
+    """Refuse an address that does not go with Dask's configuration: Dask would answer with a traceback.
+
+    Raises:
+        ClusterError: it does not.
+    """
+    import dask
+
+    if not isinstance(address, str):
+        return
+    if address.startswith("tls://") and not dask.config.get("distributed.comm.tls.client.cert", None):
+        raise ClusterError(f"no certificate for {address}", hint=_CERTIFICATE_HINT)
+    if address.startswith("tcp://") and dask.config.get("distributed.comm.require-encryption", None):
+        raise ClusterError(f"{address} is not encrypted, and Dask's configuration demands it", hint=_TLS_HINT)
+
+
+_CERTIFICATE_HINT = (
+    "Set distributed.comm.tls.ca-file, .client.cert and .client.key: under `dask` in the settings, or by "
+    "DASK_DISTRIBUTED__COMM__TLS__CA_FILE, ...__CLIENT__CERT and ...__CLIENT__KEY."
+)
+_TLS_HINT = "Name it as tls://host:port, or take distributed.comm.require-encryption away."
+_HINT = (
+    "Start one (`dask scheduler`, `dask worker`), correct --scheduler, or leave it out to use this machine."
+)

@@ -1,0 +1,1 @@
+"""Checks of a deployment: permissions, disks, store, cluster."""

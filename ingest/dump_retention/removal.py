@@ -1,0 +1,200 @@
+"""Deleting source files: only those that were read back, only as they were then, and never through a link.
+
+Every directory is opened from the root of the dump on, name by name, without following links; files are
+examined and unlinked relative to it. What is swapped for a link to elsewhere meanwhile is not followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+
+from workers.dump import paths
+from workers.errors import UsageError
+from workers.model import SourceFile
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: A link, or another kind of thing, is where a directory was; or nothing is.
+_SWAPPED = frozenset([errno.ELOOP, errno.ENOTDIR, errno.ENOENT])
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """A file of which the store has every byte."""
+
+    file: SourceFile
+    changed_ns: int
+    """When its inode had changed last (ctime) when it was compared."""
+
+
+@dataclass(slots=True)
+class Removed:
+    """What came of deleting files."""
+
+    files: int = 0
+    nbytes: int = 0
+    changed: list[str] = field(default_factory=list)
+    """Files and directories that were not as they had been, and stay; a few of them."""
+    denied: str = ""
+    """Why the system refused; then nothing further was tried."""
+    stopped: bool = False
+    """Whether it was told to stop before it was through."""
+    links: set[tuple[int, int]] = field(default_factory=set)
+    """Inodes of which a name was unlinked, and that have others."""
+
+
+#: How many paths of what had changed are kept.
+_NAMED = 20
+
+
+def remove(
+    root: Path,
+    proven: Sequence[Proven],
+    *,
+    listed: Collection[str],
+    directories: Iterable[str],
+    stop: Event,
+    dry_run: bool = False,
+) -> Removed:
+    """Unlink files of one step, then remove those of its directories that are empty. It may be killed.
+
+    Args:
+        root: the dump; never removed itself.
+        proven: the files, with paths relative to the dump.
+        listed: every path of the step that was known when the files were read back. If there is another one
+            now, nothing is deleted: a file that came late is taken together with all others.
+        directories: those of the step, relative to the dump.
+        stop: ends it before the next file.
+        dry_run: do everything but change the dump.
+    """
+    removed = Removed()
+    by_directory: dict[str, list[Proven]] = {}
+    for one in proven:
+        by_directory.setdefault(paths.relative(one.file.path).rpartition("/")[0], []).append(one)
+    try:
+        root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        return Removed(denied=f"{root}: {exc.strerror}")
+    try:
+        if _has_others(root_fd, by_directory, listed, removed):
+            return removed
+        for directory, members in by_directory.items():
+            _empty(root_fd, directory, members, removed, stop, dry_run=dry_run)
+            if removed.denied or removed.stopped:
+                return removed
+        if not dry_run:
+            _remove_directories(root_fd, directories)
+    finally:
+        os.close(root_fd)
+    return removed
+
+
+def _has_others(root_fd: int, directories: Iterable[str], listed: Collection[str], removed: Removed) -> bool:
+    """Whether there are files that were not listed; those are noted."""
+    for directory in directories:
+        try:
+            with _opened(root_fd, directory) as fd, os.scandir(fd) as entries:
+                names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # what is wrong with it shows when something is to be deleted in it
+        found = {f"{directory}/{name}" if directory else name for name in names}
+        removed.changed += sorted(found.difference(listed))[:_NAMED]
+        if removed.changed:
+            return True
+    return False
+
+
+def _empty(
+    root_fd: int, directory: str, members: Sequence[Proven], removed: Removed, stop: Event, *, dry_run: bool
+) -> None:
+    try:
+        with _opened(root_fd, directory) as fd:
+            for one in members:
+                if stop.is_set():
+                    removed.stopped = True
+                    return
+                _unlink(fd, one, removed, dry_run=dry_run)
+    except OSError as exc:
+        if exc.errno in _SWAPPED:
+            removed.changed.append(directory)
+        else:
+            removed.denied = f"{directory}: {exc.strerror}"
+
+
+def _unlink(fd: int, one: Proven, removed: Removed, *, dry_run: bool) -> None:
+    name = one.file.path.rpartition("/")[2]
+    try:
+        now = os.lstat(name, dir_fd=fd)
+    except FileNotFoundError:
+        return  # somebody else was quicker
+    is_same = (
+        stat.S_ISREG(now.st_mode)
+        and (now.st_size, now.st_mtime_ns) == (one.file.size, one.file.mtime_ns)
+        # Unlinking another name of it sets this time, too.
+        and (now.st_ctime_ns == one.changed_ns or (now.st_dev, now.st_ino) in removed.links)
+    )
+    if not is_same:
+        if len(removed.changed) < _NAMED:
+            removed.changed.append(one.file.path)
+        return
+    if not dry_run:
+        os.unlink(name, dir_fd=fd)
+        if now.st_nlink > 1:
+            removed.links.add((now.st_dev, now.st_ino))
+    removed.files += 1
+    removed.nbytes += one.file.size
+
+
+def _remove_directories(root_fd: int, directories: Iterable[str]) -> None:
+    """Remove directories that are empty, the deepest first. One that is not, or is in use, does no harm."""
+    for directory in sorted(set(directories) - {""}, key=lambda path: (-path.count("/"), path)):
+        above, _, name = paths.relative(directory).rpartition("/")
+        try:
+            with _opened(root_fd, above) as fd:
+                os.rmdir(name, dir_fd=fd)
+        except OSError:
+            continue
+
+
+@contextmanager
+def _opened(root_fd: int, directory: str) -> Iterator[int]:
+    """Open a directory below the root, without following any link on the way."""
+    fd = os.dup(root_fd)
+    try:
+        for name in directory.split("/") if directory else ():
+            below = os.open(name, _DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def not_writable(root: Path, directories: Iterable[str]) -> str:
+    """Return the first of these directories in which this process may not delete; "" if there is none."""
+    for directory in directories:
+        path = f"{root}/{directory}"
+        if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK, effective_ids=True):  # noqa: PTH112
+            return directory
+    return ""
+
+
+def cannot_delete(root: Path, directory: str) -> UsageError:
+    """Return the answer to a dump in which this process is to delete, and may not."""
+    path = root / directory
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        why = "is on a file system that is mounted read-only here"
+    else:
+        found = path.stat()
+        mode = stat.S_IMODE(found.st_mode)
+        why = f"belongs to user {found.st_uid} (mode {mode:04o}), and this is user {os.geteuid()}"
+    return UsageError(
+        f"cannot delete in the dump: {path} {why}",
+        hint="Mount it for writing, and run as the user who dumps (docs/retention.md); or keep dumps.",
+    )

@@ -1,0 +1,201 @@
+"""From an inspected step to a plan: which bytes go where, and which task does what. Pure arithmetic.
+
+Possible copies (same element type, same size, same first bytes) go to one task, so duplicates are found
+across the whole step before anything is encoded. Each task begins on shard boundaries of its own, so no
+shard is ever written by two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from ingest.planning.rows import Row, plan_rows
+from ingest.watching.completeness import Inspected
+from workers.model import (
+    CONVERTER_VERSION,
+    ArraySpec,
+    Entry,
+    Grid,
+    Kind,
+    Origin,
+    Segment,
+    ShardJob,
+    SourceFile,
+    StepPlan,
+    StoreAddress,
+)
+from workers.rules.values import RuleSet
+
+
+def fingerprint(
+    files: Iterable[SourceFile],
+    layout: str,
+    grid: Grid,
+    unreadable: Iterable[str] = (),
+    undecoded: Iterable[str] = (),
+) -> str:
+    """Return the name of the generation that these source files make: 32 hexadecimal digits.
+
+    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file; and the
+    paths of what the disk does not give, and of what is not taken for tensors because it kills the process
+    that does: without them the rest lies elsewhere.
+    """
+    running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
+    listed = "".join([f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files])
+    running.update(listed.encode("utf-8", "surrogateescape"))
+    for path in unreadable:
+        running.update(f"unreadable\0{path}\n".encode("utf-8", "surrogateescape"))
+    for path in undecoded:
+        running.update(f"undecoded\0{path}\n".encode("utf-8", "surrogateescape"))
+    return running.hexdigest()
+
+
+def without_tensors(name: str) -> str:
+    """Return the name of the generation that is the one of this name without the payloads of its tensors.
+
+    It is another one: that the whole step is still to come must show after a restart, too.
+    """
+    return xxhash.xxh3_128(f"{name}\nwithout tensors\n".encode()).hexdigest()
+
+
+def plan_step(
+    inspected: Inspected,
+    origin: Origin,
+    store: StoreAddress,
+    grid: Grid,
+    rules: RuleSet | None = None,
+    *,
+    leave_out_tensors: str = "",
+) -> StepPlan:
+    """Plan the conversion of one step. The same listing gives the same plan, everywhere.
+
+    `rules` are looked at when the step is committed; what is stored of the dump does not depend on them.
+    `leave_out_tensors` says why the payloads of tensors are not to be stored; "" where they are.
+    """
+    listing = inspected.listing
+    rows = plan_rows(inspected)
+    entries = tuple(row.entry for row in rows)
+    arrays = _arrays(entries, grid)
+    name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
+    if leave_out_tensors:
+        name = without_tensors(name)
+    jobs = tuple(
+        ShardJob(
+            key=listing.key,
+            number=number,
+            fingerprint=name,
+            root=origin.root,
+            store=store,
+            segments=segments,
+            entries={},
+            keep_device_layout=grid.keep_device_layout,
+            without_tensors=bool(leave_out_tensors),
+        ).of(entries)
+        for number, segments in enumerate(_segments(rows, arrays, grid))
+    )
+    return StepPlan(
+        key=listing.key,
+        fingerprint=name,
+        origin=origin,
+        store=store,
+        nbytes=listing.nbytes,
+        entries=entries,
+        arrays=tuple(arrays.values()),
+        jobs=jobs,
+        problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
+        rules=rules,
+        without_tensors=leave_out_tensors,
+        poison=inspected.poison,
+        reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
+    )
+
+
+def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
+    """Return the grid of each packed array, by path."""
+    nbytes: dict[str, int] = {}
+    like: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.kind is not Kind.STATISTICS:
+            path = entry.array
+            nbytes[path] = nbytes.get(path, 0) + entry.nbytes
+            like.setdefault(path, entry)
+    specs = {}
+    for path in sorted(nbytes):
+        header = like[path].header
+        element = header.element if header else None
+        itemsize = element.stored_itemsize if element else 1
+        # A small array is one chunk, no larger than what there is to put in.
+        chunk = max(min(grid.chunk_nbytes, nbytes[path]) // itemsize, 1)
+        chunks = max(math.ceil(nbytes[path] / (chunk * itemsize)), 1)
+        specs[path] = ArraySpec(
+            path=path,
+            data_type=element.stored_name if element else "uint8",
+            itemsize=itemsize,
+            big_endian=bool(element and element.is_native and element.big_endian),
+            chunk=chunk,
+            chunks_per_shard=min(chunks, max(grid.shard_nbytes // (chunk * itemsize), 1)),
+        )
+    return specs
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows that may be copies of one another."""
+
+    array: str
+    rows: list[int]
+    nbytes: int
+
+
+def _segments(rows: Sequence[Row], arrays: dict[str, ArraySpec], grid: Grid) -> list[tuple[Segment, ...]]:
+    """Return the segments of each job."""
+    next_shard = dict.fromkeys(arrays, 0)
+    jobs = []
+    for groups in _packed(_groups(rows), grid.job_nbytes):
+        members: dict[str, list[int]] = {}
+        for group in groups:
+            members.setdefault(group.array, []).extend(group.rows)
+        segments = []
+        for path in sorted(members):
+            in_order = tuple(sorted(members[path]))
+            segments.append(Segment(arrays[path], next_shard[path], in_order))
+            # As if there were no copies; shards that turn out not to be needed are never written.
+            next_shard[path] += arrays[path].shards_for(sum(rows[row].entry.nbytes for row in in_order))
+        jobs.append(tuple(segments))
+    return jobs
+
+
+def _groups(rows: Sequence[Row]) -> list[_Group]:
+    groups: dict[tuple[str, int, int], _Group] = {}
+    for number, row in enumerate(rows):
+        entry = row.entry
+        if not entry.readable or entry.kind is Kind.STATISTICS:
+            continue
+        # What is no tensor is not looked into, so it has no possible copies.
+        sample = -number if row.sample is None else row.sample
+        array = entry.array
+        group = groups.setdefault((array, entry.nbytes, sample), _Group(array, [], 0))
+        group.rows.append(number)
+        group.nbytes += entry.read_nbytes
+    return list(groups.values())
+
+
+def _packed(groups: Sequence[_Group], job_nbytes: int) -> list[list[_Group]]:
+    """Spread the groups over as few jobs as the size of a job allows, all about equally large."""
+    total = sum(group.nbytes for group in groups)
+    count = max(math.ceil(total / job_nbytes), 1)
+    share = total / count
+    if not groups:
+        return []
+    jobs: list[list[_Group]] = [[]]
+    filled = 0
+    for group in groups:
+        if jobs[-1] and filled + group.nbytes / 2 > share * len(jobs):
+            jobs.append([])
+        jobs[-1].append(group)
+        filled += group.nbytes
+    return jobs

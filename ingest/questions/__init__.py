@@ -1,0 +1,1 @@
+"""Questions over a store: origin, divergence, comparison, trend."""

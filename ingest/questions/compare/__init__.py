@@ -1,0 +1,27 @@
+"""Comparing two stores, runs, ranks, steps or dumps tensor by tensor."""
+
+from ingest.questions.compare.mapping import NameMapping, load_mapping
+from ingest.questions.compare.result import (
+    ComparedStep,
+    ComparedTensor,
+    Comparison,
+    FirstDifference,
+    Verdict,
+)
+from ingest.questions.compare.run import compare
+from ingest.questions.compare.thresholds import Limits, Rule, Thresholds, load_thresholds
+
+__all__ = [
+    "ComparedStep",
+    "ComparedTensor",
+    "Comparison",
+    "FirstDifference",
+    "Limits",
+    "NameMapping",
+    "Rule",
+    "Thresholds",
+    "Verdict",
+    "compare",
+    "load_mapping",
+    "load_thresholds",
+]

@@ -1,0 +1,66 @@
+"""A comparison as one HTML page that needs nothing else: no network, no other file."""
+
+from __future__ import annotations
+
+import math
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict
+from workers.arrays.comparison import METRICS
+
+#: Rows of the page; a browser sorts no more than this in a moment.
+MAX_ROWS = 5000
+_SHOWN = tuple(name for name in METRICS if name not in {"count", "bit_equal"})
+
+
+def to_html(comparison: Comparison) -> str:
+    """Return the page: first difference, counts by step, and the tensors, the worst first; sortable.
+
+    Names come from dumps and may hold anything: everything is escaped.
+    """
+    template = files(__package__).joinpath("page.html.j2").read_text("utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    worst = comparison.worst(MAX_ROWS)
+    return environment.from_string(template).render(
+        comparison=comparison,
+        counts=[(verdict, comparison.counts[verdict]) for verdict in Verdict if comparison.counts[verdict]],
+        verdicts=list(Verdict),
+        good=GOOD,
+        metrics=_SHOWN,
+        rows=[_row(tensor) for tensor in worst],
+        more=len(comparison.tensors) - len(worst),
+        first=comparison.first,
+    )
+
+
+def _row(tensor: ComparedTensor) -> dict[str, Any]:
+    figures = []
+    for name in _SHOWN:
+        value = getattr(tensor.metrics, name) if tensor.metrics else math.nan
+        # What is not known is sorted behind everything.
+        figures.append(
+            ("" if math.isnan(value) else f"{value:.6g}", "" if math.isnan(value) else repr(float(value)))
+        )
+    return {
+        "tensor": tensor,
+        "where": _both(f"{tensor.key_a.rank}", f"{tensor.key_b.rank}"),
+        "step": _both(f"{tensor.key_a.step}", f"{tensor.key_b.step}"),
+        "dtype": _both(tensor.dtype_a, tensor.dtype_b),
+        "shape": _both(_shape(tensor.shape_a), _shape(tensor.shape_b)),
+        "other": tensor.name_b if tensor.name_a and tensor.name_b != tensor.name_a else "",
+        "class": "good" if tensor.verdict in GOOD else "bad",
+        "figures": figures,
+    }
+
+
+def _both(a: str, b: str) -> str:
+    return a if a == b or not b else b if not a else f"{a} | {b}"
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "" if shape is None else "x".join(map(str, shape)) or "()"

@@ -1,0 +1,255 @@
+"""What a comparison says: of each pair of tensors, of each step, and in all."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from ingest.reader.snapshot import LeftOut
+from workers.arrays.comparison import METRICS, Metrics
+from workers.model import StepKey
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Verdict(StrEnum):
+    """What is said of one tensor."""
+
+    EQUAL = "equal"
+    """Type, shape and every bit."""
+    CLOSE = "close"
+    """Within the limits."""
+    DIFFERENT = "different"
+    SHAPE = "shape differs"
+    UNKNOWN = "not compared"
+    """Elements or statistics are missing, damaged, or in a layout that cannot be read."""
+    ONLY_A = "only in A"
+    ONLY_B = "only in B"
+    IGNORED = "ignored"
+    """A rule says so."""
+
+
+#: Verdicts that are no difference.
+GOOD = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED})
+UNMATCHED = frozenset({Verdict.ONLY_A, Verdict.ONLY_B})
+#: The worst first.
+_SEVERITY = (
+    Verdict.SHAPE,
+    Verdict.DIFFERENT,
+    Verdict.UNKNOWN,
+    Verdict.ONLY_A,
+    Verdict.ONLY_B,
+    Verdict.CLOSE,
+    Verdict.IGNORED,
+    Verdict.EQUAL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedTensor:
+    """One tensor of A and the one of B that it was matched with; names and types of none are ""."""
+
+    key_a: StepKey
+    key_b: StepKey
+    number: int
+    """Place in the order of execution of its step in A; of what is only in B, in B."""
+    name_a: str
+    name_b: str
+    graph: str
+    op_type: str
+    io: str
+    dtype_a: str
+    dtype_b: str
+    shape_a: tuple[int, ...] | None
+    shape_b: tuple[int, ...] | None
+    verdict: Verdict
+    reason: str = ""
+    """The limit that does not hold, or why nothing could be compared."""
+    matched: str = ""
+    """`exact`, `mapping`, `name` or `order`; "" where it is not matched."""
+    ambiguous: bool = False
+    """Whether it might as well have been matched with another one."""
+    basis: str = ""
+    """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
+    metrics: Metrics | None = None
+    damaged: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name in A, or in B where it is only there."""
+        return self.name_a or self.name_b
+
+    @property
+    def badness(self) -> tuple[int, float, int]:
+        """A key that sorts the worst first: by verdict, NaN and Inf, relative Euclidean distance."""
+        metrics = self.metrics
+        if metrics is None:
+            return _SEVERITY.index(self.verdict), 0.0, self.number
+        distance = metrics.relative_euclidean
+        odd = metrics.nan_mismatch + metrics.inf_mismatch
+        return (
+            _SEVERITY.index(self.verdict),
+            -math.inf if odd or math.isnan(distance) else -distance,
+            self.number,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat row of plain values; metrics are None where there are none."""
+        metrics = asdict(self.metrics) if self.metrics else dict.fromkeys(METRICS)
+        return {
+            "rank_a": self.key_a.rank,
+            "step_a": self.key_a.step,
+            "rank_b": self.key_b.rank,
+            "step_b": self.key_b.step,
+            "number": self.number,
+            "name_a": self.name_a,
+            "name_b": self.name_b,
+            "graph": self.graph,
+            "op_type": self.op_type,
+            "io": self.io,
+            "dtype_a": self.dtype_a,
+            "dtype_b": self.dtype_b,
+            "shape_a": None if self.shape_a is None else list(self.shape_a),
+            "shape_b": None if self.shape_b is None else list(self.shape_b),
+            "verdict": self.verdict.value,
+            "reason": self.reason,
+            "matched": self.matched,
+            "ambiguous": self.ambiguous,
+            "basis": self.basis,
+            **{name: _plain(value) for name, value in metrics.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """The first tensor, by step and order of execution, that is not within its limits."""
+
+    tensor: ComparedTensor
+    inputs: tuple[tuple[str, str], ...]
+    """Name and verdict of the inputs of its operator."""
+
+    @property
+    def says(self) -> str:
+        """What the inputs tell, as a sentence; "" where there are none, or it is one itself."""
+        if not self.inputs:
+            return ""
+        bad = [name for name, verdict in self.inputs if verdict not in {Verdict.EQUAL, Verdict.CLOSE}]
+        if bad:
+            return f"{len(bad)} of its {len(self.inputs)} inputs differ or could not be compared"
+        exact = all(verdict == Verdict.EQUAL for _, verdict in self.inputs)
+        return "its inputs are equal" if exact else "its inputs are within the limits"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        inputs = [{"name": name, "verdict": str(verdict)} for name, verdict in self.inputs]
+        return {**self.tensor.to_dict(), "inputs": inputs, "says": self.says}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedStep:
+    """What was found in one step of one rank against one of another."""
+
+    key_a: StepKey
+    key_b: StepKey
+    counts: Mapping[Verdict, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat row of plain values."""
+        return {
+            "rank_a": self.key_a.rank,
+            "step_a": self.key_a.step,
+            "rank_b": self.key_b.rank,
+            "step_b": self.key_b.step,
+            **{_field(verdict): self.counts.get(verdict, 0) for verdict in Verdict},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of comparing A with its reference B."""
+
+    a: str
+    b: str
+    steps: tuple[ComparedStep, ...]
+    tensors: tuple[ComparedTensor, ...] = field(repr=False)
+    """In order of step, rank and execution. Equal ones are here only where that was asked for."""
+    first: FirstDifference | None
+    left_out: tuple[tuple[str, LeftOut], ...] = ()
+    """Steps that were not compared because they are not complete: `A` or `B`, and which."""
+    only_a: tuple[StepKey, ...] = ()
+    """Steps of A for which there is none in B."""
+    only_b: tuple[StepKey, ...] = ()
+    incomplete: int = 0
+    """Steps that are complete in one of the two alone; they are among `left_out`."""
+    notes: tuple[str, ...] = ()
+    unmatched_matter: bool = True
+    """Whether what is in one of the two alone is a difference."""
+    damaged: int = 0
+    """Tensors that could not be read because a store is damaged."""
+
+    @property
+    def counts(self) -> Counter[Verdict]:
+        """Numbers of tensors by verdict, over all steps."""
+        found: Counter[Verdict] = Counter()
+        for step in self.steps:
+            found.update(step.counts)
+        return +found  # without zeros
+
+    @property
+    def is_within(self) -> bool:
+        """Whether no difference was found: all tensors within their limits, and all there."""
+        good = GOOD if self.unmatched_matter else GOOD | UNMATCHED
+        missing = self.unmatched_matter and (self.only_a or self.only_b or self.incomplete)
+        return not missing and all(verdict in good for verdict, n in self.counts.items() if n)
+
+    @property
+    def verdict(self) -> str:
+        """`equal`, `close` or `different`, of everything."""
+        if not self.is_within:
+            return Verdict.DIFFERENT.value
+        return Verdict.CLOSE.value if self.counts[Verdict.CLOSE] else Verdict.EQUAL.value
+
+    def worst(self, count: int | None = None) -> list[ComparedTensor]:
+        """Return the tensors, the worst first; at most `count`."""
+        return sorted(self.tensors, key=lambda one: one.badness)[:count]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, NaN and infinities as None."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "verdict": self.verdict,
+            **{_field(verdict): self.counts[verdict] for verdict in Verdict},
+            "first": self.first.to_dict() if self.first else None,
+            "steps": [step.to_dict() for step in self.steps],
+            "only_steps_a": [_step(key) for key in self.only_a],
+            "only_steps_b": [_step(key) for key in self.only_b],
+            "left_out": [
+                {"side": side, **_step(one.key), "reason": one.reason} for side, one in self.left_out
+            ],
+            "notes": list(self.notes),
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the tensors as a table, with the columns of `ComparedTensor.to_dict`."""
+        import pandas as pd
+
+        return pd.DataFrame([tensor.to_dict() for tensor in self.tensors])
+
+
+def _field(verdict: Verdict) -> str:
+    return verdict.value.replace(" ", "_").lower()
+
+
+def _step(key: StepKey) -> dict[str, Any]:
+    return {"rank": key.rank, "step": key.step}
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,111 @@
+"""Where pairs are compared: in threads of this process, or in the tasks of a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from workers.errors import ClusterError, DumpIngestError
+from workers.tasks.compare import WHOLE_NBYTES, Outcome, Pair, compare_pairs, pack_pairs, run_compare
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+#: Threads at most: each may hold some 400 MiB.
+_MAX_THREADS = 4
+#: Tasks on their way to a cluster, for each of its threads.
+_TASKS_AHEAD = 3
+#: Pairs of one batch at most: so many small ones take as long as a large one.
+_BATCH = 2000
+
+
+class Runner(Protocol):
+    """Compares batches of pairs."""
+
+    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[Outcome]]:
+        """Yield the outcomes of each batch, in their order.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+
+
+def batched(pairs: Iterable[Pair], parts: int = 1) -> Iterator[list[Pair]]:
+    """Cut pairs into batches of at most `WHOLE_NBYTES` payload bytes; a larger pair is one of its own.
+
+    `parts` is how many should be busy: a few small pairs are shared among them.
+    """
+    every = list(pairs)
+    share = sum(pair.nbytes for pair in every) // max(parts, 1) + 1
+    limit = min(max(share, WHOLE_NBYTES // 16), WHOLE_NBYTES)
+    batch: list[Pair] = []
+    nbytes = 0
+    for pair in every:
+        if batch and (nbytes + pair.nbytes > limit or len(batch) == _BATCH):
+            yield batch
+            batch, nbytes = [], 0
+        batch.append(pair)
+        nbytes += pair.nbytes
+    if batch:
+        yield batch
+
+
+class Threads:
+    """Compares in threads of this process. A context manager."""
+
+    def __init__(self, count: int | None = None) -> None:
+        """Use `count` threads; default: the processors there are, at most four."""
+        self.parts = count or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+        self._pool = ThreadPoolExecutor(self.parts, thread_name_prefix="dump-ingest-compare")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[Outcome]]:
+        """Yield the outcomes of each batch, in their order."""
+        ahead: deque[Future[list[Outcome]]] = deque()
+        for batch in batches:
+            ahead.append(self._pool.submit(compare_pairs, batch))
+            if len(ahead) > 2 * self.parts:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+class Tasks:
+    """Compares in tasks of a Dask cluster, whose workers must see store and dump under the same names."""
+
+    def __init__(self, client: Client) -> None:
+        """Use the workers behind `client`, which stays open."""
+        self._client = client
+        self.parts = max(sum(client.nthreads().values()), 1)
+
+    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[Outcome]]:
+        """Yield the outcomes of each batch, in their order."""
+        ahead: deque[Any] = deque()
+        try:
+            for batch in batches:
+                ahead.append(self._client.submit(run_compare, pack_pairs(batch), pure=False, retries=2))
+                if len(ahead) > _TASKS_AHEAD * self.parts:
+                    yield _result(ahead.popleft())
+            while ahead:
+                yield _result(ahead.popleft())
+        finally:
+            self._client.cancel(list(ahead))
+
+
+def _result(future: Any) -> list[Outcome]:
+    try:
+        found: list[Outcome] = future.result()
+    except DumpIngestError:
+        raise
+    except Exception as exc:
+        message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
+        raise ClusterError(message, hint="Run the same command again, or without --scheduler.") from exc
+    return found

@@ -1,0 +1,73 @@
+"""Which tensors replicas hold in common, judged by the names that frameworks and vendors give.
+
+A name only says what to expect. Whether replicas do agree on a tensor, and which of them, is found out from
+the dump (`reader.divergence.groups`).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import lru_cache
+
+from workers.store.blocks import TensorKey
+
+
+class Kind(IntEnum):
+    """Why replicas should agree on a tensor."""
+
+    OTHER = 0
+    """No reason in its name: it counts only when it agreed over several steps."""
+    PARAMETER = 1
+    """A weight, or whatever else the dump calls a parameter: batches are among them."""
+    OPTIMIZER = 2
+    """Read by an optimizer: weights, states, reduced gradients, learning rates."""
+    COLLECTIVE = 3
+    """Comes out of a collective that leaves the same on every rank of its group."""
+    OPTIMIZER_OUTPUT = 4
+    """Comes out of an optimizer. Many update their inputs in place and leave the output as it was."""
+
+
+#: What a difference in a tensor of a kind is said to be in.
+WORDS = {
+    Kind.OTHER: "agreed before",
+    Kind.PARAMETER: "parameter",
+    Kind.OPTIMIZER: "optimizer input",
+    Kind.COLLECTIVE: "collective output",
+    Kind.OPTIMIZER_OUTPUT: "optimizer output",
+}
+
+_LETTERS = re.compile(r"[^a-z0-9]")
+_SUFFIX = r"(v|d|s|op|async|sync|inplace|base|object|list|coalesced|intotensor|tensor|out|\d)*$"
+_COLLECTIVES = re.compile(rf"(allreduce|allgather){_SUFFIX}")
+#: `BroadcastTo` and `BroadcastGradientArgs` are arithmetic on shapes, so what stands before it counts, too.
+_BROADCAST = re.compile(
+    r"^(h?ccl|hcom|nccl|rccl|mccl|gloo|mpi|c10d|functional|ascend|npu|gpu|cpu|device|dist|distributed|inner|"
+    rf"outer|comm)*broadcast{_SUFFIX}"
+)
+_BROADCAST_OF_SHAPES = re.compile(r"broadcasttensors")
+_OPTIMIZER = re.compile(
+    r"^(resource|sparse|fused|foreach|apply|cast|npu|dynamic|multitensor|centered|keras|ema|distributed|scale)*"
+    r"(adam\w*|adafactor\w*|adagrad\w*|adadelta\w*|adamax\w*|adasum\w*|addsign|powersign|momentum\w*|nesterov\w*|"
+    r"sgd\w*|gradientdescent\w*|rmsprop\w*|ftrl\w*|lamb|lambupdate\w*|lambapply\w*|lambnext\w*|lars\w*|lion|"
+    r"muon|proximal\w*|rprop|asgd)$"
+)
+
+
+def kind_of(key: TensorKey) -> Kind:
+    """Return why replicas should agree on a tensor, as far as its name tells."""
+    if key.op_type == "Parameter" or key.io.startswith("parameters."):
+        return Kind.PARAMETER
+    return _kind_of_operator(key.op_type, key.io == "output", key.io == "input")
+
+
+@lru_cache(maxsize=4096)
+def _kind_of_operator(op_type: str, is_output: bool, is_input: bool) -> Kind:  # noqa: FBT001  (for the cache)
+    plain = _LETTERS.sub("", op_type.lower())
+    if is_output and (
+        _COLLECTIVES.search(plain) or (_BROADCAST.search(plain) and not _BROADCAST_OF_SHAPES.search(plain))
+    ):
+        return Kind.COLLECTIVE
+    if _OPTIMIZER.search(plain):
+        return Kind.OPTIMIZER_OUTPUT if is_output else Kind.OPTIMIZER if is_input else Kind.OTHER
+    return Kind.OTHER

@@ -1,1 +1,0 @@
-"""Anomaly rules: read from YAML, evaluated over steps and ranks, stored, listed, sent."""

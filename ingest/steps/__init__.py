@@ -1,0 +1,1 @@
+"""The state of every step of a dump, and the service that takes steps into the store."""

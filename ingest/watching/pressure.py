@@ -1,0 +1,133 @@
+"""Back-pressure: when the disk of a dump counts as nearly full, and when it will be. Pure arithmetic."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from ingest.units import parse_size
+from ingest.watching.disk import DiskSpace
+
+#: What is done with a backlog while the disk is nearly full; see the setting `under_pressure`.
+Policy: TypeAlias = Literal["keep", "newest", "statistics"]
+
+#: Pressure ends when so many times the threshold are free, so that it does not come and go with each file.
+_RELIEF = 1.25
+#: The past that a forecast looks at, and how far apart its samples are: 180 samples at most.
+_WINDOW_S = 1800.0
+_SAMPLE_S = 10.0
+#: A forecast reaches as many times as far ahead as it looked back, and no further than this.
+_REACH = 10.0
+FORECAST_S = 4 * 3600.0
+
+_SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """How much of a disk is to stay free: a share of its bytes and of its inodes, or a number of bytes."""
+
+    share: float = 0.0
+    nbytes: int = 0
+
+    def freedom(self, space: DiskSpace) -> float:
+        """Return how many times the threshold is free; below 1 the disk is nearly full."""
+        ratios = []
+        if wanted := max(self.share * space.nbytes, self.nbytes):
+            ratios.append(space.free_nbytes / wanted)
+        if self.share and space.inodes:
+            ratios.append(space.free_inodes / (self.share * space.inodes))
+        return min(ratios, default=float("inf"))
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Read `10%`, or a number of bytes such as `200GB`.
+
+    Raises:
+        ValueError: it is neither, or more than there can be.
+    """
+    if found := _SHARE.fullmatch(text):
+        share = float(found[1]) / 100
+        if share < 1:
+            return Threshold(share=share)
+    else:
+        with suppress(ValueError):
+            return Threshold(nbytes=parse_size(text))
+    message = "must be a share such as 10%, below 100%, or bytes such as 200GB"
+    raise ValueError(message)
+
+
+@dataclass(slots=True)
+class Trend:
+    """When a disk will be full, by the straight line (least squares) through what was seen lately."""
+
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+    """Time and free bytes, oldest first."""
+
+    def add(self, at: float, free_nbytes: int) -> None:
+        """Note what is free at a time, in seconds; what comes too soon after the last one is left out."""
+        if self._samples and at - self._samples[-1][0] < _SAMPLE_S:
+            return
+        self._samples.append((at, free_nbytes))
+        while at - self._samples[0][0] > _WINDOW_S:
+            self._samples.popleft()
+
+    def full_in_s(self) -> float | None:
+        """Return the seconds from the last sample until nothing is free; None if that is not in sight."""
+        if len(self._samples) < 2:
+            return None
+        last = self._samples[-1][0]
+        times = [at - last for at, _ in self._samples]
+        mean_time = sum(times) / len(times)
+        mean_free = sum(free for _, free in self._samples) / len(times)
+        spread = sum((at - mean_time) ** 2 for at in times)
+        covariance = sum(
+            (at - mean_time) * (free - mean_free) for at, (_, free) in zip(times, self._samples, strict=True)
+        )
+        slope = covariance / spread
+        if slope >= 0:
+            return None
+        found = max(mean_time - mean_free / slope, 0.0)
+        return found if found <= min(_REACH * -times[0], FORECAST_S) else None
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSeen:
+    """How full the disk of the dump is, at one look."""
+
+    space: DiskSpace
+    policy: Policy
+    under_pressure: bool
+    """Whether less is free than there should be, so that the policy applies."""
+    full_in_s: float | None
+    """When it will be full, if that is in sight."""
+
+    @property
+    def leave_out_tensors(self) -> str:
+        """Why the tensors of steps are not to be stored now; "" where they are."""
+        if not self.under_pressure or self.policy != "statistics":
+            return ""
+        share = self.space.free_nbytes / max(self.space.nbytes, 1)
+        return f"the disk of the dump had {share:.1%} of its bytes free (under_pressure: statistics)"
+
+
+@dataclass(slots=True)
+class Pressure:
+    """Judges how full the disk is. All state is a cache: losing it costs a forecast."""
+
+    policy: Policy = "keep"
+    threshold: Threshold = Threshold(share=0.1)
+    clock: Callable[[], float] = time.monotonic
+    trend: Trend = field(default_factory=Trend)
+    _active: bool = False
+
+    def see(self, space: DiskSpace) -> DiskSeen:
+        """Return what this much room means."""
+        self._active = self.threshold.freedom(space) < (_RELIEF if self._active else 1.0)
+        self.trend.add(self.clock(), space.free_nbytes)
+        return DiskSeen(space, self.policy, self._active, self.trend.full_in_s())

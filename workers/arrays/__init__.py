@@ -1,0 +1,1 @@
+"""Numbers over arrays: element types, device formats, digests, statistics, comparison."""

@@ -1,0 +1,391 @@
+"""By how much two tensors differ, in one pass and bounded memory.
+
+B is the reference, as the "bench" of msProbe is. Everything is computed in float64 after widening; sums are
+added up block by block and can be merged, so a result does not depend on how tensors were cut into pieces,
+but for the last digits.
+
+The definitions are those of msProbe (Ascend/mstt, `msprobe/core/compare/npy_compare.py`) where it has one:
+
+- maximum absolute error: max |a - b|;
+- relative error of an element: |a - b| / |b|. Where b is 0 it is 0 for a = 0 and else |a| / 2**-52: msProbe
+  adds the epsilon of float64 to both. Maximum and mean of it;
+- shares within 1 and 5 per mille: elements whose relative error is less than 0.001 and 0.005, by all elements
+  ("one thousandth err ratio", "five thousandths err ratio");
+- cosine: a.b / (|a| |b|); 1 where both are all zeros, undefined (NaN) where one is;
+- relative Euclidean distance: |a - b| / |b|, as msit's `RelativeEuclideanDistance`; 0 where nothing differs,
+  infinite where only b is all zeros.
+
+Beside them: the root of the mean square of a - b, and the ratio |a| / |b| of the norms (1 where both are
+zero).
+
+NaN in both at one place, and infinities of the same sign, are equal: they count as elements without an
+error, as in msProbe, and add nothing to sums. Where only one is NaN, or the infinities differ, that is
+counted, and the element is in no sum and within no share; msProbe gives up on the whole tensor there.
+
+Complex elements: errors and norms are of the modulus, the product in the cosine is the real part of a
+times the conjugate of b; an element with NaN in either part is NaN, else with infinity in either part
+infinite, and such two are equal when both parts are.
+
+An empty tensor is equal to an empty tensor: no error, shares, cosine and ratio of 1. Where no element is left
+to be compared, all but the shares and counts are NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.dtypes import ElementType, from_name
+from workers.arrays.statistics import has_statistics
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+Array: TypeAlias = npt.NDArray[Any]
+
+#: Elements that are widened and compared at a time: the block, its twin and what is computed of them stay in
+#: the L2 cache.
+BLOCK = 16 * 1024
+#: From so many elements on, compiled loops are worth loading: below, numpy takes half a millisecond.
+_COMPILED_SIZE = 32 * 1024
+#: What msProbe puts in the place of a reference that is 0.
+_EPSILON = float(np.finfo(np.float64).eps)
+#: Beyond these, float64 elements have squares that are infinite or vanish: sums are then kept in a unit that
+#: is a power of two, so that nothing is rounded.
+_MANY, _FEW = 2.0**480, 2.0**-480
+_HUGE_UNIT, _TINY_UNIT = 2.0**600, 2.0**-600
+_COMPLEX32 = from_name("complex32").to_numpy()
+_NATIVE = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+_BIG_ENDIAN_FLOAT32 = np.dtype(">f4")
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """By how much a tensor A differs from its reference B; see the module for the definitions."""
+
+    count: int
+    """Elements."""
+    unequal: int
+    """Elements that differ as numbers: 0.0 and -0.0 do not, nor do two NaN."""
+    nan_mismatch: int
+    """Elements that are NaN in one of the two."""
+    inf_mismatch: int
+    """Elements that are infinite in one of the two, or with another sign."""
+    bit_equal: bool
+    """Whether type and bytes of all elements are the same."""
+    max_abs: float
+    max_relative: float
+    mean_relative: float
+    rmse: float
+    cosine: float
+    relative_euclidean: float
+    within_1_per_mille: float
+    within_5_per_mille: float
+    norm_ratio: float
+
+
+#: The metrics, as they are named in thresholds and JSON.
+METRICS: tuple[str, ...] = tuple(field.name for field in fields(Metrics))
+
+
+def no_difference(count: int) -> Metrics:
+    """Return the metrics of two tensors with the same bytes, whatever these are."""
+    return Metrics(count, 0, 0, 0, True, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)  # noqa: FBT003
+
+
+def is_numeric(element: ElementType) -> bool:
+    """Whether elements of a type are numbers; of others only the bytes can be compared."""
+    return has_statistics(element) or (not element.is_opaque and element.values.kind in "fc")
+
+
+class RunningComparison:
+    """The comparison of two tensors that arrive in pieces, each of the same elements of both.
+
+    Memory: some blocks. Not safe to share between threads; `merge` joins what two of them have seen.
+    """
+
+    def __init__(self) -> None:
+        self._count = self._unequal = self._nan = self._inf = 0
+        self._within_1 = self._within_5 = 0
+        self._bit_equal = True
+        self._is_numeric = True
+        self._max_abs = self._max_relative = self._relative = 0.0
+        # In `_unit` squared.
+        self._aa = self._bb = self._ab = self._dd = 0.0
+        self._unit = 0.0
+        """0 before anything was summed."""
+        self._kernels: ModuleType | None = None
+        self._state: npt.NDArray[np.float64] = np.zeros(0)
+        """Of the compiled loops; what it holds is taken over with every piece."""
+        self._scratch: npt.NDArray[np.float64] = np.zeros(0)
+
+    def update(self, a: Array, b: Array) -> None:
+        """Take in a piece of both: 1-D arrays of one length, of any types that are numbers."""
+        if a.size != b.size:
+            message = f"{a.size} elements against {b.size}"
+            raise ValueError(message)
+        self._note_bits(a, b)
+        integers = a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8
+        is_complex = any(side.dtype.kind == "c" or side.dtype == _COMPLEX32 for side in (a, b))
+        if not integers and not is_complex and (self._kernels is not None or a.size >= _COMPILED_SIZE):
+            self._update_compiled(a, b)
+            return
+        for start in range(0, a.size, BLOCK):
+            left, right = a[start : start + BLOCK], b[start : start + BLOCK]
+            self._take(_widened(left), _widened(right), _distance(left, right) if integers else None)
+
+    def _update_compiled(self, a: Array, b: Array) -> None:
+        if self._kernels is None:
+            from workers.arrays import comparison_kernels
+
+            self._kernels = comparison_kernels
+            self._scratch = np.empty((4, comparison_kernels.BLOCK))
+        kernels = self._kernels
+        self._state = kernels.new_state()
+        as_they_are = a.dtype in _NATIVE and b.dtype in _NATIVE
+        # Contiguous pieces: what is widened stays in the cache until it is compared.
+        length = a.size if as_they_are else BLOCK
+        for start in range(0, a.size, max(length, 1)):
+            left, right = a[start : start + length], b[start : start + length]
+            if not as_they_are:
+                left, right = _narrowly_widened(left), _narrowly_widened(right)
+            taken = 0
+            while taken < left.size:
+                taken += kernels.accumulate(left[taken:], right[taken:], self._state, self._scratch)
+                if taken < left.size:
+                    rest = slice(taken, taken + kernels.BLOCK)
+                    self._take(_widened(left[rest]), _widened(right[rest]), None)
+                    self._count -= left[rest].size
+                    taken += left[rest].size
+            self._count += left.size
+        self._take_over(self._state)
+
+    def _take_over(self, state: npt.NDArray[np.float64]) -> None:
+        """Add what the compiled loops have counted and summed."""
+        at = self._kernels
+        assert at is not None  # noqa: S101  (for mypy)
+        self._nan += int(state[at.NAN])
+        self._inf += int(state[at.INF])
+        self._unequal += int(state[at.UNEQUAL])
+        self._within_1 += int(state[at.WITHIN_1])
+        self._within_5 += int(state[at.WITHIN_5])
+        self._max_abs = max(self._max_abs, float(state[at.MAX_ABS]))
+        self._max_relative = max(self._max_relative, float(state[at.MAX_RELATIVE]))
+        self._relative += float(state[at.RELATIVE])
+        if not state[at.AA] and not state[at.BB]:
+            return  # zeros, or what numpy has taken: no reason to give up a small unit
+        self._grow(1.0)
+        ratio = 1.0 / self._unit
+        for name, place in (("_aa", at.AA), ("_bb", at.BB), ("_ab", at.AB), ("_dd", at.DD)):
+            setattr(self, name, getattr(self, name) + float(state[place]) * ratio * ratio)
+
+    def update_opaque(self, a: Array, b: Array) -> None:
+        """Take in a piece of both whose elements are no numbers: arrays of bytes, (element, byte)."""
+        self._is_numeric = False
+        different = int(np.count_nonzero((a != b).any(axis=1)))
+        self._count += len(a)
+        self._unequal += different
+        self._bit_equal &= not different
+
+    def merge(self, other: RunningComparison) -> None:
+        """Take in what another one has seen of other elements of the same tensors."""
+        for name in ("_count", "_unequal", "_nan", "_inf", "_within_1", "_within_5", "_relative"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._bit_equal &= other._bit_equal
+        self._is_numeric &= other._is_numeric
+        self._max_abs = max(self._max_abs, other._max_abs)
+        self._max_relative = max(self._max_relative, other._max_relative)
+        if other._unit:
+            self._grow(other._unit)
+            ratio = other._unit / self._unit
+            for name in _SUMS:
+                setattr(self, name, getattr(self, name) + getattr(other, name) * ratio * ratio)
+
+    def result(self) -> Metrics:
+        """Return the metrics of everything taken in so far."""
+        if self._bit_equal:
+            return no_difference(self._count)
+        if not self._is_numeric:
+            return Metrics(self._count, self._unequal, 0, 0, False, *[math.nan] * 9)  # noqa: FBT003
+        compared = self._count - self._nan - self._inf
+        errors = (math.nan,) * 7
+        if compared:
+            norm_a, norm_b, distance = math.sqrt(self._aa), math.sqrt(self._bb), math.sqrt(self._dd)
+            errors = (
+                self._max_abs,
+                self._max_relative,
+                self._relative / compared,
+                distance / math.sqrt(compared) * self._unit,
+                _cosine(self._ab, norm_a, norm_b),
+                _ratio(distance, norm_b, 0.0),
+                _ratio(norm_a, norm_b, 1.0),
+            )
+        max_abs, max_relative, mean_relative, rmse, cosine, relative_euclidean, norm_ratio = errors
+        return Metrics(
+            self._count,
+            self._unequal,
+            self._nan,
+            self._inf,
+            False,  # noqa: FBT003
+            max_abs,
+            max_relative,
+            mean_relative,
+            rmse,
+            cosine,
+            relative_euclidean,
+            self._within_1 / self._count,
+            self._within_5 / self._count,
+            norm_ratio,
+        )
+
+    def _note_bits(self, a: Array, b: Array) -> None:
+        if a.dtype != b.dtype:
+            self._bit_equal &= not a.size
+        # Most tensors that differ do so from the beginning: the rest of them is not looked at for this.
+        for start in range(0, a.size, BLOCK):
+            if not self._bit_equal:
+                break
+            left, right = a[start : start + BLOCK], b[start : start + BLOCK]
+            self._bit_equal = bool(np.array_equal(_bits(left), _bits(right)))
+
+    def _take(self, a: Array, b: Array, distance: Array | None) -> None:
+        """Take in widened elements; `distance` is |a - b| where their difference would be rounded."""
+        self._count += a.size
+        with np.errstate(all="ignore"):
+            # No sum of finite elements is infinite but of float64, whose `_take_finite` has a unit.
+            finite = np.isfinite(a) & np.isfinite(b)
+            if not finite.all():
+                self._take_special(a[~finite], b[~finite])
+                a, b = a[finite], b[finite]
+            if a.size:
+                self._take_finite(a, b, distance)
+
+    def _take_special(self, a: Array, b: Array) -> None:
+        nan_a, nan_b = np.isnan(a), np.isnan(b)
+        same = _same(a, b)
+        odd_nan = int(np.count_nonzero((nan_a != nan_b) & ~same))
+        odd_inf = int(np.count_nonzero(~same)) - odd_nan
+        self._nan += odd_nan
+        self._inf += odd_inf
+        self._unequal += odd_nan + odd_inf
+        equal = a.size - odd_nan - odd_inf
+        self._within_1 += equal
+        self._within_5 += equal
+
+    def _take_finite(self, a: Array, b: Array, distance: Array | None) -> None:
+        size_a, size_b = np.abs(a), np.abs(b)
+        error = np.abs(a - b) if distance is None else distance
+        self._unequal += int(np.count_nonzero(error))
+        self._max_abs = max(self._max_abs, float(error.max()))
+        relative = np.divide(error, size_b)
+        if not size_b.all():
+            zero = size_b == 0
+            relative[zero] = size_a[zero] / _EPSILON
+        self._grow(_unit_for(max(float(size_a.max()), float(size_b.max()))))
+        if self._unit != 1.0:
+            infinite = ~np.isfinite(error)
+            a, b = a / self._unit, b / self._unit
+            size_a, size_b, error = np.abs(a), np.abs(b), np.abs(a - b)
+            relative[infinite] = error[infinite] / size_b[infinite]
+        self._max_relative = max(self._max_relative, float(relative.max()))
+        self._relative += float(relative.sum())
+        self._within_1 += int(np.count_nonzero(relative < 0.001))
+        self._within_5 += int(np.count_nonzero(relative < 0.005))
+        self._aa += _dot(size_a, size_a)
+        self._bb += _dot(size_b, size_b)
+        self._dd += _dot(error, error)
+        self._ab += _dot(b.conj(), a)
+
+    def _grow(self, unit: float) -> None:
+        """Keep sums in at least this unit from now on."""
+        if unit > self._unit:
+            ratio = self._unit / unit
+            for name in _SUMS:
+                # Twice, for the square of the ratio may vanish where the product does not.
+                setattr(self, name, getattr(self, name) * ratio * ratio)
+            self._unit = unit
+
+
+_SUMS = ("_aa", "_bb", "_ab", "_dd")
+
+
+def _dot(x: Array, y: Array) -> float:
+    # Not `np.dot`: the threads of BLAS go on turning for a while after each call, in everybody's way.
+    return float(np.einsum("i,i", x, y).real)
+
+
+def compare_arrays(a: Array, b: Array) -> Metrics:
+    """Return the metrics of two arrays of one shape that are in memory as a whole.
+
+    Raises:
+        ValueError: their shapes differ.
+    """
+    if a.shape != b.shape:
+        message = f"shapes {a.shape} and {b.shape} differ"
+        raise ValueError(message)
+    running = RunningComparison()
+    running.update(a.reshape(-1), b.reshape(-1))
+    return running.result()
+
+
+def _unit_for(largest: float) -> float:
+    if _FEW <= largest <= _MANY or largest == 0:
+        return 1.0 if largest else _TINY_UNIT
+    return _HUGE_UNIT if largest > _MANY else _TINY_UNIT
+
+
+def _cosine(product: float, norm_a: float, norm_b: float) -> float:
+    if not norm_a or not norm_b:
+        return 1.0 if norm_a == norm_b else math.nan
+    # Divided one after the other: the product of two norms could vanish.
+    return min(max(product / norm_a / norm_b, -1.0), 1.0)
+
+
+def _ratio(numerator: float, denominator: float, of_zeros: float) -> float:
+    if denominator:
+        return numerator / denominator
+    return math.inf if numerator else of_zeros
+
+
+def _widened(values: Array) -> Array:
+    """Return elements as float64, or complex128."""
+    if values.dtype == _COMPLEX32:
+        return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64).astype(np.complex128))
+    wide = np.complex128 if values.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        return values.astype(wide)
+
+
+def _narrowly_widened(values: Array) -> Array:
+    """Return elements as float32 where that is exact, else as float64; neither is complex."""
+    dtype = values.dtype
+    if dtype in _NATIVE:
+        return values
+    is_narrow = dtype.itemsize <= 2 or dtype == _BIG_ENDIAN_FLOAT32
+    with np.errstate(all="ignore"):
+        return values.astype(np.float32 if is_narrow else np.float64)
+
+
+def _distance(a: Array, b: Array) -> Array:
+    """Return |a - b| of 64-bit integers: in float64 neighbours beyond 2**53 would be the same number."""
+    a, b = (values.astype(values.dtype.newbyteorder("=")) for values in (a, b))
+    above = a > b
+    unsigned_a, unsigned_b = a.view(np.uint64), b.view(np.uint64)
+    # Exact, for the difference of 64-bit integers fits into 64 bits without a sign.
+    return np.where(above, unsigned_a - unsigned_b, unsigned_b - unsigned_a).astype(np.float64)
+
+
+def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
+    """Whether elements are the same number, infinity or NaN; of complex ones both parts."""
+    if a.dtype.kind != "c" and b.dtype.kind != "c":
+        return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
+    a, b = a.astype(np.complex128), b.astype(np.complex128)
+    return _same(a.real, b.real) & _same(a.imag, b.imag)
+
+
+def _bits(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(np.uint8)

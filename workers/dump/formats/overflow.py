@@ -1,0 +1,286 @@
+"""Overflow records of Ascend devices (`Opdebug.Node_OpDebug...`): which task computed beyond its type.
+
+A record is output 0 of a DumpData file, or JSON that a converter made of it. Two layouts, little-endian
+(msProbe, `dump_data_parser.py`; MindSpore, `overflow_dumper`):
+
+- 2048 bytes with a block for each of three units: six words (uint64) that name the task, at 0, 128 and 256,
+  and status words at 512, 768 and, with two more, at 1024;
+- six words of uint32, the first of them magic, and one block of uint64 words, which depend on the unit.
+
+Task and stream in the name of the file are those of the check itself; those that failed are in the record.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from workers.dump.formats.dump_data import read_headers
+from workers.dump.formats.header import ReadAt, Truncated
+from workers.errors import UnreadableTensor
+
+MAGIC = 0x5A5A5A5A
+#: Longest record accepted, in bytes; as JSON too.
+MAX_RECORD_BYTES = 64 * 2**10
+_OLD_BYTES = 2048
+_PREAMBLE = struct.Struct("<6I")  # magic, version, valid, acc_type, rsv, data_len
+_WORD_BYTES = 8
+
+_TASK = ("model_id", "stream_id", "task_id", "task_type")
+#: Of the old layout: the unit, offset of the words that name the task, offset and names of the others.
+_OLD_UNITS = (
+    ("DHA Atomic Add", 0, 512, ("status",)),
+    ("L2 Atomic Add", 128, 768, ("status",)),
+    ("AI Core", 256, 1024, ("kernel_code", "block_idx", "status")),
+)
+_OLD_TASK = (*_TASK, "pc_start", "para_base")
+_CORE = (
+    *(*_TASK, "context_id", "thread_id", "pc_start", "para_base"),
+    *("core_id", "block_id", "status"),
+)
+#: Of the magic layout: the words of each unit, in order of the codes of `acc_type`.
+_UNITS = {
+    "AIC": _CORE,
+    "AIV": _CORE,
+    "AICPU": (*_TASK, "context_id", "cpu_id", "thread_id", "status"),
+    "SDMA": (*_TASK, "context_id", "thread_id", "src_addr", "dst_addr", "channel_id", "status"),
+}
+_CODES = tuple(_UNITS)
+#: AIC and AIV have so many status words from version 1 of the magic layout on.
+_LONG_STATUS = 4
+#: Written as hexadecimal text in JSON.
+_ADDRESSES = frozenset(["pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"])
+
+Word: TypeAlias = int | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one unit of the device reports."""
+
+    unit: str
+    """As the vendor's tools call it: `AI Core`, `AIV`, `SDMA`..."""
+    words: Mapping[str, Word]
+    """By name; several numbers only for a status of several words."""
+    overflowed: bool
+
+    def number(self, name: str) -> int:
+        """Return a word that is a single number; 0 if the unit does not report it."""
+        word = self.words.get(name, 0)
+        return word if isinstance(word, int) else 0
+
+    @property
+    def status(self) -> tuple[int, ...]:
+        """The status words, whose bits tell the kind of overflow."""
+        word = self.words.get("status", 0)
+        return (word,) if isinstance(word, int) else word
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the words as the vendor's converter writes them."""
+        return {name: _word_json(name, word) for name, word in self.words.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """What stands before the block in the magic layout."""
+
+    version: int
+    valid: int
+    rsv: int
+    data_len: int
+    """Bytes of the block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One overflow, and the task in which it happened: that of the dump with the same stream and task."""
+
+    unit: str
+    model_id: int
+    stream_id: int
+    task_id: int
+    status: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowRecord:
+    """The content of one overflow file."""
+
+    blocks: tuple[Block, ...]
+    accelerator: Accelerator | None = None
+    """None for the old layout."""
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return the blocks that did overflow."""
+        return tuple(
+            Failure(
+                block.unit,
+                block.number("model_id"),
+                block.number("stream_id"),
+                block.number("task_id"),
+                block.status,
+            )
+            for block in self.blocks
+            if block.overflowed
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the vendor's converter (msaccucmp) writes for this record."""
+        if self.accelerator is None:
+            return {block.unit: block.to_json() for block in self.blocks}
+        found = self.accelerator
+        return {
+            "magic": hex(MAGIC),
+            "version": found.version,
+            "acc_list": {
+                "valid": found.valid,
+                "acc_type": self.blocks[0].unit,
+                "rsv": found.rsv,
+                "data_len": found.data_len,
+                "data": self.blocks[0].to_json(),
+            },
+        }
+
+
+def read_record(read: ReadAt, file_size: int) -> OverflowRecord:
+    """Return the record of a DumpData file.
+
+    Raises:
+        Truncated: the file is shorter than its header says.
+        UnreadableTensor: it is no DumpData file, or its output 0 is no overflow record.
+    """
+    for header in read_headers(read, file_size):
+        if header.io == "output" and header.slot == 0:
+            if header.nbytes > MAX_RECORD_BYTES:
+                raise UnreadableTensor(f"{header.nbytes} bytes, more than an overflow record has")
+            payload = read(header.offset, header.nbytes)
+            if len(payload) < header.nbytes:
+                raise Truncated(f"the file ends before byte {header.offset + header.nbytes}")
+            return parse(payload)
+    raise UnreadableTensor("no overflow record: the file has no output")
+
+
+def parse(payload: bytes) -> OverflowRecord:
+    """Return the record that output 0 of an overflow file holds.
+
+    Raises:
+        UnreadableTensor: it has another size than either layout, or names an unknown unit.
+    """
+    if len(payload) >= _PREAMBLE.size and payload.startswith(MAGIC.to_bytes(4, "little")):
+        return _parse_magic(payload)
+    if len(payload) != _OLD_BYTES:
+        raise UnreadableTensor(
+            f"{len(payload)} bytes, but an overflow record of this layout has {_OLD_BYTES}"
+        )
+    blocks = []
+    for unit, begin, more_begin, more_names in _OLD_UNITS:
+        words: dict[str, Word] = {
+            **_words(payload, begin, _OLD_TASK),
+            **_words(payload, more_begin, more_names),
+        }
+        blocks.append(Block(unit, words, overflowed=any(words.values())))
+    return OverflowRecord(tuple(blocks))
+
+
+def _parse_magic(payload: bytes) -> OverflowRecord:
+    _, version, valid, code, rsv, data_len = _PREAMBLE.unpack_from(payload)
+    if code >= len(_CODES):
+        raise UnreadableTensor(f"an overflow record of the unknown unit {code}")
+    unit = _CODES[code]
+    names = _UNITS[unit]
+    long_status = _has_long_status(unit, version)
+    needed = _PREAMBLE.size + _WORD_BYTES * (len(names) + (_LONG_STATUS - 1) * long_status)
+    if len(payload) < needed:
+        raise UnreadableTensor(f"{len(payload)} bytes, but an overflow record of {unit} has {needed}")
+    words: dict[str, Word] = {**_words(payload, _PREAMBLE.size, names)}
+    if long_status:
+        words["status"] = struct.unpack_from(
+            f"<{_LONG_STATUS}Q", payload, needed - _WORD_BYTES * _LONG_STATUS
+        )
+    block = Block(unit, words, overflowed=valid != 0)
+    return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
+
+
+def _has_long_status(unit: str, version: int) -> bool:
+    return version == 1 and unit in ("AIC", "AIV")
+
+
+def _words(payload: bytes, begin: int, names: tuple[str, ...]) -> dict[str, int]:
+    return dict(zip(names, struct.unpack_from(f"<{len(names)}Q", payload, begin), strict=True))
+
+
+def parse_json(text: bytes) -> OverflowRecord:
+    """Return the record that a converter (msaccucmp) or MindSpore wrote as JSON.
+
+    Words that a version of the writer leaves out, or adds, are left out or kept as they are.
+
+    Raises:
+        UnreadableTensor: it is not JSON, or not that of a record; perhaps it is still being written.
+    """
+    if len(text) > MAX_RECORD_BYTES:
+        raise UnreadableTensor(f"{len(text)} bytes, more than an overflow record has")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise UnreadableTensor("an overflow record that is not JSON") from exc
+    if not isinstance(content, dict):
+        raise UnreadableTensor("an overflow record that is not a JSON object")
+    if "acc_list" in content:
+        return _parse_magic_json(content)
+    # Converters keep this order; MindSpore sorts the units.
+    blocks = []
+    for unit, *_ in _OLD_UNITS:
+        if unit in content:
+            words = _words_of_json(unit, content[unit])
+            overflowed = any(any(word) if isinstance(word, tuple) else word for word in words.values())
+            blocks.append(Block(unit, words, overflowed=overflowed))
+    if not blocks:
+        raise UnreadableTensor("JSON without any unit of an overflow record")
+    return OverflowRecord(tuple(blocks))
+
+
+def _parse_magic_json(content: Mapping[str, Any]) -> OverflowRecord:
+    found = content["acc_list"]
+    if not isinstance(found, dict) or found.get("acc_type") not in _CODES:
+        raise UnreadableTensor("an overflow record of an unknown unit")
+    numbers = [content.get("version"), *(found.get(name) for name in ("valid", "rsv", "data_len"))]
+    version, valid, rsv, data_len = (_number("a word", number) for number in numbers)
+    unit = found["acc_type"]
+    block = Block(unit, _words_of_json(unit, found.get("data")), overflowed=valid != 0)
+    return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
+
+
+def _words_of_json(unit: str, found: object) -> dict[str, Word]:
+    if not isinstance(found, dict):
+        raise UnreadableTensor(f"an overflow record without words of {unit}")
+    words: dict[str, Word] = {}
+    for name, value in found.items():
+        if isinstance(value, list):
+            words[name] = tuple(_number(name, number) for number in value)
+        else:
+            words[name] = _number(name, value)
+    if "stream_id" not in words or "task_id" not in words:
+        raise UnreadableTensor(f"an overflow record that does not say the task of {unit}")
+    return words
+
+
+def _number(name: str, value: object) -> int:
+    """Return a word of JSON: an integer, or hexadecimal text."""
+    number = value
+    if isinstance(value, str):
+        try:
+            number = int(value, 16)
+        except ValueError:
+            number = None
+    if type(number) is not int or not 0 <= number < 2**64:
+        raise UnreadableTensor(f"an overflow record whose {name:.40} is no number of 64 bits")
+    return number
+
+
+def _word_json(name: str, word: Word) -> Any:
+    if isinstance(word, tuple):
+        return list(word)
+    return hex(word) if name in _ADDRESSES else word

@@ -1,0 +1,37 @@
+"""Files of nothing but elements: type and shape stand in their names."""
+
+from __future__ import annotations
+
+import math
+
+from workers.arrays.dtypes import from_name
+from workers.dump.formats.header import TensorHeader, Truncated
+from workers.errors import UnreadableTensor
+
+
+def header(dtype: str, shape: tuple[int, ...] | None, file_size: int) -> TensorHeader:
+    """Return the one tensor of a file of raw elements.
+
+    Args:
+        dtype: name of the element type.
+        shape: lengths of the axes; None makes it one axis of all elements.
+        file_size: the size of the file in bytes, which must agree.
+
+    Raises:
+        Truncated: the file is shorter than type and shape ask for.
+        UnreadableTensor: it is longer, or the type is not known.
+    """
+    try:
+        element = from_name(dtype)
+    except ValueError as exc:
+        raise UnreadableTensor(str(exc)) from exc
+    if shape is None:
+        size = file_size * 8 // element.bits
+        if element.nbytes(size) != file_size:
+            raise Truncated(f"{file_size} bytes are no whole number of {dtype} elements")
+        shape = (size,)
+    wanted = element.nbytes(math.prod(shape))
+    if wanted != file_size:
+        error = Truncated if file_size < wanted else UnreadableTensor
+        raise error(f"{file_size} bytes, but its name announces {wanted} ({dtype}, shape {shape})")
+    return TensorHeader(element=element, shape=shape, offset=0, nbytes=file_size)

@@ -1,0 +1,167 @@
+"""One step over several ranks as aligned arrays: what the consolidated view is made of.
+
+A tensor has one place on the axis of tensors, whichever rank dumped it and in whichever step. The axis only
+ever grows, so a place never changes its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.statistics import FIELDS
+from workers.model import Kind
+from workers.store.tables import Tables
+
+#: Kinds of rows that are tensors.
+TENSOR_KINDS = (Kind.TENSOR.value, Kind.STATISTICS.value)
+
+
+class TensorKey(NamedTuple):
+    """What makes a tensor the same one on another rank, or in another step.
+
+    A tuple, because it is looked up for every tensor of every rank and step: a dataclass takes five times as
+    long to make and to hash.
+    """
+
+    net: str
+    graph: str
+    op_type: str
+    op_name: str
+    io: str
+    slot: int
+    occurrence: int = 0
+    copy: int = 0
+    """Number of this tensor among those of one step that have everything else in common."""
+
+    @property
+    def name(self) -> str:
+        """The name as `Tensor.name` spells it."""
+        repeated = f"#{self.occurrence}" if self.occurrence else ""
+        return f"{self.op_type}.{self.op_name}.{self.io}.{self.slot}{repeated}"
+
+    @property
+    def operator(self) -> tuple[str, str, str, str, int]:
+        """What the tensors of one call of one operator have in common."""
+        return self.net, self.graph, self.op_type, self.op_name, self.occurrence
+
+
+class TensorAxis:
+    """An append-only list of tensors, each with its place."""
+
+    def __init__(self, keys: Iterable[TensorKey] = ()) -> None:
+        """Begin with `keys`, which must differ."""
+        self._keys = list(keys)
+        self._places = {key: place for place, key in enumerate(self._keys)}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, place: int) -> TensorKey:
+        return self._keys[place]
+
+    def __contains__(self, key: TensorKey) -> bool:
+        return key in self._places
+
+    @property
+    def keys(self) -> list[TensorKey]:
+        """All tensors, by place."""
+        return list(self._keys)
+
+    def place(self, key: TensorKey) -> int | None:
+        """Return the place of a tensor; None where it is not on the axis."""
+        return self._places.get(key)
+
+    def extend(self, keys: Iterable[TensorKey]) -> npt.NDArray[np.int64]:
+        """Return the places of `keys`, shape (n,); those that are new are put at the end."""
+        places = self._places
+        found = []
+        for key in keys:
+            place = places.get(key)
+            if place is None:
+                place = places[key] = len(self._keys)
+                self._keys.append(key)
+            found.append(place)
+        return np.array(found, np.int64)
+
+
+def tensors_of(tables: Tables) -> tuple[npt.NDArray[np.int64], list[TensorKey]]:
+    """Return the rows of a step that are tensors, in order of execution, and the key of each."""
+    rows = np.flatnonzero(np.isin(tables.label("kind"), TENSOR_KINDS))
+    labels = (tables.label(name)[rows] for name in ("net", "graph", "op_type", "op_name", "io"))
+    numbers = (tables.number(name)[rows].tolist() for name in ("slot", "occurrence"))
+    keys = [TensorKey(*column) for column in zip(*labels, *numbers, strict=True)]
+    if len(set(keys)) < len(keys):
+        seen: dict[TensorKey, int] = {}
+        for place, key in enumerate(keys):
+            copy = seen[key] = seen.get(key, -1) + 1
+            keys[place] = key._replace(copy=copy)
+    return rows, keys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """One step of several ranks. What a rank does not have is -1, NaN or zeros.
+
+    The arrays end where the axis ended when the block was made: later places are of tensors it has not.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    row: npt.NDArray[np.int32]
+    """(rank, tensor): row of the index of the step, which is also the order of execution; -1 for none."""
+    statistics: npt.NDArray[np.float64]
+    """(rank, tensor, len(FIELDS)); NaN where nothing is known."""
+    digest: npt.NDArray[np.uint8]
+    """(rank, tensor, 16); zeros where no elements were dumped."""
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Whether a rank has a tensor, (rank, tensor)."""
+        return np.asarray(self.row >= 0)
+
+    def statistic(self, name: str) -> npt.NDArray[np.float64]:
+        """Return one statistic, (rank, tensor)."""
+        cube: npt.NDArray[np.float64] = self.statistics[:, :, FIELDS.index(name)]
+        return cube
+
+    def of_ranks(self, ranks: tuple[int, ...]) -> Block:
+        """Return what the block has of these ranks, all of which it has, in their order."""
+        places = [self.ranks.index(rank) for rank in ranks]
+        return Block(self.step, ranks, self.row[places], self.statistics[places], self.digest[places])
+
+    def widened(self, width: int) -> Block:
+        """Return the block with `width` tensors, those that it did not know absent."""
+        more = width - self.row.shape[1]
+        if more <= 0:
+            return self
+        return Block(
+            self.step,
+            self.ranks,
+            np.pad(self.row, ((0, 0), (0, more)), constant_values=-1),
+            np.pad(self.statistics, ((0, 0), (0, more), (0, 0)), constant_values=np.nan),
+            np.pad(self.digest, ((0, 0), (0, more), (0, 0))),
+        )
+
+
+def block_of(step: int, tables: Mapping[int, Tables], axis: TensorAxis) -> Block:
+    """Align one step of the ranks in `tables` along `axis`, which takes the tensors that are new to it."""
+    ranks = tuple(sorted(tables))
+    found = []
+    for rank in ranks:
+        rows, keys = tensors_of(tables[rank])
+        found.append((rows, axis.extend(keys)))
+    width = len(axis)
+    row = np.full((len(ranks), width), -1, np.int32)
+    statistics = np.full((len(ranks), width, len(FIELDS)), np.nan)
+    digest = np.zeros((len(ranks), width, DIGEST_BYTES), np.uint8)
+    for number, (rank, (rows, places)) in enumerate(zip(ranks, found, strict=True)):
+        row[number, places] = rows
+        statistics[number, places] = tables[rank].statistics[rows]
+        digest[number, places] = tables[rank].digest[rows]
+    return Block(step, ranks, row, statistics, digest)

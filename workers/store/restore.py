@@ -1,0 +1,73 @@
+"""A source file from the store: the part of it that each row of the index has, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from workers.arrays import device_format
+from workers.arrays.digest import new_digest
+from workers.errors import DamagedStore
+from workers.store.step import StoredStep
+
+
+def begin_of(step: StoredStep, row: int) -> int:
+    """Return where in its source file the part of a row begins, in bytes."""
+    table = step.tables
+    return int(table.number("source_offset")[row]) - len(_bytes(table.label("lead")[row]))
+
+
+def nbytes_of(step: StoredStep, row: int) -> int:
+    """Return how many bytes of its source file the part of a row has."""
+    table = step.tables
+    around = len(_bytes(table.label("lead")[row])) + len(_bytes(table.label("tail")[row]))
+    return int(table.number("source_nbytes")[row]) + around
+
+
+def part(
+    step: StoredStep, row: int, payload: Iterable[bytearray]
+) -> Iterator[bytes | bytearray | memoryview]:
+    """Yield what a source file has of a row: what stands before the payload, the payload, what stands behind.
+
+    The digest of what is stored is compared when the payload has come to its end.
+
+    Args:
+        step: the step.
+        row: a row of its index.
+        payload: what is stored for it, in pieces, as `StoredStep.payloads` gives it.
+
+    Raises:
+        DamagedStore: the payload is missing, damaged or not that of its digest.
+    """
+    table = step.tables
+    yield _bytes(table.label("lead")[row])
+    yield from _as_in_source(step, row, _checked(payload, table.digest[row].tobytes()))
+    yield _bytes(table.label("tail")[row])
+
+
+def _bytes(text: object) -> bytes:
+    return str(text).encode("latin-1")
+
+
+def _checked(pieces: Iterable[bytearray], digest: bytes) -> Iterator[bytearray]:
+    """Pass the pieces on; at their end, compare their digest."""
+    running = new_digest()
+    for piece in pieces:
+        running.update(piece)
+        yield piece
+    if running.digest() != digest:
+        raise DamagedStore("the digest does not match")
+
+
+def _as_in_source(
+    step: StoredStep, row: int, pieces: Iterator[bytearray]
+) -> Iterator[bytearray | memoryview]:
+    """Return the payload as the file had it: what was brought into host layout goes back."""
+    device = step.device(row)
+    if device is None or step.is_in_device_layout(row):
+        yield from pieces
+        return
+    stored = b"".join(pieces)
+    host = np.frombuffer(stored, step.element(row).to_numpy()).reshape(step.shape(row))
+    yield np.ascontiguousarray(device_format.to_device(host, device)).reshape(-1).view(np.uint8).data

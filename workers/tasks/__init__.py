@@ -1,0 +1,1 @@
+"""What a Dask task runs: convert, publish, read back, compare, consolidate."""

@@ -1,0 +1,209 @@
+"""`compare_pairs`: what a thread or a Dask task runs to compare tensors. Places come in, metrics go out."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workers.arrays import device_format
+from workers.arrays.comparison import Array, Metrics, RunningComparison, is_numeric, no_difference
+from workers.arrays.digest import digest, new_digest
+from workers.arrays.dtypes import unpack
+from workers.errors import DamagedStore
+from workers.model import MIB
+from workers.tasks.operands import InFile, Operand, Payload, Stored, read_pieces, read_whole
+
+#: A pair with more payload bytes than this is compared piece by piece.
+WHOLE_NBYTES = 32 * MIB
+#: Elements of a piece.
+_PIECE = 1024 * 1024
+#: A tensor that is not in the order of its axes is turned into it in memory, up to this many payload bytes.
+MAX_TURNED_NBYTES = 256 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two tensors of one shape; B is the reference."""
+
+    a: Operand
+    b: Operand
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes of both."""
+        return self.a.nbytes + self.b.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one pair."""
+
+    metrics: Metrics | None
+    """None where they could not be compared."""
+    basis: str = "elements"
+    """What was compared: `digest`, `elements`, or `device layout`, padding and all."""
+    problem: str = ""
+    damaged: bool = False
+    """Whether the problem is damage in a store."""
+
+
+def pack_pairs(pairs: Sequence[Pair]) -> bytes:
+    """Return the argument of `run_compare`."""
+    return pickle.dumps(list(pairs), protocol=5)
+
+
+def run_compare(packed: bytes) -> list[Outcome]:
+    """Run `compare_pairs`."""
+    # Reaching a Dask scheduler is running code on its workers: unpickling what comes from it adds no danger.
+    pairs: list[Pair] = pickle.loads(packed)  # noqa: S301
+    return compare_pairs(pairs)
+
+
+def compare_pairs(pairs: Sequence[Pair]) -> list[Outcome]:
+    """Compare pairs, each payload byte read once; of files whose digest is not known, of large ones twice.
+
+    Memory: the payloads of the small pairs, which the caller bounds; then, one pair after the other, pieces
+    of 1 Mi elements of both and what two `ShardStream`s hold (about 400 MiB in all), or, where elements are
+    not in the order of the axes, twice both payloads of up to `MAX_TURNED_NBYTES` each.
+
+    Raises:
+        StoreError: a store cannot be reached. What is damaged is noted in the outcome.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    outcomes: list[Outcome | None] = [None] * len(pairs)
+    small = [number for number, pair in enumerate(pairs) if pair.nbytes <= WHOLE_NBYTES]
+    for number, outcome in zip(small, _compare_small([pairs[n] for n in small]), strict=True):
+        outcomes[number] = outcome
+    return [_compare_large(pairs[n]) if found is None else found for n, found in enumerate(outcomes)]
+
+
+def _compare_small(pairs: Sequence[Pair]) -> Iterator[Outcome]:
+    """Compare pairs that are in memory together. Of a store nothing is read that a digest decides."""
+    # Files first: their digests may make reading the store superfluous.
+    read: dict[int, Payload | DamagedStore] = {}
+    for kind in (InFile, Stored):
+        wanted: dict[int, Operand] = {}
+        for pair in pairs:
+            if not _decided(_digested(pair.a, read), _digested(pair.b, read)):
+                wanted.update({id(side): side for side in (pair.a, pair.b) if isinstance(side.place, kind)})
+        read.update(zip(wanted, read_whole(list(wanted.values())), strict=True))
+    for pair in pairs:
+        a, b = _digested(pair.a, read), _digested(pair.b, read)
+        if _decided(a, b):
+            yield Outcome(no_difference(a.size), "digest")
+        else:
+            yield _compare_payloads(a, read.get(id(pair.a), b""), b, read.get(id(pair.b), b""))
+
+
+def _compare_payloads(
+    a: Operand, payload_a: Payload | DamagedStore, b: Operand, payload_b: Payload | DamagedStore
+) -> Outcome:
+    for payload in (payload_a, payload_b):
+        if isinstance(payload, DamagedStore):
+            return Outcome(None, problem=payload.message, damaged=True)
+    assert not isinstance(payload_a, DamagedStore)  # noqa: S101  (for mypy)
+    assert not isinstance(payload_b, DamagedStore)  # noqa: S101
+    for side, payload in ((a, payload_a), (b, payload_b)):
+        if isinstance(side.place, Stored) and digest(payload) != side.digest:
+            return Outcome(None, problem=f"{side.where}: the digest does not match", damaged=True)
+    running = RunningComparison()
+    try:
+        _update(running, a, a.values(payload_a), b, b.values(payload_b))
+    except ValueError as exc:
+        return _compare_as_laid(a, payload_a, b, payload_b, exc)
+    return Outcome(running.result())
+
+
+def _compare_as_laid(
+    a: Operand, payload_a: Payload, b: Operand, payload_b: Payload, exc: Exception
+) -> Outcome:
+    """Compare payloads that cannot be brought into the order of the axes, if both lie alike."""
+    if a.device is None or a.device != b.device:
+        return Outcome(None, problem=str(exc))
+    running = RunningComparison()
+    values = [
+        unpack(p, side.element, math.prod(a.device.shape)) for side, p in ((a, payload_a), (b, payload_b))
+    ]
+    if values[0].size != values[1].size:
+        return Outcome(None, problem=str(exc))
+    _update(running, a, values[0], b, values[1])
+    return Outcome(running.result(), "device layout")
+
+
+def _compare_large(pair: Pair) -> Outcome:
+    """Compare two tensors piece by piece."""
+    a, b = (_with_digest(side) for side in (pair.a, pair.b))
+    if _decided(a, b):
+        return Outcome(no_difference(a.size), "digest")
+    alike = a.device == b.device and (a.is_in_order == b.is_in_order)
+    if not (a.is_in_order and b.is_in_order):
+        if max(a.nbytes, b.nbytes) <= MAX_TURNED_NBYTES and _can_turn(a) and _can_turn(b):
+            payloads = read_whole([a, b])
+            return _compare_payloads(a, payloads[0], b, payloads[1])
+        if not alike:
+            return Outcome(None, problem="too large to be brought from one layout into the other")
+    try:
+        return Outcome(_stream(a, b), "elements" if a.device is None else "device layout")
+    except DamagedStore as exc:
+        return Outcome(None, problem=exc.message, damaged=True)
+    except ValueError as exc:
+        return Outcome(None, problem=str(exc))
+
+
+def _stream(a: Operand, b: Operand) -> Metrics:
+    """Compare two payloads that lie in the same order, in a single pass over both."""
+    running = RunningComparison()
+    left = a.size if a.device is None else math.prod(a.device.shape)
+    digests = new_digest(), new_digest()
+    pieces = read_pieces(a, _PIECE), read_pieces(b, _PIECE)
+    for piece_a, piece_b in zip(*pieces, strict=True):
+        for known, piece in zip(digests, (piece_a, piece_b), strict=True):
+            known.update(piece)
+        values_a, values_b = unpack(piece_a, a.element, left), unpack(piece_b, b.element, left)
+        left -= values_a.size
+        _update(running, a, values_a, b, values_b)
+    for side, known in zip((a, b), digests, strict=True):
+        if known.digest() != side.digest:
+            raise DamagedStore(f"{side.where}: the digest does not match")
+    return running.result()
+
+
+def _update(running: RunningComparison, a: Operand, values_a: Array, b: Operand, values_b: Array) -> None:
+    if is_numeric(a.element) and is_numeric(b.element):
+        running.update(values_a, values_b)
+        return
+    if a.element != b.element:
+        message = f"{a.element.name} and {b.element.name} cannot be compared"
+        raise ValueError(message)
+    width = a.element.itemsize
+    as_bytes = (np.ascontiguousarray(v).view(np.uint8).reshape(-1, width) for v in (values_a, values_b))
+    running.update_opaque(*as_bytes)
+
+
+def _decided(a: Operand, b: Operand) -> bool:
+    """Whether digests say that two tensors are the same; they never say that two are not."""
+    return bool(a.digest) and a.digest == b.digest and a.meaning == b.meaning
+
+
+def _digested(operand: Operand, read: dict[int, Payload | DamagedStore]) -> Operand:
+    payload = read.get(id(operand))
+    if operand.digest or payload is None or isinstance(payload, DamagedStore):
+        return operand
+    return replace(operand, digest=digest(payload))
+
+
+def _with_digest(operand: Operand) -> Operand:
+    if operand.digest:
+        return operand
+    running = new_digest()
+    for piece in read_pieces(operand, _PIECE):
+        running.update(piece)
+    return replace(operand, digest=running.digest())
+
+
+def _can_turn(operand: Operand) -> bool:
+    return operand.device is None or device_format.convertible(operand.device, operand.shape, operand.element)

@@ -1,0 +1,361 @@
+"""`convert`: what a Dask worker runs to turn dump files into shards.
+
+Idempotent: the same job writes the same bytes under the same keys. Paths come in, a small receipt goes out;
+no tensor ever travels between processes.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workers import events
+from workers.arrays import device_format, statistics
+from workers.arrays.digest import DIGEST_BYTES, new_digest
+from workers.arrays.digest import digest as digest_of
+from workers.arrays.dtypes import unpack
+from workers.arrays.statistics import RunningStatistics, has_statistics
+from workers.dump.source import OpenFile
+from workers.errors import UnreadableFile
+from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
+from workers.store import metadata
+from workers.store.objects import open_objects
+from workers.store.pieces import Gathered, NewObject
+from workers.store.shards import Packer, ShardCounter, ShardPacker
+from workers.store.uploads import Uploads
+
+#: Files are read in pieces of this many bytes; most are one piece.
+PIECE_BYTES = 16 * MIB
+#: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
+#: stays in device layout, for an export could not turn it back in bounded memory; its statistics come from a
+#: second reading, slab by slab.
+MAX_CONVERTED_BYTES = 256 * MIB
+
+
+def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> Receipt:
+    """Read the files of a job once; write whole shards; report digests, statistics and places.
+
+    Payloads of equal type and digest are stored once. Memory: one piece and two inner chunks (about 20 MiB
+    with the default grid), whatever the size of the tensors; for a tensor in device layout of up to
+    `MAX_CONVERTED_BYTES` twice its size; and where the store is not a directory one encoded shard, twice, and
+    what `Uploads` holds.
+
+    Args:
+        job: what to convert.
+        run: does it, in place of `convert_here`.
+
+    Raises:
+        SourceChanged: a file is not what the plan saw. Nothing refers to what was written so far.
+        UnreadableFile: the disk does not give a file.
+        AccessDenied: a file may not be read.
+        StoreError: the store refused.
+    """
+    events.emit(events.ConvertStarted(job))
+    try:
+        receipt = (run or convert_here)(job)
+    except BaseException as exc:
+        events.emit(events.ConvertFailed(job, exc))
+        raise
+    events.emit(events.Converted(job, receipt))
+    return receipt
+
+
+def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receipt:
+    """Do what `convert` says, and tell nobody but `begin`: it is called with each row before that is read."""
+    started = time.perf_counter()
+    objects = open_objects(job.store)
+    with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
+        work = _Conversion(job, target.create, begin)
+        for segment in job.segments:
+            work.run(segment)
+    return work.receipt(time.perf_counter() - started)
+
+
+def rehearse(job: ShardJob, begin: Callable[[int], None]) -> None:
+    """Do the same with the files of a job, and write nothing."""
+    work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
+    for segment in job.segments:
+        work.run(segment)
+
+
+class _Conversion:
+    """One run of one job: what has been found so far."""
+
+    def __init__(
+        self,
+        job: ShardJob,
+        create: Callable[[str], NewObject],
+        begin: Callable[[int], None] | None = None,
+    ) -> None:
+        self._job = job
+        self._create = create
+        self._begin = begin
+        # By place, which is that of an entry in the job. Lists: one value at a time takes an array longer.
+        self._place = {row: place for place, row in enumerate(job.entries)}
+        self._nbytes = [entry.nbytes for entry in job.entries.values()]
+        self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(*self._nbytes, 1))))
+        n = len(job.entries)
+        self._offsets = [-1] * n
+        self._digests = [bytes(DIGEST_BYTES)] * n
+        self._statistics = [_UNKNOWN] * n
+        self._in_device_layout = [False] * n
+        self._ends: dict[str, int] = {}
+        self._stored: dict[str, int] = {}
+        self._bytes_read = self._duplicates = self._duplicate_bytes = 0
+
+    def run(self, segment: Segment) -> None:
+        """Fill one segment."""
+        spec = segment.array
+        prefix = f"{self._job.key.path}/{self._job.fingerprint}"
+        if self._job.without_tensors and metadata.is_of_tensors(spec.path):
+            packer: Packer = ShardCounter(spec, segment.first_shard)
+        else:
+            packer = ShardPacker(
+                spec, segment.first_shard, lambda shard: self._create(f"{prefix}/{spec.path}/c/{shard}")
+            )
+        with packer:
+            self._pack(segment, packer)
+            self._ends[spec.path] = packer.position
+        self._stored |= {f"{spec.path}/c/{shard}": nbytes for shard, nbytes in packer.stored.items()}
+
+    def _pack(self, segment: Segment, packer: Packer) -> None:
+        # Equal bytes of other types, which share the array `bytes`, have other statistics.
+        seen: dict[object, dict[bytes, int]] = {}
+        places = [self._place[row] for row in segment.rows]
+        sizes = Counter(self._nbytes[place] for place in places)
+        root, where = self._job.root, str(self._job.key)
+        for row, place in zip(segment.rows, places, strict=True):
+            entry, nbytes = self._job.entries[row], self._nbytes[place]
+            if self._begin is not None:
+                self._begin(row)
+            try:
+                with OpenFile(root, entry.source, where) as file:
+                    self._bytes_read += nbytes
+                    if _to_convert(entry):
+                        self._take_from_device(place, entry, file, packer, seen)
+                    else:
+                        alike = seen.setdefault(_meaning(entry), {})
+                        self._take(place, entry, file, packer, alike, unique=sizes[nbytes] == 1)
+                    file.check_unchanged()
+            except OSError as exc:
+                if exc.errno != errno.EIO:
+                    raise
+                message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
+                raise UnreadableFile(message, path=entry.source.path) from exc
+
+    def _take(
+        self,
+        place: int,
+        entry: Entry,
+        file: OpenFile,
+        packer: Packer,
+        seen: dict[bytes, int],
+        *,
+        unique: bool,
+    ) -> None:
+        start = packer.position
+        if self._nbytes[place] <= len(self._buffer):
+            digest, row = self._take_whole(entry, file, packer, seen)
+        else:
+            digest, row = self._take_in_pieces(entry, file, packer, seen, unique=unique)
+        self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
+        self._note(place, entry, digest, seen, start=start, row=row)
+
+    def _take_whole(
+        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int]
+    ) -> tuple[bytes, tuple[float, ...]]:
+        """Take a payload that is one piece; return its digest, and its statistics if it is no copy."""
+        piece = next(self._pieces(entry, file), self._buffer[:0])
+        digest = digest_of(piece)
+        if digest in seen:
+            return digest, _UNKNOWN
+        summary = _Summary(entry, len(self._buffer))
+        if len(piece):
+            summary.update(piece)
+            packer.append(piece)
+        summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        return digest, summary.row()
+
+    def _take_in_pieces(
+        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, unique: bool
+    ) -> tuple[bytes, tuple[float, ...]]:
+        """Take a payload of many pieces; return its digest, and its statistics if it is no copy."""
+        summary = _Summary(entry, len(self._buffer))
+        running = new_digest()
+        for piece in self._pieces(entry, file):
+            running.update(piece)
+            if unique:
+                summary.update(piece)
+                packer.append(piece)
+        digest = running.digest()
+        if digest in seen:
+            return digest, _UNKNOWN
+        # What may be a copy is read twice: only the digest of the whole tells.
+        for piece in self._pieces(entry, file) if not unique else ():
+            summary.update(piece)
+            packer.append(piece)
+        summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        return digest, summary.row()
+
+    def _take_from_device(
+        self,
+        place: int,
+        entry: Entry,
+        file: OpenFile,
+        packer: Packer,
+        seen: dict[object, dict[bytes, int]],
+    ) -> None:
+        """Take a tensor in device layout: in the order of its axes, if not one bit is lost by that."""
+        header = entry.header
+        assert header is not None and header.device is not None  # noqa: S101, PT018 (for mypy)
+        payload = np.empty(entry.nbytes, np.uint8)
+        at = 0
+        for piece in self._pieces(entry, file):
+            payload[at : at + len(piece)] = piece
+            at += len(piece)
+        host = device_format.to_host(payload, header.device, header.shape, header.element)
+        reversible = device_format.padding_is_zero(payload, host)
+        stored = payload if self._job.keep_device_layout or not reversible else host
+        stored_bytes = stored.reshape(-1).view(np.uint8).data
+        running = new_digest()
+        running.update(stored_bytes)
+        digest = running.digest()
+        self._in_device_layout[place] = stored is payload
+        self._nbytes[place] = stored.nbytes
+        alike = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
+        summary = _Summary(entry, len(self._buffer))
+        start = packer.position
+        if digest not in alike:
+            summary.update_host(host)
+            packer.append(stored_bytes)
+        self._note(place, entry, digest, alike, start=start, row=summary.row())
+
+    def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
+        lead = entry.header.lead if entry.header else b""
+        return file.pieces(self._buffer, entry.offset, entry.nbytes, lead)
+
+    def _ranges(self, entry: Entry, file: OpenFile, ranges: Iterable[tuple[int, int]]) -> memoryview:
+        """Return ranges of a payload, (offset, nbytes), one behind the other."""
+        at = 0
+        for offset, nbytes in ranges:
+            for _ in file.pieces(self._buffer[at : at + nbytes], entry.offset + offset, nbytes):
+                at += nbytes
+        return self._buffer[:at]
+
+    def _note(
+        self,
+        place: int,
+        entry: Entry,
+        digest: bytes,
+        seen: dict[bytes, int],
+        *,
+        start: int,
+        row: tuple[float, ...],
+    ) -> None:
+        self._digests[place] = digest
+        if digest in seen:
+            twin = seen[digest]
+            self._offsets[place] = self._offsets[twin]
+            self._statistics[place] = self._statistics[twin]
+            if entry.header is not None:
+                self._duplicates += 1
+                self._duplicate_bytes += entry.nbytes
+        else:
+            seen[digest] = place
+            self._offsets[place] = start
+            self._statistics[place] = row
+
+    def receipt(self, seconds: float) -> Receipt:
+        """Return the report of everything that was run."""
+        return Receipt(
+            number=self._job.number,
+            rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
+            offsets=np.array(self._offsets, np.int64),
+            digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
+            statistics=np.array(self._statistics, np.float64),
+            nbytes=np.array(self._nbytes, np.int64),
+            in_device_layout=np.array(self._in_device_layout, np.bool_),
+            ends=self._ends,
+            stored=self._stored,
+            bytes_read=self._bytes_read,
+            duplicates=self._duplicates,
+            duplicate_bytes=self._duplicate_bytes,
+            seconds=seconds,
+        )
+
+
+def _to_convert(entry: Entry) -> bool:
+    header = entry.header
+    return header is not None and header.device is not None and header.nbytes <= MAX_CONVERTED_BYTES
+
+
+def _is_counted(entry: Entry) -> bool:
+    """Whether an entry has statistics, if its type has any.
+
+    An overflow record has none, nor has a tensor that is described and has no bytes: what the dump reports of
+    it is then not held against the statistics of nothing.
+    """
+    header = entry.header
+    is_absent = header is not None and header.problem != "" and not header.nbytes
+    return entry.kind is Kind.TENSOR and header is not None and not is_absent
+
+
+def _meaning(entry: Entry) -> object:
+    """Return what, beside its bytes, the statistics of an entry follow from."""
+    header = entry.header
+    if header is None:
+        return ""
+    if not _is_counted(entry):
+        return entry.kind, header.element.name
+    return (header.element.name, header.device, header.shape) if header.device else header.element.name
+
+
+_UNKNOWN = statistics.UNKNOWN.as_row()
+
+
+class _Summary:
+    """The running statistics of an entry, where it is a tensor of numbers."""
+
+    def __init__(self, entry: Entry, limit_nbytes: int) -> None:
+        """Prepare for an entry; of one in device layout, a slab takes up to `limit_nbytes`."""
+        header = entry.header
+        self._header = header
+        countable = _is_counted(entry) and header is not None and has_statistics(header.element)
+        self._slabs: Iterator[device_format.Slab] | None = None
+        if countable and header is not None and header.device is not None and not _to_convert(entry):
+            # In device layout there is padding, which is no element.
+            self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
+            countable = self._slabs is not None
+        self._running = RunningStatistics() if countable else None
+        self._left = header.size if header else 0
+
+    def update(self, piece: memoryview) -> None:
+        """Take in a piece of the payload; nothing of one that is taken in by slabs."""
+        if self._running is not None and self._header is not None and self._slabs is None:
+            values = unpack(piece, self._header.element, self._left)
+            self._left -= values.size
+            self._running.update(values)
+
+    def update_slabs(self, read: Callable[[Iterable[tuple[int, int]]], memoryview]) -> None:
+        """Take in a tensor that is too large to be in memory as a whole, and in device layout.
+
+        `read` returns ranges of the payload; valid until it is called again.
+        """
+        for slab in self._slabs or ():
+            assert self._running is not None and self._header is not None  # noqa: S101, PT018 (for mypy)
+            self._running.update(slab.to_host(read(slab.ranges), self._header.element))
+
+    def update_host(self, values: npt.NDArray[Any]) -> None:
+        """Take in a whole tensor."""
+        if self._running is not None:
+            self._running.update(values.reshape(-1))
+
+    def row(self) -> tuple[float, ...]:
+        return self._running.row() if self._running else _UNKNOWN

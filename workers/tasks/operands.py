@@ -1,0 +1,168 @@
+"""What is compared with what: tensors in a store or in files of a dump, and how their elements are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays import device_format
+from workers.arrays.dtypes import ElementType, unpack
+from workers.dump.formats.header import DeviceLayout
+from workers.dump.source import OpenFile
+from workers.errors import DamagedStore
+from workers.model import ArraySpec, SourceFile, StoreAddress
+from workers.store.objects import open_objects
+from workers.store.shard_stream import ShardStream
+from workers.store.shards import ShardReader
+
+Payload: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A payload in a store: a range of elements of one packed array of one generation."""
+
+    store: StoreAddress
+    prefix: str
+    """Path of the array in the store."""
+    array: ArraySpec
+    first: int
+    size: int
+    """Elements of the array, which are bytes where it holds larger ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFile:
+    """A payload in a file of a dump."""
+
+    root: str
+    source: SourceFile
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One tensor: what its bytes mean, and where they are."""
+
+    where: str
+    """Rank and step, for errors."""
+    element: ElementType
+    shape: tuple[int, ...]
+    nbytes: int
+    """Of the payload, padding of a device included."""
+    place: Stored | InFile | None
+    """None where there are no bytes."""
+    digest: bytes = b""
+    """XXH3-128 of the payload; empty where it was not computed yet."""
+    fortran_order: bool = False
+    device: DeviceLayout | None = None
+    """How the payload lies, where that is not the order of the axes."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements, without padding."""
+        return math.prod(self.shape)
+
+    @property
+    def meaning(self) -> tuple[object, ...]:
+        """What, beside its bytes, makes the tensor."""
+        return self.element, self.shape, self.fortran_order and len(self.shape) > 1, self.device
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether the payload holds the elements in C order of the axes."""
+        return self.device is None and not (self.fortran_order and len(self.shape) > 1)
+
+    def values(self, payload: Payload) -> npt.NDArray[Any]:
+        """Return the elements of the whole payload in C order of the axes, 1-D; packed ones unpacked.
+
+        Raises:
+            ValueError: they are in a layout that cannot be turned into host layout, or too few.
+        """
+        if self.device is not None:
+            flat = np.frombuffer(payload, np.uint8)
+            host = device_format.to_host(flat, self.device, self.shape, self.element)
+            return host.reshape(-1).view(self.element.values)
+        found = unpack(payload, self.element, self.size)
+        if found.size != self.size:
+            message = f"{found.size} elements instead of {self.size}"
+            raise ValueError(message)
+        return found if self.is_in_order else found.reshape(self.shape, order="F").reshape(-1)
+
+
+def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
+    """Return the payload of each operand; of one that is damaged, the error.
+
+    Memory: all of them, and what a `ShardStream` keeps. Chunks that several of them share are fetched once.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    found: list[Payload | DamagedStore] = [b""] * len(operands)
+    stored: list[tuple[Stored, int]] = []
+    for number, operand in enumerate(operands):
+        match operand.place:
+            case Stored() as place if place.size:
+                stored.append((place, number))
+            case InFile() as place if operand.nbytes:
+                found[number] = b"".join(_pieces_of_file(place, operand.nbytes, operand.where))
+    stored.sort(key=lambda one: (str(one[0].store), one[0].prefix, one[0].first))
+    for _, group in groupby(stored, key=lambda one: (one[0].store, one[0].prefix)):
+        members = list(group)
+        reader = _reader(members[0][0])
+        with ShardStream(reader, [(place.first, place.first + place.size) for place, _ in members]) as stream:
+            for place, number in members:
+                try:
+                    stop = place.first + place.size
+                    found[number] = b"".join(stream.pieces(place.first, stop, place.size))
+                except DamagedStore as exc:
+                    found[number] = exc
+    return found
+
+
+def read_pieces(operand: Operand, elements: int) -> Iterator[Payload]:
+    """Yield the payload of one operand in pieces of so many elements, the last one shorter.
+
+    Args:
+        operand: what to read.
+        elements: a multiple of 8, for the sake of packed ones.
+
+    Raises:
+        DamagedStore: a chunk is missing or damaged.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    piece_nbytes = operand.element.nbytes(elements)
+    match operand.place:
+        case Stored() as place:
+            stop = place.first + place.size
+            reader = _reader(place)
+            with ShardStream(reader, [(place.first, stop)]) as stream:
+                yield from stream.pieces(place.first, stop, piece_nbytes // reader.spec.itemsize)
+        case InFile() as place:
+            yield from _pieces_of_file(place, operand.nbytes, operand.where, piece_nbytes)
+
+
+def _pieces_of_file(place: InFile, nbytes: int, where: str, piece: int = 0) -> Iterator[Payload]:
+    with OpenFile(Path(place.root), place.source, where) as file:
+        for start in range(0, nbytes, piece or nbytes):
+            buffer = memoryview(bytearray(min(piece or nbytes, nbytes - start)))
+            yield from file.pieces(buffer, place.offset + start, len(buffer))
+
+
+@lru_cache(maxsize=32)
+def _reader_of(store: StoreAddress, prefix: str, array: ArraySpec) -> ShardReader:
+    # Kept, for it knows the indexes of shards; a generation never changes.
+    return ShardReader(open_objects(store), prefix, array)
+
+
+def _reader(place: Stored) -> ShardReader:
+    return _reader_of(place.store, place.prefix, place.array)

@@ -1,0 +1,206 @@
+"""`publish`: what a Dask worker runs when all shards of a step are written: receipts become the commit.
+
+Idempotent, and the last write of a step is the one that makes it visible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from workers import events
+from workers.dump import paths
+from workers.errors import DamagedStore, DumpIngestError, SourceChanged
+from workers.model import CommitSummary, Kind, Receipt, SourceFile, StepKey, StepPlan
+from workers.rules.step import evaluate
+from workers.rules.values import Evaluated
+from workers.store import commit, findings, metadata, tables
+from workers.store.commit import WithoutTensors
+from workers.store.objects import ObjectStore, open_objects
+from workers.store.tables import Tables
+from workers.tasks.columns import EntryColumns
+from workers.tasks.index import tables_of
+
+#: How many problems a commit record names; all of them are in the index.
+MAX_PROBLEMS_IN_RECORD = 100
+#: How many findings go with the totals of a step; all that are stored are in its tables.
+_FIRST_FINDINGS = 20
+
+
+def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
+    """Write index, statistics and metadata of a step, then its commit. Returns its totals.
+
+    Raises:
+        StoreError: the store refused; the step is not visible, or still in its previous generation.
+        SourceChanged: the plan leaves out the tensors, and the step has been committed with them meanwhile.
+    """
+    started = time.perf_counter()
+    if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
+        # A programming error, and one that would lose data: refuse rather than commit.
+        raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
+    entries = EntryColumns.of(plan.entries)
+    built = tables_of(entries, plan.reported, receipts)
+    documents, chunks = tables.encode(built)
+    found = _evaluated(plan, built)
+    if plan.rules is not None and found is not None:
+        more_documents, more_chunks = findings.encode(plan.rules, found)
+        documents |= more_documents
+        chunks |= more_chunks
+    without = _without_tensors(plan)
+    ends = _ends(receipts)
+    if without is not None:
+        ends = {path: end for path, end in ends.items() if not metadata.is_of_tensors(path)}
+    nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
+    if any(metadata.is_of_tensors(path) for path in ends):
+        nodes["tensors"] = metadata.group()
+    nodes.update(
+        (spec.path, metadata.packed_array(spec, ends[spec.path]))
+        for spec in plan.arrays
+        if ends.get(spec.path)
+    )
+    shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
+    summary = _summarise(
+        plan,
+        entries,
+        receipts,
+        built,
+        stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
+        objects=len(shards) + len(chunks) + len(nodes) + 1,
+        found=found,
+    )
+    objects = open_objects(plan.store)
+    if without is not None:
+        _refuse_to_replace_tensors(objects, plan.key)
+    commit.write(
+        objects,
+        summary,
+        origin=plan.origin,
+        nodes=nodes,
+        objects_to_write=chunks,
+        facts={
+            "nets": sorted(set(built.label("net")) - {""}),
+            "graphs": sorted(set(built.label("graph")) - {""}),
+            "stored": shards,
+            "problems": _problems(plan, built),
+            **_poison(plan.poison, entries),
+        },
+        without_tensors=without,
+        replaces=plan.replaces,
+    )
+    events.emit(events.Published(summary, time.perf_counter() - started))
+    return summary
+
+
+def _without_tensors(plan: StepPlan) -> WithoutTensors | None:
+    if not plan.without_tensors:
+        return None
+    return WithoutTensors(datetime.now(UTC).isoformat(timespec="seconds"), "policy", plan.without_tensors)
+
+
+def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
+    """Raise SourceChanged where a step has its tensors by now: by another watcher, or this task is late."""
+    try:
+        found = commit.read(objects, key)
+    except DamagedStore:
+        return
+    if found is not None and found.without_tensors is None:
+        raise SourceChanged(f"{key}: it has been committed with its tensors meanwhile")
+
+
+def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> dict[str, Any]:
+    """Return what the record says of files that kill the process that reads them; nothing where none does.
+
+    Whoever plans the step again need not find out again.
+    """
+    if not poison:
+        return {}
+    readable = dict(zip(entries.column("source.path"), entries.column("readable"), strict=True))
+    rows = [
+        {
+            "source": paths.to_text(file.path),
+            "size": file.size,
+            "mtime_ns": file.mtime_ns,
+            "bytes_kept": readable[file.path],
+        }
+        for file in poison
+    ]
+    return {"poison": rows}
+
+
+def _evaluated(plan: StepPlan, built: Tables) -> Evaluated | None:
+    """Return what the rules find; None where there are none, or for what belongs to no step."""
+    if plan.rules is None or plan.key.step is None:
+        return None
+    return evaluate(plan.rules, built, plan.key)
+
+
+def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
+    ends: dict[str, int] = {}
+    for receipt in receipts:
+        for path, end in receipt.ends.items():
+            ends[path] = max(ends.get(path, 0), end)
+    return ends
+
+
+def _summarise(
+    plan: StepPlan,
+    entries: EntryColumns,
+    receipts: Sequence[Receipt],
+    built: Tables,
+    *,
+    stored_bytes: int,
+    objects: int,
+    found: Evaluated | None,
+) -> CommitSummary:
+    before = entries.column("problem")
+    kinds, problems = built.label("kind"), built.label("problem")
+    is_tensor = kinds == Kind.TENSOR
+    has_statistics = is_tensor | (kinds == Kind.STATISTICS)
+    quarantined = int(np.count_nonzero(kinds == Kind.QUARANTINED))
+    nan, pos_inf, neg_inf = (
+        np.nan_to_num(built.statistic(name)[has_statistics])
+        for name in ("nan_count", "pos_inf_count", "neg_inf_count")
+    )
+    return CommitSummary(
+        key=plan.key,
+        fingerprint=plan.fingerprint,
+        status="partial" if quarantined or plan.problems else "complete",
+        tensors=int(np.count_nonzero(is_tensor)),
+        files=int(np.count_nonzero(kinds == Kind.FILE)),
+        quarantined=quarantined,
+        overflows=int(np.count_nonzero(kinds == Kind.OVERFLOW)),
+        statistics_only=int(np.count_nonzero(kinds == Kind.STATISTICS)),
+        disagreements=sum(1 for row in plan.reported if is_tensor[row] and problems[row] != before[row]),
+        unparsed=int(np.count_nonzero((kinds == Kind.FILE) & (problems != ""))),
+        duplicates=sum(receipt.duplicates for receipt in receipts),
+        raw_bytes=plan.nbytes,
+        stored_bytes=stored_bytes,
+        objects=objects,
+        nan_count=int(nan.sum()),
+        pos_inf_count=int(pos_inf.sum()),
+        neg_inf_count=int(neg_inf.sum()),
+        nan_tensors=int(np.count_nonzero(nan)),
+        pos_inf_tensors=int(np.count_nonzero(pos_inf)),
+        neg_inf_tensors=int(np.count_nonzero(neg_inf)),
+        anomalous_tensors=int(np.count_nonzero(nan + pos_inf + neg_inf)),
+        rules=found.rules if found else "",
+        findings=dict(found.totals) if found else {},
+        severities=found.severities if found else {},
+        failed_rules=dict(found.failed) if found else {},
+        first_findings=found.findings[:_FIRST_FINDINGS] if found else (),
+    )
+
+
+def _problems(plan: StepPlan, built: Tables) -> list[str]:
+    named = [
+        f"{source}: {problem}"
+        for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
+        if problem
+    ]
+    problems = [*map(paths.to_text, plan.problems), *named]
+    more = len(problems) - MAX_PROBLEMS_IN_RECORD
+    return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]

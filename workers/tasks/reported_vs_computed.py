@@ -1,0 +1,69 @@
+"""Whether reported statistics and computed ones can be of the same tensor.
+
+Both are rounded: the reported ones when they were printed, and, on an accelerator, while they were summed
+up. `device_stat_precision_mode: low` of MindSpore sums in the type of the elements. What is let pass, beside
+half a unit of the last printed digit:
+
+- of every value, 2**-23 of it, for it may have gone through float32, and denormals of float32, which
+  accelerators flush to zero;
+- of the L2 norm, the part of it that `_SUMMING` gives for the type;
+- of the mean, the same part of the root mean square, for terms of either sign cancel.
+
+Counts must be equal, unless the reported one was itself printed with fewer digits than it has.
+"""
+
+from __future__ import annotations
+
+import math
+
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
+
+#: Relative error of a sum on a device: 4 times the rounding of one addition in the narrow types; all others
+#: are summed in float32, whose many small errors add up.
+_SUMMING = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
+_SUMMING_IN_FLOAT32 = 2.0**-16
+_THROUGH_FLOAT32 = 2.0**-23
+_LARGEST_DENORMAL = 2.0**-126
+
+
+def disagreements(reported: Statistics, computed: Statistics, digits: int, dtype: str) -> list[str]:
+    """Return a sentence for each field that both have and that cannot be the same number rounded.
+
+    Args:
+        reported: as the dump system wrote them down, by our definitions.
+        computed: from the tensor itself.
+        digits: how many significant digits the reported numbers were printed with.
+        dtype: name of the element type, as `workers.arrays.dtypes` has it.
+    """
+    found = []
+    for field in FIELDS:
+        said, is_so = getattr(reported, field), getattr(computed, field)
+        if math.isnan(said) or math.isnan(is_so):
+            continue
+        if abs(said - is_so) > _tolerance(field, said, computed, digits, dtype):
+            found.append(f"{field}: {said:.{digits}g} is reported, {is_so:.{digits + 3}g} computed")
+    return found
+
+
+def _tolerance(field: str, said: float, computed: Statistics, digits: int, dtype: str) -> float:
+    last_digit = _last_digit(said, digits)
+    if field in COUNT_FIELDS:
+        return last_digit / 2 if last_digit > 1 and said % last_digit == 0 else 0
+    tolerance = last_digit / 2 + abs(said) * _THROUGH_FLOAT32 + _LARGEST_DENORMAL
+    summing = _SUMMING.get(dtype, _SUMMING_IN_FLOAT32)
+    if field in ("l2_norm", "std"):
+        tolerance += summing * abs(getattr(computed, field))
+    elif field == "mean" and computed.l2_norm > 0:
+        tolerance += summing * computed.l2_norm / math.sqrt(max(_finite(computed), 1))
+    return tolerance
+
+
+def _last_digit(value: float, digits: int) -> float:
+    """Return the unit of the last printed digit of a value."""
+    if not value or not math.isfinite(value):
+        return 0.0
+    return float(10.0 ** (math.floor(math.log10(abs(value))) - digits + 1))
+
+
+def _finite(statistics: Statistics) -> float:
+    return statistics.count - statistics.nan_count - statistics.pos_inf_count - statistics.neg_inf_count

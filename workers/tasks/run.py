@@ -1,0 +1,141 @@
+"""What Dask is given to run, with its arguments packed: `convert`, `publish`, both for steps, or `read_back`.
+
+A plan is thousands of small objects. Dask would unpickle and pickle them again at every hop; bytes it only
+passes on.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from numcodecs import LZ4
+
+from workers.errors import DumpIngestError, WorkerDied
+from workers.model import CommitSummary, Receipt, ShardJob, StepPlan
+from workers.tasks import columns
+from workers.tasks.columns import EntryColumns
+from workers.tasks.convert import convert
+from workers.tasks.isolate import convert_apart
+from workers.tasks.publish import publish
+from workers.tasks.read_back import ReadBack, ReadBackJob, read_back
+
+# A step repeats itself: its plan comes down to a ninth, in a fiftieth of the time that it takes to convert.
+_LZ4 = LZ4()
+
+
+def pack_convert(job: ShardJob) -> bytes:
+    """Return the argument of `run_convert`: the job without the names of its tensors, which it needs not."""
+    return _pack((replace(job, entries={}), columns.of_payloads(job.entries.values())))
+
+
+def unpack_convert(packed: bytes) -> ShardJob:
+    """Return what `pack_convert` was given."""
+    job: ShardJob
+    job, payloads = _unpack(packed)
+    return replace(job, entries=dict(zip(job.rows, columns.payloads_of(payloads), strict=True)))
+
+
+def pack_plan(plan: StepPlan) -> bytes:
+    """Return the part of the argument of `run_publish` that is known before the jobs are done."""
+    return _pack(_by_columns(plan))
+
+
+def unpack_plan(packed: bytes) -> StepPlan:
+    """Return what `pack_plan` was given, its jobs without entries: they are done."""
+    plan: StepPlan = _unpack(packed)
+    return plan
+
+
+def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
+    """Return the argument of `run_publish`."""
+    return pickle.dumps((packed_plan, receipts), protocol=5)
+
+
+def pack_steps(plans: Sequence[StepPlan]) -> bytes:
+    """Return the argument of `run_steps`."""
+    return _pack([_by_columns(plan) for plan in plans])  # the rules, which they share, once
+
+
+def unpack_steps(packed: bytes) -> list[StepPlan]:
+    """Return what `pack_steps` was given."""
+    return [_with_jobs(plan) for plan in _unpack(packed)]
+
+
+def pack_read_back(job: ReadBackJob) -> bytes:
+    """Return the argument of `run_read_back`."""
+    return _pack(job)
+
+
+def _pack(value: object) -> bytes:
+    return bytes(_LZ4.encode(pickle.dumps(value, protocol=5)))
+
+
+def _unpack(packed: bytes) -> Any:
+    # Reaching a Dask scheduler is running code on its workers, so this adds no danger.
+    return pickle.loads(_LZ4.decode(packed))  # noqa: S301
+
+
+def _by_columns(plan: StepPlan) -> StepPlan:
+    jobs = tuple(replace(job, entries={}) for job in plan.jobs)
+    return replace(plan, entries=EntryColumns.of(plan.entries), jobs=jobs)
+
+
+def _with_jobs(plan: StepPlan) -> StepPlan:
+    """Return a plan whose jobs have their entries again."""
+    entries = tuple(plan.entries)
+    return replace(plan, jobs=tuple(job.of(entries) for job in plan.jobs))
+
+
+def run_convert(packed: bytes) -> Receipt:
+    """Run `workers.tasks.convert.convert`."""
+    return convert(unpack_convert(packed))
+
+
+def run_convert_apart(packed: bytes) -> Receipt:
+    """Run `workers.tasks.isolate.convert_apart`: after a worker died of this job."""
+    return _convert_apart(unpack_convert(packed))
+
+
+def _convert_apart(job: ShardJob) -> Receipt:
+    return convert(job, convert_apart)
+
+
+def run_publish(packed: bytes) -> CommitSummary:
+    """Run `workers.tasks.publish.publish`."""
+    packed_plan, receipts = pickle.loads(packed)  # noqa: S301 (see `_unpack`)
+    return publish(unpack_plan(packed_plan), receipts)
+
+
+def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
+    """Convert and publish steps one after the other; return for each what came of it, in their order."""
+    return [_run_step(plan, convert) for plan in unpack_steps(packed)]
+
+
+def run_steps_apart(packed: bytes) -> list[CommitSummary | DumpIngestError]:
+    """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
+    return [_run_step(plan, _convert_apart) for plan in unpack_steps(packed)]
+
+
+def run_read_back(packed: bytes) -> ReadBack:
+    """Run `workers.tasks.read_back.read_back`."""
+    job: ReadBackJob = _unpack(packed)
+    return read_back(job)
+
+
+def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:
+    try:
+        return publish(plan, [run(job) for job in plan.jobs])
+    except Exception as exc:  # noqa: BLE001  (the other steps of the task have nothing to do with it)
+        return as_error(str(plan.key), exc)
+
+
+def as_error(what: str, exc: Exception) -> DumpIngestError:
+    """Return an exception as an error of this project; `what` names the step."""
+    if isinstance(exc, DumpIngestError):
+        return exc
+    if isinstance(exc, MemoryError):
+        return WorkerDied(f"{what}: a worker ran out of memory")
+    return DumpIngestError(f"{what}: {type(exc).__name__}: {exc}"[:500])
