@@ -1,0 +1,1 @@
+"""Measures of the sources: size, imports, complexity, names and wording."""

@@ -1,0 +1,30 @@
+"""The sources of a revision, in a directory of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+#: Stands for the working tree where a revision is expected.
+WORKING_TREE = "."
+REPOSITORY = Path(__file__).parents[2]
+
+
+@contextmanager
+def sources_of(revision: str, repository: Path = REPOSITORY) -> Iterator[Path]:
+    """Yield the root of the sources at a revision; they are gone at the end of the `with` block.
+
+    Raises:
+        subprocess.CalledProcessError: git does not know the revision.
+    """
+    if revision == WORKING_TREE:
+        yield repository
+        return
+    with tempfile.TemporaryDirectory(prefix="structure-") as directory:
+        command = ["git", "archive", "--format=tar", "--end-of-options", revision]
+        archive = subprocess.run(command, cwd=repository, check=True, stdout=subprocess.PIPE).stdout
+        subprocess.run(["tar", "-x", "-C", directory], input=archive, check=True)
+        yield Path(directory)

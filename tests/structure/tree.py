@@ -1,0 +1,63 @@
+"""The source files of one tree, read and parsed once."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from tests.structure.graph import Graph, import_graph
+from tests.structure.scan import PACKAGES
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One Python file."""
+
+    path: PurePosixPath
+    """From the root of the tree."""
+    text: str
+
+    @cached_property
+    def syntax(self) -> ast.Module:
+        """The parsed module."""
+        return ast.parse(self.text, str(self.path))
+
+    @property
+    def module(self) -> str:
+        """The name by which it is imported."""
+        parts = self.path.with_suffix("").parts
+        return ".".join(parts[:-1] if self.is_init else parts)
+
+    @property
+    def is_init(self) -> bool:
+        """Whether it is the `__init__` of a package."""
+        return self.path.name == "__init__.py"
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A checkout, or what `git archive` made of a revision."""
+
+    root: Path
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """All Python files of the packages, in order, except generated ones."""
+        paths = [path for package in PACKAGES for path in sorted((self.root / package).rglob("*.py"))]
+        return [
+            Source(PurePosixPath(path.relative_to(self.root).as_posix()), path.read_text(encoding="utf-8"))
+            for path in paths
+            if not path.name.endswith("_pb2.py")
+        ]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The modules that each module imports, wherever in it."""
+        return import_graph(self.root)
+
+    @cached_property
+    def graph_at_import(self) -> Graph:
+        """The modules that each module imports while it is itself imported."""
+        return import_graph(self.root, at_import=True)
