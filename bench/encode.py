@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.model import MIB, ArraySpec
+from workers.model import MIB
 from workers.store import metadata
+from workers.store.model import ArraySpec
 
 #: What malloc does with freed megabytes. Workers that `ingest.dispatch.cluster` starts keep them; other processes give
 #: them back, or not, as their heap happens to lie, and each encoded chunk then costs fresh pages.

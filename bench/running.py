@@ -132,7 +132,7 @@ def service(
 
 @contextmanager
 def _consolidator(store: str, env: Mapping[str, str]) -> Iterator[Running]:
-    from ingest.reader.store import open_store
+    from ingest.api import open_store
     from workers.errors import DumpIngestError
 
     # It ends where there is no store yet; and the watcher makes one with the first step.

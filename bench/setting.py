@@ -16,15 +16,16 @@ from distributed import Client
 
 from bench.load import Load, build
 from ingest.dispatch.cluster import Cluster
-from ingest.dispatch.submitter import Limits, Submitter
+from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.layouts.detect import find_dump
+from ingest.service.service import Service
 from ingest.settings import Settings
 from ingest.steps.committed import Committed
-from ingest.steps.service import Service
-from ingest.watching.completeness import Policy
+from ingest.watching.completeness import CompletenessPolicy
 from ingest.watching.watcher import Watcher
-from workers.model import MIB, CommitSummary, Grid
+from workers.model import MIB
 from workers.rules.values import RuleSet
+from workers.store.model import CommitSummary, Grid
 from workers.store.objects import open_objects, resolve
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def ingest(
     """Ingest a finished dump with workers that are up; without rules, unless they are given."""
     address = resolve(str(store))
     service = Service(
-        Watcher(find_dump(dump), Policy(quiet_s=0, settle_s=0), grid or Grid()),
-        Submitter(lambda: client, Limits(1024 * MIB)),
+        Watcher(find_dump(dump), CompletenessPolicy(quiet_s=0, settle_s=0), grid or Grid()),
+        Submitter(lambda: client, DispatchLimits(1024 * MIB)),
         Committed(open_objects(address)),
         address,
         rules=rules,

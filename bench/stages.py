@@ -13,17 +13,18 @@ import numpy as np
 
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.watching.completeness import inspect
 from workers.arrays.digest import digest
 from workers.arrays.statistics import has_statistics, summarise
 from workers.dump.source import OpenFile
-from workers.model import CommitSummary, Entry, Grid, Origin, Segment, StepPlan
 from workers.rules.values import RuleSet
+from workers.store.model import CommitSummary, Grid, Origin
 from workers.store.objects import open_objects, resolve
 from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker
 from workers.tasks.convert import PIECE_BYTES, convert
+from workers.tasks.model import Entry, Segment, StepPlan
 from workers.tasks.publish import publish
 
 T = TypeVar("T")

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from workers.arrays.digest import digest
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
-from workers.model import CommitSummary, Kind, Origin, StepKey
+from workers.model import StepKey
 from workers.store import commit, metadata, tables
+from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.tables import LABELS, NUMBERS, Tables
 
@@ -29,7 +30,7 @@ def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (
     count = len(names)
     random = np.random.default_rng([key.rank, key.step or 0, seed])
     labels = np.full((count, len(LABELS)), "", object)
-    _set(labels, LABELS, "kind", Kind.TENSOR.value)
+    _set(labels, LABELS, "kind", RowKind.TENSOR.value)
     _set(labels, LABELS, "graph", "0")
     _set(labels, LABELS, "op_type", "MatMul")
     _set(labels, LABELS, "op_name", list(names))

@@ -8,106 +8,111 @@ for tensor in store.tensors(step=9, where="nan_count > 0"):
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from workers import __version__ as __version__
+
 if TYPE_CHECKING:
-    from ingest.findings.anomalies import Anomalies, anomalies
-    from ingest.findings.backtest import RuleTest
-    from ingest.findings.backtest import rehearse as test_rules
-    from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
-    from ingest.questions.divergence import Divergence, divergence
-    from ingest.questions.origin import OriginAnswer, origin
-    from ingest.questions.trend import heatmap, trend
-    from ingest.reader.consolidated import ConsolidatedView
-    from ingest.reader.context import Context, SourceLine, context_of
-    from ingest.reader.snapshot import Snapshot
-    from ingest.reader.store import DumpStore, Step
-    from ingest.reader.tensor import Tensor
-    from ingest.store_gc import apply_gc, plan_gc
-    from ingest.store_gc.execute import GcReport
-    from ingest.store_gc.plan import GcPlan
-    from ingest.store_gc.policy import GcPolicy
-    from ingest.wiring import consolidate, ingest_dump
-
-try:
-    __version__ = version("dump-ingest")
-except PackageNotFoundError:  # run from a checkout that was not installed
-    __version__ = "0"
-
-__all__ = [
-    "Anomalies",
-    "Comparison",
-    "ConsolidatedView",
-    "Context",
-    "Divergence",
-    "DumpStore",
-    "GcPlan",
-    "GcPolicy",
-    "GcReport",
-    "OriginAnswer",
-    "RuleTest",
-    "Snapshot",
-    "SourceLine",
-    "Step",
-    "Tensor",
-    "__version__",
-    "anomalies",
-    "apply_gc",
-    "compare",
-    "consolidate",
-    "context_of",
-    "divergence",
-    "heatmap",
-    "ingest_dump",
-    "load_mapping",
-    "load_thresholds",
-    "open_store",
-    "origin",
-    "plan_gc",
-    "test_rules",
-    "trend",
-]
-
-_LAZY = {
-    "Anomalies": "ingest.findings.anomalies",
-    "anomalies": "ingest.findings.anomalies",
-    "GcPlan": "ingest.store_gc.plan",
-    "GcPolicy": "ingest.store_gc.policy",
-    "GcReport": "ingest.store_gc.execute",
-    "apply_gc": "ingest.store_gc",
-    "plan_gc": "ingest.store_gc",
-    "RuleTest": "ingest.findings.backtest",
-    "test_rules": "ingest.findings.backtest",
-    "Comparison": "ingest.questions.compare",
-    "compare": "ingest.questions.compare",
-    "load_mapping": "ingest.questions.compare",
-    "load_thresholds": "ingest.questions.compare",
-    "ConsolidatedView": "ingest.reader.consolidated",
-    "Context": "ingest.reader.context",
-    "SourceLine": "ingest.reader.context",
-    "consolidate": "ingest.wiring",
-    "context_of": "ingest.reader.context",
-    "Divergence": "ingest.questions.divergence",
-    "DumpStore": "ingest.reader.store",
-    "divergence": "ingest.questions.divergence",
-    "OriginAnswer": "ingest.questions.origin",
-    "origin": "ingest.questions.origin",
-    "Snapshot": "ingest.reader.snapshot",
-    "Step": "ingest.reader.store",
-    "Tensor": "ingest.reader.tensor",
-    "heatmap": "ingest.questions.trend",
-    "ingest_dump": "ingest.wiring",
-    "open_store": "ingest.reader.store",
-    "trend": "ingest.questions.trend",
-}
+    from ingest.api import (
+        Anomalies as Anomalies,
+    )
+    from ingest.api import (
+        Comparison as Comparison,
+    )
+    from ingest.api import (
+        ConsolidatedCubes as ConsolidatedCubes,
+    )
+    from ingest.api import (
+        Context as Context,
+    )
+    from ingest.api import (
+        Divergence as Divergence,
+    )
+    from ingest.api import (
+        DumpStore as DumpStore,
+    )
+    from ingest.api import (
+        GcPlan as GcPlan,
+    )
+    from ingest.api import (
+        GcPolicy as GcPolicy,
+    )
+    from ingest.api import (
+        GcReport as GcReport,
+    )
+    from ingest.api import (
+        OriginAnswer as OriginAnswer,
+    )
+    from ingest.api import (
+        RuleTest as RuleTest,
+    )
+    from ingest.api import (
+        Snapshot as Snapshot,
+    )
+    from ingest.api import (
+        SourceLine as SourceLine,
+    )
+    from ingest.api import (
+        Step as Step,
+    )
+    from ingest.api import (
+        Tensor as Tensor,
+    )
+    from ingest.api import (
+        anomalies as anomalies,
+    )
+    from ingest.api import (
+        apply_gc as apply_gc,
+    )
+    from ingest.api import (
+        compare as compare,
+    )
+    from ingest.api import (
+        consolidate as consolidate,
+    )
+    from ingest.api import (
+        context_of as context_of,
+    )
+    from ingest.api import (
+        divergence as divergence,
+    )
+    from ingest.api import (
+        heatmap as heatmap,
+    )
+    from ingest.api import (
+        ingest_dump as ingest_dump,
+    )
+    from ingest.api import (
+        load_mapping as load_mapping,
+    )
+    from ingest.api import (
+        load_thresholds as load_thresholds,
+    )
+    from ingest.api import (
+        open_store as open_store,
+    )
+    from ingest.api import (
+        origin as origin,
+    )
+    from ingest.api import (
+        plan_gc as plan_gc,
+    )
+    from ingest.api import (
+        test_rules as test_rules,
+    )
+    from ingest.api import (
+        trend as trend,
+    )
 
 
 def __getattr__(name: str) -> Any:
-    # Lazy, so that `dump-ingest --help` imports neither numpy nor a codec.
-    if name in _LAZY:
-        from importlib import import_module
+    # On first use: `dump-ingest --help` needs neither numpy nor a codec, and imports neither (0.4 s).
+    if name.startswith("_") and name != "__all__":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module("ingest.api"), name)
 
-        return getattr(import_module(_LAZY[name]), name)
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
+
+def __dir__() -> list[str]:
+    return sorted([*import_module("ingest.api").__all__, "__version__"])

@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from ingest.watching.pressure import parse_threshold
+from ingest.disk.pressure import parse_threshold
 from workers.errors import UsageError
 
 ENV_PREFIX = "DUMP_INGEST_"
@@ -205,7 +205,7 @@ class Settings(BaseSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """Settings, and where each of them comes from."""
 
     settings: Settings
@@ -214,7 +214,7 @@ class Loaded:
     """Variables with our prefix that name no setting."""
 
 
-def load(config: Path | None = None, **flags: Any) -> Loaded:
+def load(config: Path | None = None, **flags: Any) -> LoadedSettings:
     """Join flags (None: not given), environment, YAML file and defaults.
 
     Raises:
@@ -244,7 +244,7 @@ def load(config: Path | None = None, **flags: Any) -> Loaded:
         TOKEN_VARIABLE,
     }
     unknown = sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
-    return Loaded(settings, origins, tuple(unknown))
+    return LoadedSettings(settings, origins, tuple(unknown))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

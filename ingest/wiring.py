@@ -8,30 +8,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ingest.consolidating.consolidator import Consolidator, Taken, in_threads, on_cluster
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated, in_threads, on_cluster
+from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.cluster import Cluster
-from ingest.dispatch.submitter import Limits, Submitter
-from ingest.dump_retention.policy import KeepPolicy
+from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dump_retention.policy import RetentionPolicy
 from ingest.dump_retention.read_backs import ReadBacks
 from ingest.dump_retention.retention import SourceRetention
-from ingest.findings.evaluator import FindingsKeeper
+from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
-from ingest.reader.store import no_store
-from ingest.reporting.report import Report
+from ingest.reader.catalog import no_store
 from ingest.reporting.webhook import PostLog, Webhook
+from ingest.service.report import Report
+from ingest.service.service import Service
 from ingest.settings import Settings, load
 from ingest.steps.committed import Committed
-from ingest.steps.events import Observer
-from ingest.steps.service import Service
-from ingest.watching.completeness import Policy
-from ingest.watching.pressure import Pressure, parse_threshold
+from ingest.watching.completeness import CompletenessPolicy
 from ingest.watching.watcher import Watcher
 from workers.errors import StoreError, UsageError
-from workers.model import Grid, StoreAddress
+from workers.events import Observer
 from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
+from workers.store.model import Grid, StoreAddress
 from workers.store.objects import ObjectStore, open_objects, resolve
 
 
@@ -90,7 +90,7 @@ def open_service(
     host = settings.host or socket.gethostname()
     with Cluster(settings) as cluster, ExitStack() as at_end:
         submitter = Submitter(
-            cluster.connect, Limits(int(settings.inflight_size)), resources=settings.worker_resources
+            cluster.connect, DispatchLimits(int(settings.inflight_size)), resources=settings.worker_resources
         )
         retention = None
         if settings.after_commit == "delete":
@@ -99,7 +99,7 @@ def open_service(
                 store,
                 committed,
                 host,
-                KeepPolicy(settings.keep_last, settings.keep_anomalous),
+                RetentionPolicy(settings.keep_last, settings.keep_anomalous),
                 ReadBacks(submitter.client, int(settings.inflight_size), settings.worker_resources),
                 patient=patient,
                 dry_run=dry_run,
@@ -107,7 +107,10 @@ def open_service(
             at_end.callback(retention.close)
         yield Service(
             watcher=Watcher(
-                dump, Policy(settings.quiet_s, settings.settle_s), grid_of(settings), settings.order
+                dump,
+                CompletenessPolicy(settings.quiet_s, settings.settle_s),
+                grid_of(settings),
+                settings.order,
             ),
             submitter=submitter,
             committed=committed,
@@ -173,7 +176,7 @@ def ingest_dump(
 def _consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> None:
     """Bring the view up to date; what stands against it is noted, for the commits stand without it."""
     try:
-        with Consolidator(objects, keeper=FindingsKeeper(objects, rules)) as consolidator:
+        with Consolidator(objects, keeper=SeriesEvaluator(objects, rules)) as consolidator:
             report.series = consolidator.once().findings
     except StoreError as exc:
         report.not_consolidated = exc
@@ -219,7 +222,7 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
     with Cluster(settings) as cluster:
         own = settings.scheduler is None and settings.workers is None
         run = in_threads if own else on_cluster(cluster.connect())
-        keeper = FindingsKeeper(objects, rules)
+        keeper = SeriesEvaluator(objects, rules)
         with Consolidator(objects, run, patience_s, keeper=keeper) as consolidator:
             yield consolidator
 
@@ -230,7 +233,7 @@ def consolidate(
     check: bool = False,
     rebuild: bool = False,
     settings: Settings | None = None,
-) -> Taken:
+) -> StepsConsolidated:
     """Bring the consolidated view of a store up to date, once; what `dump-ingest consolidate` does.
 
     Args:

@@ -7,20 +7,20 @@ from typing import Any, cast
 
 from distributed import Client
 
-from ingest.dispatch.submitter import Limits, Submitter
-from ingest.dump_retention.policy import KeepPolicy
+from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dump_retention.policy import RetentionPolicy
 from ingest.dump_retention.read_backs import ReadBacks
 from ingest.dump_retention.retention import SourceRetention
 from ingest.layouts.detect import find_dump
-from ingest.reporting.report import Report
+from ingest.service.report import Report
+from ingest.service.service import Service
 from ingest.steps.committed import Committed
-from ingest.steps.events import Happening
-from ingest.steps.service import Service
-from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.completeness import CompletenessPolicy, QuietClock
 from ingest.watching.watcher import Watcher
 from tests.fake_client import FakeClient
-from workers.model import Grid
+from workers.events import Event
 from workers.rules.load import load_rules
+from workers.store.model import Grid
 from workers.store.objects import open_objects, resolve
 
 
@@ -31,7 +31,7 @@ class Run:
         self,
         dump: Path,
         store: Path,
-        policy: KeepPolicy | None = None,
+        policy: RetentionPolicy | None = None,
         *,
         dry_run: bool = False,
         client: FakeClient | None = None,
@@ -41,20 +41,20 @@ class Run:
         committed = Committed(open_objects(address))
         tree = find_dump(dump)
         self.client = client or FakeClient(eager=True)
-        submitter = Submitter(lambda: cast("Client", self.client), Limits(10**9, max_attempts=2))
-        self.found: list[Happening] = []
+        submitter = Submitter(lambda: cast("Client", self.client), DispatchLimits(10**9, max_attempts=2))
+        self.found: list[Event] = []
         self.retention = SourceRetention(
             tree.root,
             address,
             committed,
             "here",
-            policy or KeepPolicy(),
+            policy or RetentionPolicy(),
             ReadBacks(submitter.client, 10**9),
             dry_run=dry_run,
         )
         clock = QuietClock(wall=lambda: time.time() + 60)
         self.service = Service(
-            Watcher(tree, Policy(quiet_s=10, settle_s=1), Grid(), clock=clock),
+            Watcher(tree, CompletenessPolicy(quiet_s=10, settle_s=1), Grid(), clock=clock),
             submitter,
             committed,
             address,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.dump.formats.header import DeviceLayout
+from workers.arrays.device_format import DeviceLayout
 
 Array = np.ndarray[Any, Any]
 FORMATS_2D = ("NC1HWC0", "NC1HWC0_C04", "FRACTAL_Z", "FRACTAL_Z_C04", "C1HWNCoC0", "NHWC", "HWCN", "CHWN")

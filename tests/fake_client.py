@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.model import ShardJob
 from workers.tasks import run as tasks
+from workers.tasks.model import ShardJob
 
 
 @dataclass(eq=False)

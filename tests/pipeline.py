@@ -4,12 +4,14 @@ from pathlib import Path
 
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
-from ingest.watching.completeness import inspect
-from workers.model import CommitSummary, Grid, Origin, StepKey, StepPlan
+from workers.model import StepKey
 from workers.rules.values import RuleSet
+from workers.store.model import CommitSummary, Grid, Origin
 from workers.store.objects import resolve
 from workers.tasks.convert import convert
+from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
 
 #: So small that a few hundred bytes already make several chunks, shards and jobs.

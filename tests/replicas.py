@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from bench.steps import commit_tables, make_tables
-from ingest.reader.store import DumpStore
+from ingest.api import DumpStore
 from workers.arrays.statistics import FIELDS
-from workers.model import Kind, StepKey, StoreAddress
+from workers.model import StepKey
 from workers.store import commit
+from workers.store.model import RowKind, StoreAddress
 from workers.store.objects import open_objects
 from workers.store.tables import LABELS, NUMBERS, Tables
 
@@ -64,7 +65,7 @@ class Replicas:
                 made.statistics[:, FIELDS.index(field)] = made.statistics[:, FIELDS.index("min")]
             made.statistics[:, FIELDS.index("std")] = 0
         if reported:
-            made.labels[:, LABELS.index("kind")] = Kind.STATISTICS.value
+            made.labels[:, LABELS.index("kind")] = RowKind.STATISTICS.value
             made = replace(made, digest=np.zeros_like(made.digest))
         commit_tables(self.objects, key, made, status)
 

@@ -198,3 +198,12 @@ REASONS = (
     "store_unavailable",
     "usage",
 )
+
+
+def as_error(what: str, exc: Exception) -> DumpIngestError:
+    """Return an exception as an error of this project; `what` names the step."""
+    if isinstance(exc, DumpIngestError):
+        return exc
+    if isinstance(exc, MemoryError):
+        return WorkerDied(f"{what}: a worker ran out of memory")
+    return DumpIngestError(f"{what}: {type(exc).__name__}: {exc}"[:500])

@@ -16,6 +16,7 @@ from distributed import Worker, WorkerPlugin
 from prometheus_client import REGISTRY
 
 from workers import events
+from workers.arrays import kernels
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
@@ -42,7 +43,6 @@ def dask_setup(worker: Worker) -> None:
 
 
 def _load_kernels() -> None:
-    from workers.arrays import kernels
 
     kernels.warm_up()
     # What is there by now stays. Large plans bring full garbage collections about, which need not look at it.

@@ -24,8 +24,8 @@ from distributed import Client
 from bench.load import ProfileRow, build
 from bench.measure import Measure, in_turns, seconds
 from bench.setting import PROFILE, Setting, ingest, workers
+from ingest.api import open_store
 from ingest.questions.compare import Comparison, compare
-from ingest.reader.store import open_store
 from workers.arrays import comparison_kernels
 
 Array: TypeAlias = npt.NDArray[Any]

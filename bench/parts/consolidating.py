@@ -14,9 +14,9 @@ import xarray as xr
 from bench.measure import Measure, Ratio, Table, in_turns, median, shown
 from bench.setting import WORKERS, Setting
 from bench.steps import CountingStore, commit_tables, make_tables
+from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.consolidated import ConsolidatedView, open_view
-from ingest.reader.store import open_store
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.objects import ObjectStore, open_objects, resolve
@@ -131,8 +131,8 @@ def _commit_some(store: Path, keys: Sequence[StepKey], names: Sequence[str], bor
         commit_tables(objects, key, make_tables(key, names, anomalous))
 
 
-def _view(objects: ObjectStore) -> ConsolidatedView:
-    view = open_view(objects)
+def _view(objects: ObjectStore) -> ConsolidatedCubes:
+    view = open_cubes(objects)
     assert view is not None
     return view
 

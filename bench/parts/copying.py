@@ -10,7 +10,8 @@ from bench.load import Load
 from bench.measure import Measure, Ratio, in_turns, seconds
 from bench.setting import WORKERS, Setting, ingest, workers
 from bench.stages import Stages, ingest_here
-from workers.model import MIB, CommitSummary
+from workers.model import MIB
+from workers.store.model import CommitSummary
 
 
 def measure(setting: Setting) -> Iterator[Measure]:

@@ -19,9 +19,8 @@ from bench.setting import Setting
 from bench.stages import Stages, plans
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from workers.arrays import device_format
-from workers.arrays.device_format import to_device
+from workers.arrays.device_format import DeviceLayout, to_device
 from workers.dump.formats.dump_data import read_headers
-from workers.dump.formats.header import DeviceLayout
 from workers.tasks.convert import convert
 
 #: Files that are converted for a store.

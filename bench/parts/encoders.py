@@ -16,7 +16,7 @@ from bench.encode import ENCODERS, MALLOC, Packed, run, write_packed
 from bench.measure import Measure, Table, in_turns, median, shown
 from bench.setting import Setting
 from bench.stages import Stages, distinct_payloads, plans
-from workers.model import StepPlan
+from workers.tasks.model import StepPlan
 
 Run: TypeAlias = tuple[str, int, str]
 """Encoder, cores, malloc."""

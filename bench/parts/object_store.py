@@ -16,7 +16,7 @@ from distributed import Client
 
 from bench.measure import Measure, Ratio, Table, in_turns, seconds
 from bench.setting import WORKERS, Setting, ingest, object_storage, workers
-from ingest.reader.store import open_store
+from ingest.api import open_store
 from tests.servers.ceph import PROGRAMS, CephS3
 from workers.store.objects import open_objects, resolve
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from bench.measure import Measure, in_turns, seconds
 from bench.setting import WORKERS, Setting, ingest, workers
-from ingest.reader.store import Step, open_store
+from ingest.api import open_store
+from ingest.reader.step import Step
 from workers.model import MIB
 
 _SMALL_NBYTES = 4096

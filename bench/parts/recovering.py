@@ -20,13 +20,13 @@ from bench.running import Job, Processes, cluster, processor_s, service
 from bench.setting import Setting, object_storage, store_for
 from ingest.layouts.base import Listing
 from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import inspect
 from ingest.planning.plan import fingerprint, plan_step
-from ingest.watching.completeness import inspect
 from tests.cli import start
 from tests.servers.ceph import PROGRAMS
 from tests.servers.cluster import DaskCluster
-from workers.model import Grid, Origin
 from workers.store.commit import LEAF
+from workers.store.model import Grid, Origin
 from workers.store.objects import open_objects, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish

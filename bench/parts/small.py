@@ -14,7 +14,7 @@ from distributed import Client
 from bench.load import build_small
 from bench.measure import Measure, Ratio, in_turns, seconds, seconds_each
 from bench.setting import WORKERS, Setting, ingest, workers
-from ingest.reader.store import open_store
+from ingest.api import open_store
 from tests.servers.cluster import DaskCluster
 
 _FILES_OF_STEP = 20

@@ -60,7 +60,7 @@ done
 
 # 6. The kernels of the statistics, for a processor that all machines have; see workers/arrays/kernel_cache.py.
 #    -P: of the installation, not of the directory that this is run in.
-env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.arrays.kernel_cache
+env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.arrays.ship_kernels
 
 # 7. What is to be there, is.
 "$prefix/bin/dump-ingest" --version

@@ -32,6 +32,7 @@ from ingest.cli import (
     watch,
 )
 from ingest.cli.common import EXIT_DAMAGE, EXIT_FAILED, EXIT_USAGE, say
+from workers import __version__
 from workers.errors import DamagedStore, DumpIngestError, UsageError
 
 app = typer.Typer(
@@ -74,8 +75,6 @@ def _top(
     ] = False,
 ) -> None:
     if version:
-        from ingest import __version__
-
         typer.echo(f"dump-ingest {__version__}")
         raise typer.Exit
 

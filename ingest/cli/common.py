@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ingest.settings import Loaded
+    from ingest.settings import LoadedSettings
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
 
@@ -144,7 +144,7 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
-def load_settings(config: Path | None, **flags: Any) -> Loaded:
+def load_settings(config: Path | None, **flags: Any) -> LoadedSettings:
     """Load settings for a command that writes, and warn of variables that set nothing.
 
     Raises:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Sequence
 
-    from ingest.consolidating.consolidator import Consolidator, Observer, Taken
+    from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
     from ingest.metrics import ConsolidatorMetrics
     from ingest.settings import Settings
+    from workers.events import Observer
 
 NAME = "consolidate"
 #: How often one that stands by tries again.
@@ -160,7 +161,7 @@ def _demand_store(settings: Settings) -> None:
         raise StoreUnavailable(f"{settings.store}: no dump-ingest store yet")
 
 
-def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
+def _say(taken: StepsConsolidated, consolidator: Consolidator, *, json: bool) -> None:
     view = consolidator.view()
     if json:
         row: dict[str, Any] = {
@@ -172,14 +173,14 @@ def _say(taken: Taken, consolidator: Consolidator, *, json: bool) -> None:
         }
         print_json(row | {name: getattr(view, name, 0) for name in ("steps", "ranks", "tensors")})
     else:
-        from ingest.reader.spans import spans
+        from ingest.reader.ranges import format_ranges
 
         parts = {
             "steps taken in": taken.appended,
             "written again": taken.rewritten,
             "waiting for ranks": taken.waiting,
         }
-        said = [f"{what}: {spans(steps)}" for what, steps in parts.items() if steps]
+        said = [f"{what}: {format_ranges(steps)}" for what, steps in parts.items() if steps]
         err.print("; ".join(said) or "nothing is new")
         if view is not None:
             lengths = ((view.steps, "step"), (view.ranks, "rank"), (view.tensors, "tensor"))

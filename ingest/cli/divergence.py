@@ -94,10 +94,10 @@ def command(
 
 
 def _print(found: Divergence, limit: int) -> None:
-    from ingest.reader.spans import spans
+    from ingest.reader.ranges import format_ranges
 
     if found.agree and found.groups:
-        _line(f"replicas agree: ranks {spans(found.ranks)}, steps {spans(found.steps)}")
+        _line(f"replicas agree: ranks {format_ranges(found.ranks)}, steps {format_ranges(found.steps)}")
     suspects = {odd.ranks[0] for odd in found.odd if odd.has_majority}
     for odd in found.odd:
         _print_odd(odd, suspects)
@@ -117,19 +117,17 @@ def _line(text: str) -> None:
 
 
 def _print_odd(odd: Odd, suspects: set[int]) -> None:
-    from ingest.reader.spans import spans
+    from ingest.reader.ranges import format_ranges
 
     first = odd.first
     if odd.has_majority:
-        agreeing = (
-            f"rank{'s' * (len(odd.others) > 1)} {spans(odd.others)} agree{'s' * (len(odd.others) == 1)}"
-        )
+        agreeing = f"rank{'s' * (len(odd.others) > 1)} {format_ranges(odd.others)} agree{'s' * (len(odd.others) == 1)}"
         _line(f"rank {odd.ranks[0]} is off since step {odd.first_step} ({agreeing})")
     else:
         elsewhere = suspects & set(odd.ranks)
-        more = f"; off elsewhere: rank {spans(elsewhere)}" if elsewhere else ""
+        more = f"; off elsewhere: rank {format_ranges(elsewhere)}" if elsewhere else ""
         _line(
-            f"one of ranks {spans(odd.ranks)} is off since step {odd.first_step} "
+            f"one of ranks {format_ranges(odd.ranks)} is off since step {odd.first_step} "
             f"(no majority says which{more})"
         )
     _line(f"  first   {first.name}  ({first.why}{_by(first)})")
@@ -163,14 +161,14 @@ def _by(row: Difference) -> str:
 
 
 def _print_differences(rows: tuple[Difference, ...], limit: int) -> None:
-    from ingest.reader.spans import spans
+    from ingest.reader.ranges import format_ranges
 
     shown = rows[:limit] if limit else rows
     print_table(
         ("rank", "first", "last", "steps", "healed", "why", "name"),
         (
             (
-                spans(row.ranks) if row.has_majority else " or ".join(map(str, row.ranks)),
+                format_ranges(row.ranks) if row.has_majority else " or ".join(map(str, row.ranks)),
                 str(row.first_step),
                 str(row.last_step),
                 str(row.steps),
@@ -188,20 +186,20 @@ def _print_differences(rows: tuple[Difference, ...], limit: int) -> None:
 
 
 def _print_missing(rows: tuple[Missing, ...], limit: int) -> None:
-    from ingest.reader.spans import spans
+    from ingest.reader.ranges import format_ranges
 
     shown = rows[:limit] if limit else rows
     print_table(
         ("rank", "state", "what", "first", "last", "steps", "others", "name"),
         (
             (
-                spans(row.ranks),
+                format_ranges(row.ranks),
                 row.state,
                 row.what,
                 "-" if row.first_step is None else str(row.first_step),
                 "-" if row.last_step is None else str(row.last_step),
                 str(row.steps) if row.steps else "-",
-                spans(row.others),
+                format_ranges(row.others),
                 row.name or "-",
             )
             for row in shown
@@ -212,14 +210,14 @@ def _print_missing(rows: tuple[Missing, ...], limit: int) -> None:
 
 
 def _print_groups(found: Divergence, limit: int) -> None:
-    from ingest.reader.spans import spans
+    from ingest.reader.ranges import format_ranges
 
     shown = found.groups[:limit] if limit else found.groups
     print_table(
         ("group", "how", "tensors", "compared", "agreed", "share"),
         (
             (
-                spans(one.ranks),
+                format_ranges(one.ranks),
                 one.how,
                 str(one.tensors),
                 str(one.compared),

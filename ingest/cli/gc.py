@@ -27,7 +27,7 @@ from ingest.units import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ingest.reader.store import DumpStore
+    from ingest.reader.catalog import Catalog
     from ingest.settings import Settings
     from ingest.store_gc.execute import GcDone, GcReport
     from ingest.store_gc.plan import GcAction, GcPlan
@@ -101,7 +101,7 @@ def command(
     [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan plan.json[/] to be looked at first;
     [bold]dump-ingest gc run.zarr --plan plan.json --apply[/]                      exactly that
     """
-    from ingest.reader.store import open_store
+    from ingest.reader.catalog import open_catalog
     from ingest.store_gc.policy import DAY_S, GcPolicy, parse_duration
     from workers.errors import UsageError
 
@@ -120,7 +120,7 @@ def command(
             "--apply with --plan carries out what is in the file, which knows its own policy",
             hint="Leave the other options out, or make the plan again without --apply.",
         )
-    opened = open_store(settings.store or "", **settings.store_options)
+    opened = open_catalog(settings.store or "", **settings.store_options)
     made = _read(plan) if from_file and plan is not None else _made(opened, policy)
     if apply:
         _apply(opened, made, settings, json=json)
@@ -148,7 +148,7 @@ def _size(text: str) -> int:
         raise UsageError(f"--max-size: {exc}", hint="Write a number and a unit: 500GiB, 10TiB.") from None
 
 
-def _made(opened: DumpStore, policy: GcPolicy) -> GcPlan:
+def _made(opened: Catalog, policy: GcPolicy) -> GcPlan:
     from ingest.store_gc import plan_gc
 
     with err.status("listing the store"):
@@ -213,7 +213,7 @@ def _say_notes(plan: GcPlan) -> None:
         say(note, before="[yellow]note:[/] ")
 
 
-def _apply(opened: DumpStore, plan: GcPlan, settings: Settings, *, json: bool) -> None:
+def _apply(opened: Catalog, plan: GcPlan, settings: Settings, *, json: bool) -> None:
     from ingest.reporting.logs import configure
     from ingest.store_gc.execute import Execution
 

@@ -30,10 +30,10 @@ from ingest.cli.common import (
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.reporting.report import Report
-    from ingest.steps.events import Happening
+    from ingest.service.report import Report
     from workers.errors import DumpIngestError
-    from workers.model import CommitSummary
+    from workers.events import Event
+    from workers.store.model import CommitSummary
 
 NAME = "ingest"
 _MAX_ROWS = 24
@@ -339,15 +339,15 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def observe(self, happening: Happening) -> None:
+    def observe(self, event: Event) -> None:
         """Move the bar."""
+        from ingest.disk.pressure import DiskSeen
         from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
-        from ingest.watching.pressure import DiskSeen
-        from ingest.watching.watcher import View
+        from ingest.watching.watcher import DumpState
 
-        match happening:
-            case View():
-                pending = sum(listing.nbytes for listing in happening.pending.values())
+        match event:
+            case DumpState():
+                pending = sum(listing.nbytes for listing in event.pending.values())
                 total = max(self._committed_bytes + pending, self._done_bytes)
                 self._bar.update(self._task, total=total, description="ingesting")
             case StepCommitted(summary=summary):

@@ -23,7 +23,8 @@ from ingest.cli.common import (
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.reader.store import Damage, Step
+    from ingest.reader.catalog import Damage
+    from ingest.reader.step import Step
 
 NAME = "ls"
 _Row = TypeVar("_Row")
@@ -74,7 +75,7 @@ def command(
 
 def _each(steps: list[Step], rows_of: Callable[[Step], Iterable[_Row]], damages: list[Damage]) -> list[_Row]:
     """Return the rows of each step; note those whose index is damaged, and go on."""
-    from ingest.reader.store import Damage
+    from ingest.reader.catalog import Damage
     from workers.errors import DamagedStore
 
     rows: list[_Row] = []

@@ -144,7 +144,7 @@ def _print_tensors(tensors: Sequence[OriginTensor]) -> None:
 
 
 def _spread(answer: OriginAnswer) -> Iterator[str]:
-    from ingest.reader.spans import spans
+    from ingest.reader.ranges import format_ranges
 
     spread = answer.spread
     if spread.next:
@@ -153,14 +153,18 @@ def _spread(answer: OriginAnswer) -> Iterator[str]:
         )
         yield f"next: {'; '.join(_few([_operator(one) for one in spread.next], _FEW))}{assumed}"
     if spread.operators:
-        where = f"rank {spans(spread.ranks)}" if len(spread.ranks) == 1 else f"ranks {spans(spread.ranks)}"
+        where = (
+            f"rank {format_ranges(spread.ranks)}"
+            if len(spread.ranks) == 1
+            else f"ranks {format_ranges(spread.ranks)}"
+        )
         yield f"{spread.operators} operator{'s' * (spread.operators != 1)} in step {answer.step}, on {where}"
     elif answer.how in ("born", "came in"):
         yield "to no other operator in this step"
     for text in _few(
         [
-            f"through {one.op_type} ({one.op_name}) from rank {spans(one.from_ranks)} to rank "
-            f"{spans(one.to_ranks)}" + (" (assumed)" if one.is_assumed else "")
+            f"through {one.op_type} ({one.op_name}) from rank {format_ranges(one.from_ranks)} to rank "
+            f"{format_ranges(one.to_ranks)}" + (" (assumed)" if one.is_assumed else "")
             for one in spread.collectives
         ],
         _FEW,
@@ -170,7 +174,7 @@ def _spread(answer: OriginAnswer) -> Iterator[str]:
         yield f"in the end: {'; '.join(_few(list(spread.ends), _FEW))}"
     for text in _few(
         [
-            f"step {one.step}, rank {spans(one.ranks)}"
+            f"step {one.step}, rank {format_ranges(one.ranks)}"
             + (f": through {', '.join(_few(list(one.through), _FEW))}" if one.through else "")
             + (f": born again in {', '.join(_few(list(one.born_again), _FEW))}" if one.born_again else "")
             for one in spread.steps

@@ -22,8 +22,8 @@ from ingest.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from ingest.findings.backtest import Rehearsed
-    from workers.rules.load import Loaded
+    from ingest.findings.backtest import BacktestResult
+    from workers.rules.load import LoadedRules
 
 app = typer.Typer(help="List, check and try anomaly rules.", no_args_is_help=True)
 FileOption = Annotated[
@@ -119,10 +119,10 @@ def try_rules(
 
     [bold]dump-ingest rules test run.zarr --rules rules.yml[/]
     """
-    from ingest.findings.backtest import rehearse
+    from ingest.findings.backtest import backtest
 
     loaded = _loaded(rules, config)
-    found = rehearse(the_store(store, config), loaded.enabled, rank, step, rule=rule)
+    found = backtest(the_store(store, config), loaded.enabled, rank, step, rule=rule)
     if json:
         print_json(found.to_dict())
     else:
@@ -136,7 +136,7 @@ def try_rules(
         say(str(left), before="[yellow]left out:[/] ")
 
 
-def _row(one: Rehearsed) -> list[str]:
+def _row(one: BacktestResult) -> list[str]:
     first = ""
     if one.first:
         finding = one.first[0]
@@ -145,7 +145,7 @@ def _row(one: Rehearsed) -> list[str]:
     return [one.rule, one.severity, str(one.findings), one.ranks or "-", one.steps or "-", first or "-"]
 
 
-def _loaded(file: Path | None, config: Path | None) -> Loaded:
+def _loaded(file: Path | None, config: Path | None) -> LoadedRules:
     from ingest.settings import load
     from workers.rules.load import load_rules
 

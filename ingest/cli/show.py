@@ -12,8 +12,8 @@ import typer
 from ingest.cli.common import ConfigOption, JsonOption, number, out, print_json, printable, say, the_store
 
 if TYPE_CHECKING:
+    from ingest.reader.catalog import Catalog
     from ingest.reader.context import Context, Frame, SourceLine
-    from ingest.reader.store import DumpStore
     from ingest.reader.tensor import Tensor
 
 NAME = "show"
@@ -124,7 +124,7 @@ def _text(value: Any) -> str:
     return str(value) if value != "" else "-"
 
 
-def _the_tensor(store: DumpStore, name: str, rank: int, step: int | None, graph: str | None) -> Tensor:
+def _the_tensor(store: Catalog, name: str, rank: int, step: int | None, graph: str | None) -> Tensor:
     from fnmatch import fnmatchcase
 
     from workers.errors import UsageError
@@ -151,7 +151,7 @@ def _the_tensor(store: DumpStore, name: str, rank: int, step: int | None, graph:
     return found[0]
 
 
-def _tensors(store: DumpStore, rank: int, step: int | None) -> list[Tensor]:
+def _tensors(store: Catalog, rank: int, step: int | None) -> list[Tensor]:
     """Return the tensors of one step; with None those of no step, of which there may be none."""
     from workers.errors import UsageError
 

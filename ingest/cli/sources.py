@@ -9,7 +9,7 @@ from ingest.units import human_bytes
 
 if TYPE_CHECKING:
     from ingest.dump_retention.retention import SourceKept
-    from ingest.reporting.report import Report
+    from ingest.service.report import Report
     from ingest.settings import Settings
 
 _WHY = {

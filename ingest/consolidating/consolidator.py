@@ -15,15 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
-from ingest.consolidating.cube_writer import ViewWriter
+from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
-from ingest.findings.evaluator import FindingsKeeper
+from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
-from ingest.reader.store import no_store
+from ingest.reader.catalog import no_store
+from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import CHANGED, REMOVED, Commit
-from workers.store.cubes import GROUP, ViewState
+from workers.store.cubes import GROUP, CubeState
 from workers.store.objects import ObjectStore
 from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
 
@@ -44,7 +45,7 @@ _LEASE = f"{GROUP}/lease"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepsConsolidated(Event):
     """What one round of the consolidator came to."""
 
     appended: tuple[int, ...] = ()
@@ -63,7 +64,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class CommitsListed(Event):
     """What a round of the consolidator began with."""
 
     committed: Mapping[int, int]
@@ -72,9 +73,6 @@ class Listed:
     """Steps that a rank has committed and the view does not have of it."""
     newest: int
     """Highest step of the view; -1 for none."""
-
-
-Observer: TypeAlias = Callable[[Listed | Taken], None]
 
 
 def in_threads(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
@@ -106,7 +104,7 @@ def on_cluster(client: Client) -> Runner:
 class Consolidator:
     """Takes commits into the consolidated view of one store. A context manager: it holds a lease.
 
-    Memory: that of `ViewWriter`, and what `run` returns.
+    Memory: that of `CubeWriter`, and what `run` returns.
     """
 
     objects: ObjectStore
@@ -116,10 +114,10 @@ class Consolidator:
     clock: Callable[[], float] = time.monotonic
     observers: list[Observer] = field(default_factory=list)
     """Called at the begin and the end of every round."""
-    keeper: FindingsKeeper | None = None
+    keeper: SeriesEvaluator | None = None
     """Evaluates rules over several steps or ranks; None for none."""
     _lease: Lease | None = None
-    _writer: ViewWriter | None = None
+    _writer: CubeWriter | None = None
     _seen_at: dict[int, float] = field(default_factory=dict)
     _unreadable: dict[StepKey, tuple[str, str]] = field(default_factory=dict)
     """Steps whose tables are damaged: the generation that was tried, and what is wrong with it."""
@@ -136,7 +134,7 @@ class Consolidator:
             self._lease.release()
             self._lease = None
 
-    def once(self, *, check: bool = False, rebuild: bool = False, most: int = 0) -> Taken:
+    def once(self, *, check: bool = False, rebuild: bool = False, most: int = 0) -> StepsConsolidated:
         """Bring the view up to date with what is committed now.
 
         Args:
@@ -155,7 +153,7 @@ class Consolidator:
         self._keep_lease()
         # Where this ends with an error, what it holds is not what was written.
         known, self._writer = self._writer, None
-        self._writer = ViewWriter.load(self.objects, known, rebuild=rebuild)
+        self._writer = CubeWriter.load(self.objects, known, rebuild=rebuild)
         if check or rebuild:
             self._unreadable.clear()
         try:
@@ -164,14 +162,14 @@ class Consolidator:
             self._writer = None
             raise
 
-    def _once(self, *, check: bool, most: int) -> Taken:
+    def _once(self, *, check: bool, most: int) -> StepsConsolidated:
         announced = _announced(self.objects)
         listed, fresh_keys, gone = self._compare()
         if self._writer is not None and self._writer.is_outgrown(len(listed)):
-            self._writer = ViewWriter.load(self.objects, None, rebuild=True)
+            self._writer = CubeWriter.load(self.objects, None, rebuild=True)
             listed, fresh_keys, gone = self._compare()
         self._tell(
-            Listed(
+            CommitsListed(
                 {rank: max(steps) for rank, steps in listed.items()},
                 tuple(sorted({key.step for key in fresh_keys if key.step is not None})),
                 max(self._writer.steps, default=-1) if self._writer else -1,
@@ -188,7 +186,7 @@ class Consolidator:
         changed, new = self._sorted(fresh, gone)
         ready = {step: ranks for step, ranks in new.items() if self._is_ready(step, ranks, set(listed))}
         if changed or ready:
-            writer = self._writer = self._writer or ViewWriter.create(self.objects, fresh, len(listed))
+            writer = self._writer = self._writer or CubeWriter.create(self.objects, fresh, len(listed))
             writer.add_ranks(sorted({key.rank for key in fresh}))
             # Block by block: a rank that comes late may change every step there is.
             for steps in writer.in_blocks(changed):
@@ -200,7 +198,7 @@ class Consolidator:
         self._forget(announced, commits, damaged)
         self._evaluated &= not (changed or ready)
         damaged |= {key: reason for key, (_, reason) in self._unreadable.items()}
-        taken = Taken(
+        taken = StepsConsolidated(
             tuple(ready),
             tuple(changed),
             tuple(step for step in new if step not in ready),
@@ -210,11 +208,13 @@ class Consolidator:
         self._tell(taken)
         return taken
 
-    def view(self) -> ViewState | None:
+    def view(self) -> CubeState | None:
         """Return what the view has come to; None where there was nothing to take in yet."""
         return None if self._writer is None else self._writer.state
 
-    def follow(self, stop: threading.Event, *, poll_s: float, observe: Callable[[Taken], None]) -> None:
+    def follow(
+        self, stop: threading.Event, *, poll_s: float, observe: Callable[[StepsConsolidated], None]
+    ) -> None:
         """Go on until `stop` is set; tell `observe` of every round in which something was taken in.
 
         Raises:
@@ -236,7 +236,7 @@ class Consolidator:
         self._evaluated = not most or len(found) < most
         return found
 
-    def _tell(self, happening: Listed | Taken) -> None:
+    def _tell(self, happening: CommitsListed | StepsConsolidated) -> None:
         for observer in self.observers:
             observer(happening)
 
@@ -281,7 +281,7 @@ class Consolidator:
         return changed, new
 
     def _append(
-        self, writer: ViewWriter, steps: Mapping[int, set[int]], commits: Mapping[StepKey, Commit]
+        self, writer: CubeWriter, steps: Mapping[int, set[int]], commits: Mapping[StepKey, Commit]
     ) -> None:
         """Put steps at the end of the view; each block of them is published when it is full."""
         left = sorted(steps)
@@ -296,7 +296,7 @@ class Consolidator:
 
     def _take(
         self,
-        writer: ViewWriter,
+        writer: CubeWriter,
         steps: Mapping[int, tuple[int, set[int]]],
         commits: Mapping[StepKey, Commit],
     ) -> None:

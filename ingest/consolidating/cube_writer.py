@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.consolidated import ConsolidatedView
+from ingest.reader.consolidated import ConsolidatedCubes
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.blocks import TensorAxis, TensorKey
@@ -22,7 +22,7 @@ from workers.store.cubes import (
     KEY_FIELDS,
     CubeGrid,
     Cubes,
-    ViewState,
+    CubeState,
     parse_state,
     unique_names,
 )
@@ -40,7 +40,7 @@ _DELETIONS_AT_ONCE = 16
 
 
 @dataclass(slots=True, eq=False)
-class ViewWriter:
+class CubeWriter:
     """The view as its only writer knows it.
 
     Memory: about 100 bytes for each step and rank of the run, the names of all tensors, and of what steps
@@ -48,7 +48,7 @@ class ViewWriter:
     """
 
     objects: ObjectStore
-    state: ViewState
+    state: CubeState
     steps: list[int] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
     axis: TensorAxis = field(default_factory=TensorAxis)
@@ -71,7 +71,7 @@ class ViewWriter:
         self._note_places()
 
     @classmethod
-    def load(cls, objects: ObjectStore, known: ViewWriter | None, *, rebuild: bool) -> ViewWriter | None:
+    def load(cls, objects: ObjectStore, known: CubeWriter | None, *, rebuild: bool) -> CubeWriter | None:
         """Return where the view stands: `known`, if nobody else has written since; None for no view.
 
         A view of another version, and with `rebuild` any, is removed: it holds nothing of its own.
@@ -84,7 +84,7 @@ class ViewWriter:
             return None
         if known is not None and (found.epoch, found.revision) == (known.state.epoch, known.state.revision):
             return known
-        view = ConsolidatedView(objects, found)
+        view = ConsolidatedCubes(objects, found)
         names = view.tensors
         fingerprints = np.array(view.table("fingerprint"))
         # What was half written is not there.
@@ -101,11 +101,11 @@ class ViewWriter:
         )
 
     @classmethod
-    def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit], ranks: int) -> ViewWriter:
+    def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit], ranks: int) -> CubeWriter:
         """Begin a view of a run of so many ranks, of which these are the first commits."""
         totals = [one.summary.tensors + one.summary.statistics_only for one in commits.values()]
         grid = CubeGrid.for_size(ranks, max(totals, default=0))
-        return cls(objects, ViewState(uuid.uuid4().hex, 0, 0, (), grid))
+        return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid))
 
     @property
     def cubes(self) -> Cubes:
@@ -293,7 +293,7 @@ class ViewWriter:
         shape = (layout.chunk[0], len(self.ranks), len(self.axis))[: len(layout.dimensions)]
         values = self._blocks.get((layout.path, block))
         if values is None and block * shape[0] < self.state.steps:
-            values = ConsolidatedView(self.objects, self.state).steps_block(layout, block)
+            values = ConsolidatedCubes(self.objects, self.state).steps_block(layout, block)
         if values is None or values.shape != shape or not values.flags.writeable:
             room = np.full(shape, layout.fill, layout.dtype)
             if values is not None:

@@ -15,6 +15,8 @@ from ingest.dispatch.submitter import NO_WORKER_HINT
 from ingest.settings import Settings
 from workers.errors import ClusterError
 from workers.model import MIB
+from workers.plugin import IngestPlugin
+from workers.scheduler import MESSAGES_KEPT, keep_no_spans
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster, Scheduler
@@ -70,9 +72,6 @@ class Cluster:
         import dask
         from distributed import Client
 
-        from workers.plugin import IngestPlugin
-        from workers.scheduler import MESSAGES_KEPT
-
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
             self._client.close(timeout=1)
@@ -110,8 +109,6 @@ class Cluster:
 
     def _own(self) -> LocalCluster:
         from distributed import LocalCluster
-
-        from workers.scheduler import keep_no_spans
 
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)

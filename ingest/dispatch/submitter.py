@@ -34,8 +34,13 @@ from workers.errors import (
     StoreUnavailable,
     UsageError,
     WorkerDied,
+    as_error,
 )
-from workers.model import MIB, CommitSummary, Receipt, ShardJob, StepKey, StepPlan
+from workers.events import Event
+from workers.model import MIB, StepKey
+from workers.store.model import CommitSummary
+from workers.tasks import run as tasks
+from workers.tasks.model import Receipt, ShardJob, StepPlan
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -56,7 +61,7 @@ _FINAL = (AccessDenied, DamagedStore, StoreDenied, StoreFormatError, UsageError)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DispatchLimits:
     """What bounds the work in flight and the attempts."""
 
     inflight_nbytes: int
@@ -79,7 +84,7 @@ NO_WORKER_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class StepCommitted:
+class StepCommitted(Event):
     """A step is visible."""
 
     plan: StepPlan
@@ -89,7 +94,7 @@ class StepCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFailed:
+class StepFailed(Event):
     """A step was given up for now. Nothing of it is visible."""
 
     plan: StepPlan
@@ -97,7 +102,7 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class StepStale:
+class StepStale(Event):
     """The source of a step changed while it was read; it must be planned again."""
 
     plan: StepPlan
@@ -105,7 +110,7 @@ class StepStale:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRetried:
+class TaskRetried(Event):
     """A task failed and will be submitted again."""
 
     plan: StepPlan
@@ -115,7 +120,7 @@ class TaskRetried:
 
 
 @dataclass(frozen=True, slots=True)
-class JobConverted:
+class JobConverted(Event):
     """One task of a step has written its shards."""
 
     plan: StepPlan
@@ -180,7 +185,7 @@ class Submitter:
 
     connect: Callable[[], Client]
     """Returns a connected client; called for the first task, and again when a client is lost."""
-    limits: Limits
+    limits: DispatchLimits
     clock: Callable[[], float] = time.monotonic
     resources: Mapping[str, float] = field(default_factory=dict)
     """What a worker must offer to be given a task, as Dask counts resources."""
@@ -299,8 +304,6 @@ class Submitter:
 
     def _pack_plans(self) -> None:
         """Prepare what will be published, while there is nothing to do but wait."""
-        from workers.tasks import run as tasks
-
         for step in self._steps.values():
             if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
                 step.packed = tasks.pack_plan(step.plan)
@@ -326,8 +329,6 @@ class Submitter:
         return not self._inflight_nbytes or self._inflight_nbytes + nbytes <= self.limits.inflight_nbytes
 
     def _submit(self, parts: Sequence[_Part], nbytes: int) -> None:
-        from workers.tasks import run as tasks
-
         client = self.client()
         step, number = parts[0].step, parts[0].number
         for part in parts:
@@ -445,8 +446,6 @@ def result_of(future: Future[Any], what: str) -> Any:
     from distributed import KilledWorker
     from distributed.client import FutureCancelledError
     from distributed.scheduler import NoValidWorkerError
-
-    from workers.tasks.run import as_error
 
     if future.status == "cancelled":
         return ClusterError(f"{what}: the scheduler lost the task")

@@ -9,12 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest import __version__
+from ingest.disk.pressure import parse_threshold
+from ingest.disk.space import space_at
+from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
-from ingest.settings import Loaded, Settings
-from ingest.watching.disk import space_at
-from ingest.watching.pressure import parse_threshold
+from ingest.layouts.detect import find_dump
+from ingest.settings import LoadedSettings, Settings
+from ingest.wiring import place_of_store
+from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
+from workers.store import commit
+from workers.store.objects import open_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Check:
     hint: str = ""
 
 
-def run_checks(loaded: Loaded, dump: Path | None) -> list[Check]:
+def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
     """Check software, settings, and, where they are named, dump, store and scheduler."""
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
     results = [
@@ -52,7 +57,7 @@ def _guarded(name: str, check: Callable[[], str]) -> Check:
         return Check(name, ok=False, detail=exc.message, hint=exc.hint)
 
 
-def _settings(loaded: Loaded) -> Check:
+def _settings(loaded: LoadedSettings) -> Check:
     if loaded.unknown_variables:
         names = ", ".join(loaded.unknown_variables)
         return Check(
@@ -63,7 +68,6 @@ def _settings(loaded: Loaded) -> Check:
 
 
 def _dump(directory: Path) -> str:
-    from ingest.layouts.detect import find_dump
 
     # A parent that may not be entered would hide the dump: it would seem not to exist.
     _demand(directory, directory)
@@ -112,10 +116,6 @@ def _demand(path: Path, dump: Path) -> None:
 
 
 def _store(settings: Settings, directory: Path | None) -> str:
-    from ingest.layouts.detect import find_dump
-    from ingest.wiring import place_of_store
-    from workers.store import commit
-    from workers.store.objects import open_objects
 
     dump = None if directory is None else find_dump(directory)
     objects = open_objects(place_of_store(settings, dump))
@@ -131,7 +131,6 @@ def _store(settings: Settings, directory: Path | None) -> str:
 
 
 def _scheduler(settings: Settings) -> str:
-    from ingest.dispatch.cluster import Cluster, address_of
 
     with Cluster(settings) as cluster:
         client = cluster.connect()

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.dispatch.submitter import result_of, shares_of
 from workers.errors import DumpIngestError
-from workers.model import MIB, SourceFile, StepKey, StoreAddress
+from workers.model import MIB, SourceFile, StepKey
+from workers.store.model import StoreAddress
+from workers.tasks import run as tasks
 from workers.tasks.read_back import ReadBack, ReadBackJob
 
 if TYPE_CHECKING:
@@ -109,8 +111,6 @@ class ReadBacks:
         )
 
     def _submit(self, client: Client, job: ReadBackJob) -> None:
-        from workers.tasks import run as tasks
-
         place = f"{job.key.rank}-{job.key.step}-{job.number}-{time.time_ns()}"
         name = f"read-back-0{job.fingerprint[:15]}-{place}"
         future: Future[Any] = client.submit(

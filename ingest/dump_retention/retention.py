@@ -6,26 +6,28 @@ when the process was killed shows as files that the commit of the step has, too,
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
-from typing import TypeAlias
 
-from ingest.dump_retention.policy import NO_NEWS, KeepPolicy, Kept, must_stay
+from ingest.dump_retention.policy import NO_NEWS, RetentionPolicy
 from ingest.dump_retention.read_backs import ReadBacks, jobs_of
 from ingest.dump_retention.removal import Proven, Removed, cannot_delete, not_writable, remove
-from ingest.layouts.base import Listing, Located
+from ingest.layouts.base import LayoutPlace, Listing
 from ingest.steps.caches import keep_only
 from ingest.steps.committed import Committed, comes_from_elsewhere
-from ingest.watching.watcher import View
+from ingest.steps.keep_reasons import KeepReason, must_stay
+from ingest.watching.watcher import DumpState
 from workers.errors import DumpIngestError, StoreError
-from workers.model import Origin, SourceFile, StepKey, StoreAddress
+from workers.events import Event, Observer
+from workers.model import SourceFile, StepKey
 from workers.store.commit import Commit
-from workers.tasks.read_back import ReadBack, ReadBackJob, Verdict
+from workers.store.model import Origin, StoreAddress
+from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
 
 #: Steps whose commits are asked for at once, and that are read back at once.
 _BATCH = 16
@@ -41,7 +43,7 @@ _PASSING = ("cluster", "source_changed", "store_unavailable")
 
 
 @dataclass(frozen=True, slots=True)
-class SourceDeleted:
+class SourceDeleted(Event):
     """Source files were deleted; the commit of their step has every byte of them."""
 
     key: StepKey
@@ -54,17 +56,17 @@ class SourceDeleted:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceKept:
+class SourceKept(Event):
     """Files of a committed step stay in the dump."""
 
     key: StepKey
-    reason: Kept
+    reason: KeepReason
     files: int
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReadBackFailed:
+class ReadBackFailed(Event):
     """A step could not be read back; nothing of it was deleted."""
 
     key: StepKey
@@ -74,15 +76,12 @@ class ReadBackFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionSeen:
+class RetentionSeen(Event):
     """How much is still to be deleted: told after each look."""
 
     steps: int
     """Steps that wait to be read back, or are being."""
     nbytes: int
-
-
-RetentionEvent: TypeAlias = SourceDeleted | SourceKept | ReadBackFailed | RetentionSeen
 
 
 @dataclass(eq=False, slots=True)
@@ -104,15 +103,17 @@ class _Step:
     def proven(self) -> list[Proven]:
         """Return the files of which the store has every byte."""
         return [
-            Proven(file, changed_ns) for file, verdict, changed_ns in self._files() if verdict == Verdict.SAME
+            Proven(file, changed_ns)
+            for file, verdict, changed_ns in self._files()
+            if verdict == ReadBackVerdict.SAME
         ]
 
-    def others(self) -> dict[Kept, list[SourceFile]]:
+    def others(self) -> dict[KeepReason, list[SourceFile]]:
         """Return the files that stay, by reason."""
-        found: dict[Kept, list[SourceFile]] = {}
+        found: dict[KeepReason, list[SourceFile]] = {}
         for file, verdict, _ in self._files():
-            if verdict != Verdict.SAME:
-                found.setdefault(_REASONS[Verdict(verdict)], []).append(file)
+            if verdict != ReadBackVerdict.SAME:
+                found.setdefault(_REASONS[ReadBackVerdict(verdict)], []).append(file)
         return found
 
     def _files(self) -> Iterator[tuple[SourceFile, int, int]]:
@@ -121,10 +122,13 @@ class _Step:
             yield from zip(self.jobs[number].files, *columns, strict=True)
 
 
-_REASONS = {Verdict.NOT_STORED: Kept.NOT_STORED, Verdict.NOT_UNDERSTOOD: Kept.NOT_UNDERSTOOD}
+_REASONS = {
+    ReadBackVerdict.NOT_STORED: KeepReason.NOT_STORED,
+    ReadBackVerdict.NOT_UNDERSTOOD: KeepReason.NOT_UNDERSTOOD,
+}
 _WHY = {
-    Kept.NOT_STORED: "the commit does not have it as it is now",
-    Kept.NOT_UNDERSTOOD: "what it holds is not understood; the store has it as a file",
+    KeepReason.NOT_STORED: "the commit does not have it as it is now",
+    KeepReason.NOT_UNDERSTOOD: "what it holds is not understood; the store has it as a file",
 }
 
 
@@ -139,17 +143,17 @@ class SourceRetention:
     store: StoreAddress
     committed: Committed
     host: str
-    policy: KeepPolicy
+    policy: RetentionPolicy
     read_backs: ReadBacks
     patient: bool = False
     """Whether to try again for ever, rather than a few times."""
     dry_run: bool = False
     """Whether to do everything but delete."""
-    tell: Callable[[RetentionEvent], None] = lambda _: None
+    tell: Observer = lambda _: None
     clock: Callable[[], float] = time.monotonic
     reasons: dict[StepKey, SourceKept] = field(default_factory=dict)
     """Why steps that are on disk, and committed, stay there; as far as is known."""
-    _view: View | None = None
+    _view: DumpState | None = None
     _settled: dict[StepKey, tuple[SourceFile, ...]] = field(default_factory=dict)
     """Steps that stay as long as their files are these."""
     _paused: dict[StepKey, tuple[float, int]] = field(default_factory=dict)
@@ -158,7 +162,7 @@ class SourceRetention:
     _steps: dict[StepKey, _Step] = field(default_factory=dict)
     _anomalous: dict[StepKey, tuple[tuple[SourceFile, ...], bool]] = field(default_factory=dict)
     """Whether a step of one rank is anomalous, by the files that it had."""
-    _stop: Event = field(default_factory=Event)
+    _stop: threading.Event = field(default_factory=threading.Event)
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-delete")
     )
@@ -174,7 +178,7 @@ class SourceRetention:
         """The steps whose files are being unlinked."""
         return frozenset(key for key, step in self._steps.items() if step.removing is not None)
 
-    def see(self, view: View) -> None:
+    def see(self, view: DumpState) -> None:
         """Take note of a look at the dump.
 
         Raises:
@@ -193,7 +197,9 @@ class SourceRetention:
         self._waiting.clear()
         for key in sorted(present.keys() - view.pending.keys(), key=lambda key: key.order):
             if key in newest:
-                self._keep(present[key], Kept.NEWEST, f"of the newest {self.policy.keep_last} of its rank")
+                self._keep(
+                    present[key], KeepReason.NEWEST, f"of the newest {self.policy.keep_last} of its rank"
+                )
             elif key not in self._steps and self._is_due(present[key]):
                 self._waiting.append(key)
         left = {*self._waiting, *self._steps} & present.keys()
@@ -248,7 +254,7 @@ class SourceRetention:
                 self._settle(listing, *why)
                 continue
             if denied := not_writable(self.root, [path for path, _ in listing.directories]):
-                self._leave_alone(listing, Kept.DENIED, cannot_delete(self.root, denied).message)
+                self._leave_alone(listing, KeepReason.DENIED, cannot_delete(self.root, denied).message)
                 continue
             name = found[listing.key].fingerprint
             jobs = jobs_of(listing.key, name, str(self.root), self.store, listing.files)
@@ -275,23 +281,23 @@ class SourceRetention:
             self._anomalous[key] = present[key].files, key in found and found[key].summary.is_anomalous
         return found
 
-    def _why_kept(self, listing: Listing, found: Mapping[StepKey, Commit]) -> tuple[Kept, str] | None:
+    def _why_kept(self, listing: Listing, found: Mapping[StepKey, Commit]) -> tuple[KeepReason, str] | None:
         if (why := self._must_stay(listing, found.get(listing.key))) or not self.policy.keep_anomalous:
             return why
         assert self._view is not None  # noqa: S101 (for mypy)
         alike = [key for key in self._view.present if key.step == listing.key.step]
         if late := [key for key in alike if key in self._view.pending]:
-            return Kept.UNDECIDED, f"{late[0]} is not committed yet; it may have an anomaly"
+            return KeepReason.UNDECIDED, f"{late[0]} is not committed yet; it may have an anomaly"
         bad = [key for key in alike if self._anomalous[key][1]]
-        return (Kept.ANOMALOUS, f"{bad[0]} has an anomaly") if bad else None
+        return (KeepReason.ANOMALOUS, f"{bad[0]} has an anomaly") if bad else None
 
-    def _must_stay(self, listing: Listing, found: Commit | None) -> tuple[Kept, str] | None:
+    def _must_stay(self, listing: Listing, found: Commit | None) -> tuple[KeepReason, str] | None:
         why = must_stay(found)
         if why is not None or found is None:
             return why
         origin = Origin(listing.layout, self.host, str(self.root), listing.rank_from)
         elsewhere = comes_from_elsewhere(listing.key, origin, found)
-        return (Kept.ELSEWHERE, elsewhere.message) if elsewhere else None
+        return (KeepReason.ELSEWHERE, elsewhere.message) if elsewhere else None
 
     def _take(self, job: ReadBackJob, result: ReadBack | DumpIngestError) -> None:
         """Take what came of a task."""
@@ -343,9 +349,9 @@ class SourceRetention:
         if removed.stopped:
             return
         if removed.denied:
-            self._leave_alone(listing, Kept.DENIED, removed.denied)
+            self._leave_alone(listing, KeepReason.DENIED, removed.denied)
         elif removed.changed:
-            self._leave_alone(listing, Kept.CHANGED, f"{removed.changed[0]} is not what was read back")
+            self._leave_alone(listing, KeepReason.CHANGED, f"{removed.changed[0]} is not what was read back")
         else:
             self._paused.pop(step.key, None)
             left = {file.path for files in others.values() for file in files}
@@ -356,12 +362,12 @@ class SourceRetention:
             for reason, files in others.items():
                 self._keep(listing, reason, f"{files[0].path}: {_WHY[reason]}", len(files))
 
-    def _settle(self, listing: Listing, reason: Kept, detail: str) -> None:
-        if reason is not Kept.UNDECIDED:
+    def _settle(self, listing: Listing, reason: KeepReason, detail: str) -> None:
+        if reason is not KeepReason.UNDECIDED:
             self._settled[listing.key] = listing.files
         self._keep(listing, reason, detail)
 
-    def _keep(self, listing: Listing, reason: Kept, detail: str, files: int | None = None) -> None:
+    def _keep(self, listing: Listing, reason: KeepReason, detail: str, files: int | None = None) -> None:
         """Note why files stay, and tell it if it is news."""
         kept = SourceKept(listing.key, reason, len(listing.files) if files is None else files, detail)
         if self.reasons.get(listing.key) != kept and reason not in NO_NEWS:
@@ -371,10 +377,10 @@ class SourceRetention:
     def _note_failure(self, listing: Listing, error: DumpIngestError) -> None:
         """Leave a step alone that could not be read back, for a while or for good, and tell it."""
         pause_s = self._pause(listing, final=error.reason not in _PASSING)
-        self._keep(listing, Kept.READ_BACK_FAILED, error.message)
+        self._keep(listing, KeepReason.READ_BACK_FAILED, error.message)
         self.tell(ReadBackFailed(listing.key, error, pause_s))
 
-    def _leave_alone(self, listing: Listing, reason: Kept, detail: str) -> None:
+    def _leave_alone(self, listing: Listing, reason: KeepReason, detail: str) -> None:
         self._pause(listing, final=False)
         self._keep(listing, reason, detail)
 
@@ -394,7 +400,7 @@ class SourceRetention:
         self.read_backs.drop(key)
 
 
-def _step_directories(places: Iterable[Located]) -> Iterator[str]:
+def _step_directories(places: Iterable[LayoutPlace]) -> Iterator[str]:
     """Yield the directories that are a step's by name, where its places lie below them: `step8/rank0`."""
     for located in places:
         names = located.place.path.split("/")

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ingest.findings.stored import SeriesDocument, findings_of, read_series
-from ingest.reader.spans import spans
-from ingest.reader.store import Choice, Damage, DumpStore
+from ingest.findings.stored import SeriesDocument, read_series
+from ingest.reader.catalog import Catalog, Choice, Damage
+from ingest.reader.ranges import format_ranges
+from ingest.reader.step_findings import findings_of
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.rules.load import load_rules, rules_like
-from workers.rules.values import SEVERITIES, Finding
+from workers.store.model import SEVERITIES, Finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,7 @@ class Anomalies:
 
 
 def anomalies(
-    store: DumpStore,
+    store: Catalog,
     rank: Choice = None,
     step: Choice = None,
     *,
@@ -88,7 +89,7 @@ def anomalies(
 class _Search:
     """One search through what is stored."""
 
-    def __init__(self, store: DumpStore) -> None:
+    def __init__(self, store: Catalog) -> None:
         self.store = store
         self.findings: list[Finding] = []
         self.totals: Counter[str] = Counter()
@@ -166,11 +167,11 @@ def _without(keys: Sequence[StepKey], steps: Sequence[int]) -> list[str]:
     for rank, numbers in of.items():
         by_steps.setdefault(tuple(numbers), []).append(rank)
     said = [
-        f"rank {spans(ranks)} step {spans(numbers)}: no rules were evaluated when it was committed"
+        f"rank {format_ranges(ranks)} step {format_ranges(numbers)}: no rules were evaluated when it was committed"
         for numbers, ranks in by_steps.items()
     ]
     if steps:
         said.append(
-            f"step {spans(steps)}: no rules over steps and ranks were evaluated, `consolidate` does it"
+            f"step {format_ranges(steps)}: no rules over steps and ranks were evaluated, `consolidate` does it"
         )
     return said

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.findings.series import Series
 from ingest.findings.stored import generation_of
-from ingest.reader.snapshot import LeftOut
-from ingest.reader.spans import spans
-from ingest.reader.store import Choice, DumpStore
+from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut, take_snapshot
 from workers.rules.load import load_rules, rules_like
 from workers.rules.step import evaluate
-from workers.rules.values import Evaluated, Finding, Rule, RuleSet
+from workers.rules.values import Rule, RuleSet
+from workers.store.model import Evaluated, Finding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class BacktestResult:
     """What one rule would have found."""
 
     rule: str
@@ -42,12 +43,12 @@ class Rehearsed:
     def ranks(self) -> str:
         """The ranks on which it fired, such as `0-3`; "" for none."""
         ranks = sorted({rank for rank, _ in self.places if rank is not None})
-        return spans(ranks) if ranks else ""
+        return format_ranges(ranks) if ranks else ""
 
     @property
     def steps(self) -> str:
         """The steps in which it fired."""
-        return spans(sorted({step for _, step in self.places})) if self.places else ""
+        return format_ranges(sorted({step for _, step in self.places})) if self.places else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as an object of plain values."""
@@ -71,7 +72,7 @@ class RuleTest:
     store: str
     steps: int
     """Steps of single ranks that were looked at."""
-    rules: tuple[Rehearsed, ...]
+    rules: tuple[BacktestResult, ...]
     """Those that fire most first."""
     left_out: tuple[LeftOut, ...]
 
@@ -106,8 +107,8 @@ class _Tally:
     failed: list[str] = field(default_factory=list)
 
 
-def rehearse(
-    store: DumpStore,
+def backtest(
+    store: Catalog,
     rules: str | Path | RuleSet | None = None,
     rank: Choice = None,
     step: Choice = None,
@@ -130,7 +131,7 @@ def rehearse(
         DamagedStore: the index of a step is damaged.
     """
     chosen = _chosen(rules if isinstance(rules, RuleSet) else load_rules(rules).enabled, rule)
-    snapshot = store.snapshot(rank, step, include_partial=True)
+    snapshot = take_snapshot(store, rank, step, include_partial=True)
     tallies = {one.name: _Tally() for one in chosen.rules}
     if chosen.of_steps:
         for key in snapshot.keys:
@@ -153,7 +154,7 @@ def rehearse(
 
 
 #: The public name, that of the command; a function called so would look like a test of its own.
-test_rules = rehearse
+test_rules = backtest
 
 
 def _chosen(rules: RuleSet, wanted: str | Iterable[str] | None) -> RuleSet:
@@ -191,8 +192,8 @@ def _take(tallies: Mapping[str, _Tally], found: Evaluated, where: str, place: tu
         tallies[name].failed.append(f"{where}: {why}")
 
 
-def _rehearsed(rule: Rule, tally: _Tally) -> Rehearsed:
-    return Rehearsed(
+def _rehearsed(rule: Rule, tally: _Tally) -> BacktestResult:
+    return BacktestResult(
         rule.name,
         rule.kind,
         rule.severity,

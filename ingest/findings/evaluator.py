@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ingest.findings.series import Series, StepFindings
 from ingest.findings.stored import ensure_group, generation_of, known_series, write_series
-from ingest.reader.store import DumpStore
+from ingest.reader.catalog import Catalog
 from workers.rules.values import RuleSet
 from workers.store import commit, removed
 from workers.store.objects import ObjectStore
@@ -21,7 +21,7 @@ _STEPS_OF_A_LISTING = 16
 
 
 @dataclass(slots=True, eq=False)
-class FindingsKeeper:
+class SeriesEvaluator:
     """The only writer of findings over several steps, as the consolidator is of the view.
 
     Memory: that of `Series`, and some hundred bytes for each step of the run.
@@ -59,11 +59,11 @@ class FindingsKeeper:
             [step for step, name in names.items() if (step, name) not in self._done], generations
         )
         self._series = self._series or Series(self.rules)
-        store = DumpStore(self.objects)
+        store = Catalog(self.objects)
         for number, step in enumerate(new[:most] if most else new, 1):
             keep()
             if number % _STEPS_OF_A_LISTING == 0:
-                store = DumpStore(self.objects)
+                store = Catalog(self.objects)
             before = {one: name for one, name in names.items() if one < step}
             one = self._series.evaluate(store, step, before, names[step])
             write_series(self.objects, self.rules, one, generations[step])

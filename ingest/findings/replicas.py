@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.result import Difference, Missing
-from ingest.reader.spans import spans
-from ingest.reader.store import DumpStore
+from ingest.reader.catalog import Catalog
+from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore, StoreError, UsageError
 from workers.rules.select import is_chosen
-from workers.rules.values import Finding, Rule, Selector
+from workers.rules.values import Rule, Selector
 from workers.store.blocks import TensorKey
+from workers.store.model import Finding
 
 
 def chooses(selector: Selector, key: TensorKey) -> bool:
@@ -35,7 +36,7 @@ class Compared:
     failed: str = ""
 
     @classmethod
-    def of(cls, store: DumpStore, step: int, before: Sequence[int]) -> Compared:
+    def of(cls, store: Catalog, step: int, before: Sequence[int]) -> Compared:
         """Compare them.
 
         Raises:
@@ -77,14 +78,14 @@ def _finding(rule: Rule, step: int, ranks: tuple[int, ...], tensor: tuple[str, s
 
 
 def _differs(one: Difference) -> str:
-    who = f"rank{'s' * (len(one.ranks) != 1)} {spans(one.ranks)}"
-    others = f" from ranks {spans(one.others)}" if one.has_majority else ", no majority"
+    who = f"rank{'s' * (len(one.ranks) != 1)} {format_ranges(one.ranks)}"
+    others = f" from ranks {format_ranges(one.others)}" if one.has_majority else ", no majority"
     since = f" since step {one.first_step}" if one.first_step < one.last_step else ""
     return f"{one.why}: {who} differ{'s' * (len(one.ranks) == 1)}{others}{since}, by {one.by}"
 
 
 def _lacks(lack: Missing) -> str:
-    who = f"rank{'s' * (len(lack.ranks) != 1)} {spans(lack.ranks)}"
-    others = f"ranks {spans(lack.others)}" if lack.others else "the others"
+    who = f"rank{'s' * (len(lack.ranks) != 1)} {format_ranges(lack.ranks)}"
+    others = f"ranks {format_ranges(lack.others)}" if lack.others else "the others"
     word = {"missing": "not there", "extra": "there alone", "only here": "there alone"}[lack.state]
     return f"{lack.what} {word} of {who}; the opposite is true of {others}"

@@ -20,12 +20,14 @@ import numpy.typing as npt
 import xxhash
 
 from ingest.findings.replicas import Compared, chooses
-from ingest.reader.store import DumpStore
-from ingest.reader.survey import Survey
+from ingest.reader.catalog import Catalog
+from ingest.reader.snapshot import take_snapshot
+from ingest.reader.survey import StepStatistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError
-from workers.rules.values import Evaluated, Finding, Rule, RuleSet, evaluated
+from workers.rules.values import Rule, RuleSet, evaluated
 from workers.store.blocks import Block, TensorAxis, TensorKey
+from workers.store.model import Evaluated, Finding
 
 Values = npt.NDArray[np.float64]
 
@@ -83,7 +85,7 @@ class _Tally:
 class Series:
     """Evaluates the rules of a set that look at several steps or ranks, one step after the other.
 
-    Memory: `MAX_HISTORY_NBYTES`, four steps of all ranks as `Survey` and `divergence` have them, and the
+    Memory: `MAX_HISTORY_NBYTES`, four steps of all ranks as `StepStatistics` and `divergence` have them, and the
     arrays of one rule over its history.
     """
 
@@ -96,9 +98,7 @@ class Series:
     _masks: dict[str, list[bool]] = field(default_factory=dict)
     """By rule, over the axis."""
 
-    def evaluate(
-        self, store: DumpStore, step: int, before: Mapping[int, str], generation: str
-    ) -> StepFindings:
+    def evaluate(self, store: Catalog, step: int, before: Mapping[int, str], generation: str) -> StepFindings:
         """Return what is found in one step.
 
         Args:
@@ -142,7 +142,7 @@ class Series:
             tally.add(rule, findings, total)
 
     def _history(
-        self, rules: Sequence[Rule], store: DumpStore, step: int, before: Mapping[int, str], generation: str
+        self, rules: Sequence[Rule], store: Catalog, step: int, before: Mapping[int, str], generation: str
     ) -> list[_Seen]:
         """Return what is kept of the steps that the rules look at, the last one is `step` itself."""
         longest = max(_steps_before(rule) for rule in rules)
@@ -160,11 +160,11 @@ class Series:
             kept.pop(0)
         return kept
 
-    def _read(self, store: DumpStore, unread: Mapping[int, str]) -> dict[int, _Seen]:
+    def _read(self, store: Catalog, unread: Mapping[int, str]) -> dict[int, _Seen]:
         """Return what is kept of these steps, without those that are gone or damaged."""
         found: dict[int, _Seen] = {}
         try:
-            survey = Survey(store.snapshot(step=list(unread), include_partial=True))
+            survey = StepStatistics(take_snapshot(store, step=list(unread), include_partial=True))
         except UsageError:
             # One of them is gone, or all are.
             for one, generation in unread.items() if len(unread) > 1 else ():

@@ -20,40 +20,14 @@ from typing import Any
 import xxhash
 
 from ingest.findings.series import StepFindings
-from ingest.reader.store import Step
-from workers.errors import DamagedStore
-from workers.rules.values import SEVERITIES, Finding, RuleSet
-from workers.store import findings, metadata
+from workers.rules.values import RuleSet
+from workers.store import metadata
+from workers.store.model import SEVERITIES, Finding
 from workers.store.objects import ObjectStore
 
 SERIES = "findings"
 _LEAF = "zarr.json"
 _AT_ONCE = 256
-
-
-def findings_of(step: Step) -> list[Finding] | None:
-    """Return what rules found in a step of a rank when it was committed; None where none were asked.
-
-    Raises:
-        DamagedStore: they are missing or damaged.
-    """
-    with step.asking_again():
-        return _findings_of(step)
-
-
-def _findings_of(step: Step) -> list[Finding] | None:
-    rules, nodes = step.commit.summary.rules, step.commit.nodes
-    if not rules:
-        return None
-    keys = findings.chunk_keys(rules, nodes)
-    if not keys:
-        if step.commit.summary.findings:
-            raise DamagedStore(f"{step.key}: the findings that its commit counts are missing")
-        return []
-    prefix = step.commit.prefix
-    found = step.objects.get_many([f"{prefix}/{key}" for key in keys])
-    chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
-    return findings.decode(rules, step.key, nodes, chunks)
 
 
 def generation_of(fingerprints: Mapping[int, str]) -> str:

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from ingest.layouts.pattern import Pattern
 from workers.dump.formats.header import Container
-from workers.model import Reported, SourceFile, StepKey, TensorName
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile, StepKey
 
 ReadSmall: TypeAlias = Callable[[str], bytes | None]
 """Returns the content of a small file of the dump, by its path; None if it cannot be had now."""
@@ -50,7 +51,7 @@ class Place:
 _NOT_IN_SERIES = frozenset(["step", "iteration", "previous_step", "time", "pid"])
 
 
-class Named(NamedTuple):
+class TensorFile(NamedTuple):
     """A file that claims to hold tensors."""
 
     name: TensorName | None
@@ -70,9 +71,9 @@ class Named(NamedTuple):
 class Description:
     """What the names, and the small files, of one place tell about the files in it."""
 
-    named: Mapping[str, Named] = field(default_factory=dict)
+    named: Mapping[str, TensorFile] = field(default_factory=dict)
     """By path: the files that hold tensors. All others are kept as files."""
-    reported: Sequence[Reported] = ()
+    reported: Sequence[ReportedStatistics] = ()
     problems: Sequence[Problem] = ()
     unfinished: str = ""
     """A file that is still being written, as its content shows (JSON that does not parse); or ""."""
@@ -117,7 +118,7 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class LayoutPlace:
     """A place, and the layout that knows what it holds."""
 
     layout: Layout
@@ -143,8 +144,8 @@ class Listing:
     layout: str = ""
     """Names of the layouts of its places, as they stand in the commit record."""
     rank_from: str = "path"
-    """What gave the rank; see `workers.model.Origin`."""
-    places: tuple[Located, ...] = ()
+    """What gave the rank; see `workers.store.model.Origin`."""
+    places: tuple[LayoutPlace, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -153,7 +154,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class DumpScan:
     """One look at a dump."""
 
     listings: tuple[Listing, ...]
@@ -174,7 +175,7 @@ class Dump(Protocol):
 
     root: Path
 
-    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> Scan:
+    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> DumpScan:
         """List every step now. Reads directories only.
 
         Args:

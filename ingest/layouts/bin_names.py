@@ -18,7 +18,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from workers.model import TensorName
+from workers.dump.model import TensorName
 
 #: What task and stream are where they are not known.
 _UNKNOWN_ID = 65535

@@ -18,14 +18,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
+from ingest.layouts.base import Description, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
 from workers.dump.formats.header import Container
-from workers.model import Reported, SourceFile, TensorName
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}/"
 _PREFIXES = (
@@ -112,8 +113,8 @@ def describe_files(
     place = TensorName(net=net, graph=graph)
     paths = {file.path for file in files}
     names = LongNames(read)
-    named: dict[str, Named] = {}
-    reported: list[Reported] = []
+    named: dict[str, TensorFile] = {}
+    reported: list[ReportedStatistics] = []
     problems: list[Problem] = []
     unfinished = ""
     for file in files:
@@ -165,20 +166,20 @@ def _split(file_name: str) -> tuple[str, str]:
     return file_name.removesuffix(extension), extension
 
 
-def _named(path: str, stem: str, extension: str, names: LongNames, place: TensorName) -> Named | None:
+def _named(path: str, stem: str, extension: str, names: LongNames, place: TensorName) -> TensorFile | None:
     parse_name = parse_npy_name if extension else parse_bin_name
     container = Container.NPY if extension else Container.DUMP_DATA
     file_name = stem + extension
     name = parse_name(file_name, net=place.net, graph=place.graph)
     if name is not None:
-        return Named(name, container)
+        return TensorFile(name, container)
     real, settled = names.real_name(path) if _may_be_mapped(stem, extension) else ("", True)
     if real:
         name = parse_name(real, net=place.net, graph=place.graph)
     elif not stem.isdecimal():
         return None
     # Without a row, or with one that tells nothing, the number is its name.
-    return Named(name or place._replace(op_name=stem), container, settled=settled)
+    return TensorFile(name or place._replace(op_name=stem), container, settled=settled)
 
 
 def _may_be_mapped(stem: str, extension: str) -> bool:

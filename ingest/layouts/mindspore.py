@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Named, Place, ReadSmall, System
+from ingest.layouts.base import Description, Place, ReadSmall, System, TensorFile
 from ingest.layouts.cann import describe_files
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 #: Where the dump's own configuration stands, below the directory of a rank.
 CONFIGURATION = "/.dump_metadata/data_dump.json"
@@ -88,14 +89,14 @@ class MindSpore:
         return replace(described, named={**described.named, **named})
 
 
-def _named(path: str, net: str, graph: str, names: LongNames) -> Named:
+def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
     file_name = path.rpartition("/")[2]
     name = parse_tensor_name(file_name, net=net, graph=graph)
     stem = file_name.removesuffix(".npy")
     if name is not None or not stem.isdecimal():
-        return Named(name)
+        return TensorFile(name)
     # Too long a name is replaced by a number; without its row the number is its name.
     real, settled = names.real_name(path)
     if real:
-        return Named(parse_tensor_name(real, net=net, graph=graph), settled=settled)
-    return Named(TensorName(net=net, graph=graph, op_name=stem), settled=False)
+        return TensorFile(parse_tensor_name(real, net=net, graph=graph), settled=settled)
+    return TensorFile(TensorName(net=net, graph=graph, op_name=stem), settled=False)

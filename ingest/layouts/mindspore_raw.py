@@ -13,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Named, Place, ReadSmall, System
+from ingest.layouts.base import Description, Place, ReadSmall, System, TensorFile
 from ingest.layouts.pattern import Pattern, parse
 from workers.dump.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 _RAW_NAME = re.compile(
     r"(?P<op>.+)_(?P<io>input|output)_(?P<slot>\d{1,9})_shape_(?P<shape>(?:\d{1,18}_)*)"
@@ -63,7 +64,7 @@ class MindSporeRaw:
         return Description(named)
 
 
-def parse_raw_name(file_name: str, *, net: str = "") -> Named | None:
+def parse_raw_name(file_name: str, *, net: str = "") -> TensorFile | None:
     """Return what the name of a raw file tells; None if it is not named like one.
 
     Elements of a type that is not known are bytes, in one dimension, with the type as `declared_dtype`.
@@ -86,9 +87,9 @@ def parse_raw_name(file_name: str, *, net: str = "") -> Named | None:
     )
     dtype = _TYPES.get(found["type"].lower())
     if dtype is None:
-        return Named(name, Container.RAW, "uint8")
+        return TensorFile(name, Container.RAW, "uint8")
     shape = tuple(int(length) for length in found["shape"].split("_")[:-1])
-    return Named(name, Container.RAW, dtype, shape)
+    return TensorFile(name, Container.RAW, dtype, shape)
 
 
 def _op_type(op_name: str) -> str:

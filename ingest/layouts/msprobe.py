@@ -19,12 +19,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
+from ingest.layouts.base import Description, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.msprobe_json import NotMsProbe, Told, read_tensors
 from ingest.layouts.msprobe_names import parse_tensor_name
 from ingest.layouts.pattern import Pattern, parse
 from workers.dump.formats.header import Container
-from workers.model import Reported, SourceFile
+from workers.dump.model import ReportedStatistics
+from workers.model import SourceFile
 
 _JSON = ("dump.json", "debug.json")
 _TENSORS = "dump_tensor_data"
@@ -73,9 +74,9 @@ class MsProbe:
         if not written and not any(path.startswith(directory) for path in tensors):
             return Description()  # directories of these names, but not msProbe's: perhaps checkpoints
         read_all = _read_all(written, mode, read)
-        named: dict[str, Named] = {}
+        named: dict[str, TensorFile] = {}
         missing: list[str] = []
-        reported: list[Reported] = []
+        reported: list[ReportedStatistics] = []
         for source, told in read_all.told:
             path = f"{directory}{told.data_name}" if told.data_name else ""
             container = _CONTAINERS.get(_extension(path))
@@ -83,12 +84,12 @@ class MsProbe:
                 missing.append(told.data_name)
                 path = ""
             elif container is not None:
-                named.setdefault(path, Named(told.name, container))
+                named.setdefault(path, TensorFile(told.name, container))
             reported.append(_reported(source, told, path))
         unlisted = [path for path in tensors if path not in named]
         for path in unlisted:
             stem = path.rpartition("/")[2].removesuffix(_extension(path))
-            named[path] = Named(parse_tensor_name(stem, graph=mode), _CONTAINERS[_extension(path)])
+            named[path] = TensorFile(parse_tensor_name(stem, graph=mode), _CONTAINERS[_extension(path)])
         problems = list(read_all.problems)
         unfinished = read_all.unfinished
         if written and missing:
@@ -140,8 +141,8 @@ def _read_all(paths: Sequence[str], mode: str, read: ReadSmall) -> _Read:
     return result
 
 
-def _reported(source: str, told: Told, tensor: str) -> Reported:
-    return Reported(
+def _reported(source: str, told: Told, tensor: str) -> ReportedStatistics:
+    return ReportedStatistics(
         source=source,
         name=told.name,
         dtype=told.dtype,

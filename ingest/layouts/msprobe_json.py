@@ -31,7 +31,7 @@ from typing import Any, TypeGuard
 from ingest.layouts.msprobe_names import tensor_name
 from workers.arrays.statistics import Statistics
 from workers.dump.formats.header import MAX_NDIM
-from workers.model import TensorName
+from workers.dump.model import TensorName
 
 #: Sections of a call, and the role of the tensors in them.
 _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}

@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from workers.model import TensorName
+from workers.dump.model import TensorName
 
 _ROLE = r"(?P<role>input|output|kwargs|input_kwargs|parameters)(?:\.(?P<index>.+))?"
 _NAMES = tuple(

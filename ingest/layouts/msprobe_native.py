@@ -17,13 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Named, Place, Problem, ReadSmall, System
+from ingest.layouts.base import Description, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.bin_names import parse_bin_name
 from ingest.layouts.long_names import LongNames
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
 from workers.dump.formats.header import Container
-from workers.model import Reported, SourceFile, TensorName
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile
 
 _NAME = re.compile(
     r"(?P<bin>.+)\.(?P<io>input|output)\.(?P<slot>\d{1,9})\.(?P<format>[^.]+)\.(?P<type>[A-Z][A-Z0-9_]*)(?P<npy>\.npy)?",
@@ -67,8 +68,8 @@ class MsProbeNative:
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
         """Tell what the files of one step are; see `Layout.describe`."""
         names = LongNames(read)
-        named: dict[str, Named] = {}
-        reported: list[Reported] = []
+        named: dict[str, TensorFile] = {}
+        reported: list[ReportedStatistics] = []
         problems: list[Problem] = []
         unfinished = ""
         for file in files:
@@ -84,7 +85,7 @@ class MsProbeNative:
         return Description(named, reported, problems, unfinished)
 
 
-def parse_tensor_name(file_name: str) -> Named | None:
+def parse_tensor_name(file_name: str) -> TensorFile | None:
     """Return what the name of a file tells; None if it is not that of a tensor.
 
     >>> parse_tensor_name("Add.Add_1.2.7.1722484800151657.output.0.ND.FLOAT").dtype
@@ -101,31 +102,31 @@ def parse_tensor_name(file_name: str) -> Named | None:
         declared_dtype=found["type"],
     )
     if found["npy"]:
-        return Named(name, Container.NPY)
-    return Named(name, Container.RAW, dtype=_TYPES.get(found["type"], _BYTES))
+        return TensorFile(name, Container.NPY)
+    return TensorFile(name, Container.RAW, dtype=_TYPES.get(found["type"], _BYTES))
 
 
-def _named(path: str, file_name: str, names: LongNames) -> Named | None:
+def _named(path: str, file_name: str, names: LongNames) -> TensorFile | None:
     if (found := parse_tensor_name(file_name)) is not None:
         return found
     if (name := parse_bin_name(file_name)) is not None:
-        return Named(name, Container.DUMP_DATA)  # from CANN, past msProbe
+        return TensorFile(name, Container.DUMP_DATA)  # from CANN, past msProbe
     if (long := _LONG_NAME.fullmatch(file_name)) is not None:
         return _long_named(path, long["number"], long["extension"] or "", names)
     # Also what somebody else put there, as npy.
-    return Named(None, Container.NPY) if file_name.endswith(".npy") else None
+    return TensorFile(None, Container.NPY) if file_name.endswith(".npy") else None
 
 
-def _long_named(path: str, number: str, extension: str, names: LongNames) -> Named | None:
+def _long_named(path: str, number: str, extension: str, names: LongNames) -> TensorFile | None:
     if extension in ("csv", "json"):
         return None
     real, settled = names.real_name(path)
     # Without its row, the number is its name; the extension of a file of elements is their type.
     if extension == "npy":
-        alone = Named(TensorName(op_name=number), Container.NPY)
+        alone = TensorFile(TensorName(op_name=number), Container.NPY)
     else:
         name = TensorName(op_name=number, declared_dtype=extension)
-        alone = Named(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
+        alone = TensorFile(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
     named = parse_tensor_name(real) if real else None
     best = named if named and named.container is alone.container else alone
     return best._replace(settled=settled)

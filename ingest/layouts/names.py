@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from workers.model import TensorName
+from workers.dump.model import TensorName
 
 _TENSOR_NAME = re.compile(
     r"(?P<op_type>[^.]+)\.(?P<op_name>.+)"

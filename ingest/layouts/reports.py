@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ingest.layouts.base import Problem, ReadSmall
 from ingest.layouts.bin_names import kind_and_name
 from workers.dump.formats import statistic_csv
-from workers.model import Reported, TensorName
+from workers.dump.model import ReportedStatistics, TensorName
 
 #: The file of MindSpore and of msProbe native.
 STATISTIC_CSV = "statistic.csv"
@@ -20,7 +20,7 @@ _CUT_HINT = "Its writer was at work, or died."
 class Reports:
     """What one file reports."""
 
-    reported: tuple[Reported, ...] = ()
+    reported: tuple[ReportedStatistics, ...] = ()
     problems: tuple[Problem, ...] = ()
     unfinished: bool = False
     """Whether it ends within a row."""
@@ -45,7 +45,7 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
     return Reports(tuple(_reported(path, row, name) for row in table.rows), tuple(problems), table.unfinished)
 
 
-def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> Reported:
+def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> ReportedStatistics:
     name = name._replace(io=row.io, slot=row.slot, format=row.format)
     if row.op_type or row.op_name:
         op_type, op_name = kind_and_name(row.op_type, row.op_name)
@@ -56,7 +56,7 @@ def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> Reported:
             stream=row.stream,
             timestamp=row.timestamp,
         )
-    return Reported(
+    return ReportedStatistics(
         path,
         name,
         row.dtype,

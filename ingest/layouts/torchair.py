@@ -22,10 +22,11 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ingest.layouts.base import Description, Named, Place, ReadSmall, System
+from ingest.layouts.base import Description, Place, ReadSmall, System, TensorFile
 from ingest.layouts.pattern import Pattern, parse
 from workers.dump.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 _RANK = r"worldsize{world_size:\d{1,9}}_global_rank{rank}"
 _GRAPH = r"{graph:(?!\d{14}\Z).+}"
@@ -75,9 +76,9 @@ class TorchAir:
             directory, _, file_name = file.path.rpartition("/")
             if graph and file_name.endswith(".npy"):
                 name = parse_call_name(file_name, graph=graph)
-                named[file.path] = Named(name, Container.NPY, any_argument=True)
+                named[file.path] = TensorFile(name, Container.NPY, any_argument=True)
             elif not graph and directory == place.path and file_name.endswith(".pt"):
-                named[file.path] = Named(parse_node_name(file_name), Container.PT)
+                named[file.path] = TensorFile(parse_node_name(file_name), Container.PT)
         return Description(named)
 
 

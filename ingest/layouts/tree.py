@@ -15,11 +15,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingest.layouts import mindspore
-from ingest.layouts.base import Defer, Description, Layout, Listing, Located, Named, Place, Problem, Scan
+from ingest.layouts.base import (
+    Defer,
+    Description,
+    DumpScan,
+    Layout,
+    LayoutPlace,
+    Listing,
+    Place,
+    Problem,
+    TensorFile,
+)
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import RankOf, Ranks
 from ingest.layouts.walk import Walk, read_small
-from workers.model import Reported, SourceFile, StepKey
+from workers.dump.model import ReportedStatistics
+from workers.model import SourceFile, StepKey
 
 #: How long a directory must have been quiet before its time proves that nothing was added: file systems
 #: stamp with the time of their last tick.
@@ -66,7 +77,7 @@ class _Found:
     """What one walk finds: names of directories first, their files only later."""
 
     walk: Walk
-    places: list[Located] = field(default_factory=list)
+    places: list[LayoutPlace] = field(default_factory=list)
     beside: dict[_Owner, Walk] = field(default_factory=dict)
     """Files beside the places, by owner."""
 
@@ -99,7 +110,7 @@ class DumpTree:
         self._below = tuple(below.split("/")) if below else ()
         self._rank_map = dict(rank_map or {})
 
-    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> Scan:
+    def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> DumpScan:
         """List every step now; see `Dump.scan`."""
         found = _Found(Walk(self.root))
         patterns = [
@@ -118,7 +129,7 @@ class DumpTree:
                 if (data := self._rank_table(file.path)) is not None
             ],
         )
-        steps: dict[StepKey, list[Located]] = {}
+        steps: dict[StepKey, list[LayoutPlace]] = {}
         sources: dict[StepKey, set[str]] = {}
         devices: dict[int, dict[int, str]] = {}
         for located in found.places:
@@ -160,12 +171,12 @@ class DumpTree:
                 expected |= self._expected_steps(file.path)
         ordered = tuple(listings[key] for key in sorted(listings, key=lambda key: key.order))
         beside = (*found.walk.problems, *ranks.problems)
-        return Scan(ordered, beside, frozenset(expected) or None, unlisted)
+        return DumpScan(ordered, beside, frozenset(expected) or None, unlisted)
 
     def describe(self, listing: Listing) -> Description:
         """Return what names and small files tell; see `Dump.describe`."""
-        named: dict[str, Named] = {}
-        reported: list[Reported] = []
+        named: dict[str, TensorFile] = {}
+        reported: list[ReportedStatistics] = []
         problems: list[Problem] = []
         unfinished = ""
         files = _by_place(listing)
@@ -202,7 +213,7 @@ class DumpTree:
                 if any(one.whole and one.pattern in one.layout.transient for one in entered):
                     continue
                 if place := next((one for one in entered if one.whole), None):
-                    found.places.append(Located(place.layout, Place(path, place.fields)))
+                    found.places.append(LayoutPlace(place.layout, Place(path, place.fields)))
                 if any(not one.whole for one in entered):
                     ahead.append((path, entered, inside_place))
                 elif not entered and not inside_place:
@@ -256,7 +267,7 @@ class DumpTree:
             listings[key] = _together(listings[key], one) if key in listings else one
         return listings
 
-    def _overtaken(self, steps: Mapping[StepKey, Sequence[Located]]) -> set[str]:
+    def _overtaken(self, steps: Mapping[StepKey, Sequence[LayoutPlace]]) -> set[str]:
         """Return the places after which a later one of the same series (rank, graph...) has files."""
         # A job that starts again goes on in a directory of a later time, and may go through steps again:
         # then steps that the job before had reached say nothing of how far it is.
@@ -284,7 +295,7 @@ class DumpTree:
     def _listing(
         self,
         key: StepKey,
-        places: list[Located],
+        places: list[LayoutPlace],
         elsewhere: Collection[str],
         rank_from: str,
         *,
@@ -387,7 +398,7 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _all_above(places: Iterable[Located]) -> set[str]:
+def _all_above(places: Iterable[LayoutPlace]) -> set[str]:
     """Return every directory that stands above a place."""
     found: set[str] = set()
     for located in places:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from ingest.consolidating.consolidator import Listed, Taken
+from ingest.consolidating.consolidator import CommitsListed, StepsConsolidated
 from ingest.metrics.findings import FindingMetrics, RuleTotal
 from ingest.metrics.ranks import RankLabels
-from workers import events
-from workers.rules.values import Evaluated
+from workers.events import Event
+from workers.store.model import Evaluated
 from workers.tasks.metrics import StoreMetrics, register_build_info
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -96,14 +96,14 @@ class ConsolidatorMetrics:
         """Note that the lease was taken, or let go of."""
         self._lease.set(held)
 
-    def observe_event(self, event: events.Event) -> None:
+    def observe_event(self, event: Event) -> None:
         """Take in what the data plane does in this process."""
         self._store.observe(event)
 
-    def observe(self, happening: Listed | Taken) -> None:
+    def observe(self, event: Event) -> None:
         """Take in the begin or the end of a round."""
-        match happening:
-            case Listed(committed=committed, behind=behind, newest=newest):
+        match event:
+            case CommitsListed(committed=committed, behind=behind, newest=newest):
                 self._began = self._clock()
                 self._newest = newest
                 self._newest_step.set(newest)
@@ -115,16 +115,16 @@ class ConsolidatorMetrics:
                 for label, step in self._labels.lowest(committed).items():
                     self._committed.labels(rank=label).set(step)
                 self._wait_for(behind)
-            case Taken():
-                self._appended.inc(len(happening.appended))
-                self._rewritten.inc(len(happening.rewritten))
-                self._damaged.set(len(happening.damaged))
-                self._wait_for(happening.waiting)
+            case StepsConsolidated():
+                self._appended.inc(len(event.appended))
+                self._rewritten.inc(len(event.rewritten))
+                self._damaged.set(len(event.damaged))
+                self._wait_for(event.waiting)
                 self._round.set(self._clock())
-                for one in happening.findings:
+                for one in event.findings:
                     self._count(one.found, one.step)
-                if happening:
-                    self._newest_step.set(max((self._newest, *happening.appended, *happening.rewritten)))
+                if event:
+                    self._newest_step.set(max((self._newest, *event.appended, *event.rewritten)))
                     self._seconds.observe(max(self._clock() - self._began, 0))
 
     def _count(self, found: Evaluated, step: int) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from ingest.metrics.ranks import OTHER
-from workers.model import CommitSummary
+from workers.store.model import CommitSummary
 
 #: Rules that have series of their own. More of them count as one.
 MAX_RULES = 256

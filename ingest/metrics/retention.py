@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from ingest.dump_retention.policy import NO_NEWS, Kept
+from ingest.dump_retention.policy import NO_NEWS
 from ingest.dump_retention.retention import (
     ReadBackFailed,
-    RetentionEvent,
     RetentionSeen,
     SourceDeleted,
     SourceKept,
 )
+from ingest.steps.keep_reasons import KeepReason
 from workers.errors import REASONS
+from workers.events import Event
 
 
 class RetentionMetrics:
@@ -50,10 +51,10 @@ class RetentionMetrics:
         )
         for reason in REASONS:
             self._failures.labels(reason=reason)
-        for kept in set(Kept) - NO_NEWS:
+        for kept in set(KeepReason) - NO_NEWS:
             self._kept.labels(reason=kept.value)
 
-    def observe(self, event: RetentionEvent) -> None:
+    def observe(self, event: Event) -> None:
         """Take in what happened."""
         match event:
             case SourceDeleted(files=files, nbytes=nbytes, dry_run=False):

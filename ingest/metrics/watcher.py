@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dump_retention.retention import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
 from ingest.metrics.findings import COUNTED, FindingMetrics, totals_of
 from ingest.metrics.ranks import OTHER, RankLabels
 from ingest.metrics.retention import RetentionMetrics
-from ingest.steps.events import Happening, Trouble
-from ingest.watching.pressure import DiskSeen
-from ingest.watching.watcher import View
-from workers import events
+from ingest.steps.events import DependencyDown
+from ingest.watching.watcher import DumpState
 from workers.errors import REASONS
-from workers.model import CommitSummary, StepKey
+from workers.events import Event
+from workers.model import StepKey
+from workers.store.model import CommitSummary
 from workers.tasks.metrics import StoreMetrics, register_build_info
 
 _SECONDS = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
@@ -164,19 +165,19 @@ class WatcherMetrics:
         for status in ("complete", "partial"):
             self._commits.labels(status=status)
 
-    def observe_event(self, event: events.Event) -> None:
+    def observe_event(self, event: Event) -> None:
         """Take in what the data plane does in this process."""
         self._store.observe(event)
 
-    def observe(self, happening: Happening) -> None:
-        """Take in one happening of the service."""
-        match happening:
-            case View():
-                self._observe_view(happening)
+    def observe(self, event: Event) -> None:
+        """Take in one event of the service."""
+        match event:
+            case DumpState():
+                self._observe_view(event)
             case SourceDeleted() | SourceKept() | ReadBackFailed() | RetentionSeen():
-                self._retention.observe(happening)
+                self._retention.observe(event)
             case DiskSeen():
-                self._observe_disk(happening)
+                self._observe_disk(event)
             case StepCommitted(plan=plan, summary=summary, seconds=seconds):
                 newest = max((entry.source.mtime_ns for entry in plan.entries), default=0) / 1e9
                 if newest:
@@ -189,10 +190,10 @@ class WatcherMetrics:
                 self._retries.labels(reason="source_changed").inc()
             case TaskRetried(error=error):
                 self._retries.labels(reason=error.reason).inc()
-            case Trouble(error=error):
+            case DependencyDown(error=error):
                 self._troubles.labels(reason=error.reason).inc()
 
-    def _observe_view(self, view: View) -> None:
+    def _observe_view(self, view: DumpState) -> None:
         self._look.set(self._clock())
         self._problems.set(len(view.problems))
         steps_of: dict[int, list[StepKey]] = {rank: [] for rank in self._ranks}

@@ -13,22 +13,12 @@ from dataclasses import dataclass
 
 import xxhash
 
+from ingest.planning.inspection import Inspected
 from ingest.planning.rows import Row, plan_rows
-from ingest.watching.completeness import Inspected
-from workers.model import (
-    CONVERTER_VERSION,
-    ArraySpec,
-    Entry,
-    Grid,
-    Kind,
-    Origin,
-    Segment,
-    ShardJob,
-    SourceFile,
-    StepPlan,
-    StoreAddress,
-)
+from workers.model import SourceFile
 from workers.rules.values import RuleSet
+from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
+from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, StepPlan
 
 
 def fingerprint(
@@ -119,7 +109,7 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
     nbytes: dict[str, int] = {}
     like: dict[str, Entry] = {}
     for entry in entries:
-        if entry.kind is not Kind.STATISTICS:
+        if entry.kind is not RowKind.STATISTICS:
             path = entry.array
             nbytes[path] = nbytes.get(path, 0) + entry.nbytes
             like.setdefault(path, entry)
@@ -173,7 +163,7 @@ def _groups(rows: Sequence[Row]) -> list[_Group]:
     groups: dict[tuple[str, int, int], _Group] = {}
     for number, row in enumerate(rows):
         entry = row.entry
-        if not entry.readable or entry.kind is Kind.STATISTICS:
+        if not entry.readable or entry.kind is RowKind.STATISTICS:
             continue
         # What is no tensor is not looked into, so it has no possible copies.
         sample = -number if row.sample is None else row.sample

@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ingest.watching.completeness import OVERFLOW_OP_TYPE, Inspected, Inspection
+from ingest.planning.inspection import OVERFLOW_OP_TYPE, Inspected, Inspection
 from workers.dump.formats.header import TensorHeader
 from workers.dump.formats.overflow import OverflowRecord
-from workers.model import Entry, Kind, Reported, SourceFile, TensorName
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile
+from workers.store.model import RowKind
+from workers.tasks.model import Entry
 
 #: What the dump systems put in the place of these characters when they make a file name of an operator's.
 _IN_FILE_NAMES = str.maketrans({"/": "_", ".": "_", "\\": "_", " ": "_"})
@@ -22,7 +25,7 @@ class Row(NamedTuple):
     sample: int | None = None
     """Hash of the first payload bytes of a tensor."""
     overflow: OverflowRecord | None = None
-    reported: Reported | None = None
+    reported: ReportedStatistics | None = None
 
 
 def plan_rows(inspected: Inspected) -> list[Row]:
@@ -47,24 +50,26 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[Row]:
     named = inspected.description.named.get(file.path)
     name = named.name if named else None
     if inspection is None:
-        yield Row(Entry(file, Kind.FILE, TensorName()))
+        yield Row(Entry(file, RowKind.FILE, TensorName()))
     elif not inspection.readable or inspection.problem:
         readable = inspection.readable
         if named is not None and name is None and readable and not inspection.is_poison:
-            yield Row(Entry(file, Kind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
+            yield Row(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
         else:
             wrong = inspection.problem
-            yield Row(Entry(file, Kind.QUARANTINED, name or TensorName(), problem=wrong, readable=readable))
+            yield Row(
+                Entry(file, RowKind.QUARANTINED, name or TensorName(), problem=wrong, readable=readable)
+            )
     elif inspection.overflow is not None:
         yield from _overflow_rows(file, name or TensorName(op_type=OVERFLOW_OP_TYPE), inspection)
     elif name is None:
-        yield Row(Entry(file, Kind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
+        yield Row(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
     elif not inspection.headers:
         said = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
-        yield Row(Entry(file, Kind.FILE, name, problem=said))
+        yield Row(Entry(file, RowKind.FILE, name, problem=said))
     else:
         for header, sample in zip(inspection.headers, inspection.samples, strict=True):
-            entry = Entry(file, Kind.TENSOR, _completed(name, header), header, problem=header.problem)
+            entry = Entry(file, RowKind.TENSOR, _completed(name, header), header, problem=header.problem)
             yield Row(entry, sample)
 
 
@@ -73,9 +78,11 @@ _NOT_UNDERSTOOD = "its name is not understood; kept as a file"
 
 def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -> Iterator[Row]:
     if not inspection.headers:
-        yield Row(Entry(file, Kind.OVERFLOW, name), overflow=inspection.overflow)
+        yield Row(Entry(file, RowKind.OVERFLOW, name), overflow=inspection.overflow)
     for number, (header, sample) in enumerate(zip(inspection.headers, inspection.samples, strict=True)):
-        entry = Entry(file, Kind.OVERFLOW if number == 0 else Kind.TENSOR, _completed(name, header), header)
+        entry = Entry(
+            file, RowKind.OVERFLOW if number == 0 else RowKind.TENSOR, _completed(name, header), header
+        )
         yield Row(entry, sample, inspection.overflow if number == 0 else None)
 
 
@@ -104,7 +111,7 @@ def _with_reported(rows: Sequence[Row], inspected: Inspected) -> list[Row]:
     by_path: dict[str, int] = {}
     by_name: dict[tuple[object, ...], int] = {}
     for number, row in enumerate(rows):
-        if row.entry.kind is Kind.TENSOR:
+        if row.entry.kind is RowKind.TENSOR:
             by_path.setdefault(row.entry.source.path, number)
             by_name.setdefault(_identity(row.entry.name), number)
     for report in reported:
@@ -112,7 +119,7 @@ def _with_reported(rows: Sequence[Row], inspected: Inspected) -> list[Row]:
         if found is not None and joined[found].reported is None:
             joined[found] = joined[found]._replace(reported=report)
         else:
-            entry = Entry(files[report.source], Kind.STATISTICS, report.name)
+            entry = Entry(files[report.source], RowKind.STATISTICS, report.name)
             joined.append(Row(entry, reported=report))
     return joined
 
@@ -140,7 +147,7 @@ def _with_occurrences(rows: Iterable[Row]) -> list[Row]:
         name = row.entry.name
         slot = (name.net, name.graph, name.op_type, name.op_name, name.io, name.slot)
         occurrence = 0
-        if row.entry.kind in (Kind.TENSOR, Kind.STATISTICS, Kind.QUARANTINED, Kind.OVERFLOW):
+        if row.entry.kind in (RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED, RowKind.OVERFLOW):
             occurrence = count[slot] = count.get(slot, -1) + 1
         numbered.append(_numbered(row, occurrence) if occurrence else row)
     return numbered
@@ -159,7 +166,7 @@ def _with_failed_operators(rows: list[Row]) -> list[Row]:
         return rows
     operators: dict[tuple[str, int, int], TensorName] = {}
     for row in rows:
-        if row.entry.kind in (Kind.TENSOR, Kind.STATISTICS, Kind.QUARANTINED):
+        if row.entry.kind in (RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED):
             name = row.entry.name
             place = (_directory(row.entry), name.stream, name.task)
             operators.setdefault(place, name)

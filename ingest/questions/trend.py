@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.snapshot import Snapshot
-from ingest.reader.store import Choice, DumpStore
-from ingest.reader.suggest import fits, matching
-from ingest.reader.survey import Survey
+from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.snapshot import Snapshot, take_snapshot
+from ingest.reader.survey import StepStatistics
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
+from workers.rules.suggest import fits, matching
 from workers.store.blocks import Block, TensorKey
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def statistic_named(name: str) -> str:
 
 
 def trend(
-    store: DumpStore,
+    store: Catalog,
     pattern: str,
     stat: str = "l2_norm",
     *,
@@ -89,7 +89,7 @@ def trend(
 ) -> pd.DataFrame:
     """Return one statistic of the tensors that a glob fits, over steps and ranks.
 
-    Memory: what `Survey` takes, and 60 bytes for each value, of which there are at most two millions.
+    Memory: what `StepStatistics` takes, and 60 bytes for each value, of which there are at most two millions.
 
     Args:
         store: the store.
@@ -110,7 +110,7 @@ def trend(
         UsageError: nothing fits, or too much does.
         DamagedStore: the index of a step is missing or damaged.
     """
-    return trend_of(store.snapshot(rank, step, include_partial=include_partial), pattern, stat)
+    return trend_of(take_snapshot(store, rank, step, include_partial=include_partial), pattern, stat)
 
 
 def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
         column: [] for column in ("tensor", "rank", "step", "value", "non_finite")
     }
     total = 0
-    survey = Survey(snapshot)
+    survey = StepStatistics(snapshot)
     for block, places in _chosen(survey, pattern):
         ranks, tensors = np.nonzero(block.row[:, places] >= 0)
         total += ranks.size
@@ -155,7 +155,7 @@ def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
 
 
 def heatmap(
-    store: DumpStore,
+    store: Catalog,
     pattern: str,
     stat: str = "l2_norm",
     *,
@@ -166,7 +166,7 @@ def heatmap(
 ) -> xr.DataArray:
     """Return one statistic as a field of ranks and steps, over all tensors that a glob fits.
 
-    Memory: what `Survey` takes, and three numbers for each rank and step.
+    Memory: what `StepStatistics` takes, and three numbers for each rank and step.
 
     Args:
         store: the store.
@@ -188,7 +188,9 @@ def heatmap(
         UsageError: nothing fits, or there is no such statistic or aggregate.
         DamagedStore: the index of a step is missing or damaged.
     """
-    return heatmap_of(store.snapshot(rank, step, include_partial=include_partial), pattern, stat, aggregate)
+    return heatmap_of(
+        take_snapshot(store, rank, step, include_partial=include_partial), pattern, stat, aggregate
+    )
 
 
 def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | None = None) -> xr.DataArray:
@@ -203,7 +205,7 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
     values = np.full((len(ranks), len(steps)), np.nan)
     non_finite = np.full(values.shape, np.nan)
     tensors = np.zeros(values.shape, np.int64)
-    survey = Survey(snapshot)
+    survey = StepStatistics(snapshot)
     distinct: set[int] = set()
     for number, (block, places) in enumerate(_chosen(survey, pattern)):
         rows = np.searchsorted(ranks, block.ranks)
@@ -240,7 +242,7 @@ def default_aggregate(statistic: str) -> str:
     return "min" if statistic == "min" else "max"
 
 
-def _chosen(survey: Survey, pattern: str) -> Iterator[tuple[Block, npt.NDArray[np.int64]]]:
+def _chosen(survey: StepStatistics, pattern: str) -> Iterator[tuple[Block, npt.NDArray[np.int64]]]:
     """Yield each block with the places of the tensors that fit.
 
     Raises:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingest.reader.store import Step
+from ingest.reader.opened_step import OpenedStep
 from workers.dump import paths
 from workers.errors import DamagedStore, UsageError
-from workers.model import MIB, Kind, StepKey
+from workers.model import MIB, StepKey
+from workers.store.model import RowKind
 from workers.store.restore import begin_of, part
 
 _PIECE_NBYTES = 16 * MIB
@@ -28,7 +29,7 @@ class Exported:
 
 
 def export(
-    step: Step, directory: Path, rows: Iterable[int] | None = None, *, overwrite: bool = False
+    step: OpenedStep, directory: Path, rows: Iterable[int] | None = None, *, overwrite: bool = False
 ) -> Iterator[Exported]:
     """Write the source files of a step below `directory`, under the paths they had in the dump.
 
@@ -74,7 +75,7 @@ def export(
             file.temporary.unlink(missing_ok=True)
 
 
-def _files(step: Step, directory: Path, rows: Iterable[int]) -> list[_File]:
+def _files(step: OpenedStep, directory: Path, rows: Iterable[int]) -> list[_File]:
     """Return the files of these rows, each with all rows that have a part of it."""
     table = step.tables
     sources = table.label("source")
@@ -83,7 +84,7 @@ def _files(step: Step, directory: Path, rows: Iterable[int]) -> list[_File]:
     wanted = {str(sources[row]) for row in rows}
     parts: dict[str, set[int]] = {}
     for row, source in enumerate(map(str, sources)):
-        if source in wanted and kinds[row] != Kind.STATISTICS.value:
+        if source in wanted and kinds[row] != RowKind.STATISTICS.value:
             parts.setdefault(source, set()).add(row)
     sizes = table.number("source_size")
     return [
@@ -107,7 +108,7 @@ class _File:
     def __post_init__(self) -> None:
         self.temporary = self.target.with_name(f".{uuid.uuid4().hex}.tmp")
 
-    def write(self, step: Step, row: int, pieces: Iterator[bytearray]) -> None:
+    def write(self, step: OpenedStep, row: int, pieces: Iterator[bytearray]) -> None:
         """Write the part of one row; note what is wrong with it."""
         try:
             _make_directory(self.target.parent)
@@ -131,7 +132,7 @@ class _File:
         self.temporary.replace(self.target)
 
 
-def _not_to_be_had(step: Step, file: _File) -> str:
+def _not_to_be_had(step: OpenedStep, file: _File) -> str:
     """Return why the store does not have the bytes of a file; "" if it has."""
     if not all(map(step.has_payload, file.rows)):
         return str(step.commit.without_tensors)

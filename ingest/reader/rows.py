@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ingest.reader.store import Step
+from ingest.reader.step import Step
 from workers.errors import DamagedStore
-from workers.model import CommitSummary, Kind
+from workers.store.model import CommitSummary, RowKind
 
 
 def summary_row(summary: CommitSummary) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
     if problems:
         yield from _skipped(step)
     kinds, wrong = table.label("kind"), table.label("problem")
-    mask = (wrong != "") if problems else ~np.isin(kinds, (Kind.TENSOR.value, Kind.STATISTICS.value))
+    mask = (wrong != "") if problems else ~np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value))
     for row in np.flatnonzero(mask):
         yield {
             "rank": step.key.rank,
@@ -64,7 +64,7 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
 def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
     """Yield each overflow that the hardware recorded in a step, with the operator it happened in."""
     table = step.tables
-    for row in np.flatnonzero(table.label("kind") == Kind.OVERFLOW.value):
+    for row in np.flatnonzero(table.label("kind") == RowKind.OVERFLOW.value):
         try:
             record = json.loads(str(table.label("record")[row]))
         except ValueError as exc:

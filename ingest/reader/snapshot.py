@@ -7,13 +7,12 @@ steps only, and names those that it leaves out and why.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ingest.reader.catalog import Catalog, Choice, Damage
+from ingest.reader.step import Step
 from workers.errors import UsageError
-from workers.model import CommitSummary, StepKey
-
-if TYPE_CHECKING:
-    from ingest.reader.store import Choice, Damage, DumpStore, Step
+from workers.model import StepKey
+from workers.store.model import CommitSummary
 
 NOT_COMMITTED = "not committed"
 
@@ -34,7 +33,7 @@ class LeftOut:
 class Snapshot:
     """The committed steps of a store as they were at one moment: later commits change nothing in it."""
 
-    store: DumpStore
+    store: Catalog
     chosen: dict[StepKey, Step] = field(repr=False)
     """By step, then rank. Run files are not among them."""
     left_out: tuple[LeftOut, ...] = ()
@@ -81,7 +80,7 @@ class Snapshot:
 
 
 def take_snapshot(
-    store: DumpStore, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+    store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
 ) -> Snapshot:
     """Note which steps are whole now.
 

@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from ingest.reader.consolidated import ConsolidatedView, open_view
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.snapshot import Snapshot
-from ingest.reader.store import Step
+from ingest.reader.step import Step
 from workers.errors import DamagedStore
 from workers.store.blocks import Block, TensorAxis, block_of
 
@@ -20,7 +20,7 @@ _AHEAD = 2
 _TABLES_AT_ONCE = 8
 
 
-class Survey:
+class StepStatistics:
     """A snapshot, seen as a cube over (step, rank, tensor) of which one step at a time is in memory.
 
     Steps come from the consolidated view where it holds them as they are committed, else from the tables of
@@ -95,10 +95,10 @@ class Survey:
         return block
 
 
-def _usable_view(snapshot: Snapshot) -> ConsolidatedView | None:
+def _usable_view(snapshot: Snapshot) -> ConsolidatedCubes | None:
     """Return the view of a store, with its axes read; None where there is none, or it is damaged."""
     try:
-        view = open_view(snapshot.store.objects)
+        view = open_cubes(snapshot.store.objects)
         if view is not None:
             _ = view.steps, view.ranks, view.axis, view.table("fingerprint")
     except DamagedStore:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.opened_step import OpenedStep
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.errors import DamagedStore, UsageError
-from workers.model import MIB, Kind
+from workers.model import MIB
+from workers.store.model import RowKind
 
 if TYPE_CHECKING:
     import dask.array
 
-    from ingest.reader.store import Step
 
 #: Bytes of one dask chunk, about.
 _DASK_CHUNK_NBYTES = 32 * MIB
@@ -33,7 +34,7 @@ class Tensor:
     Everything but `read` and `dask` costs nothing: it stands in the index of its step.
     """
 
-    _step: Step
+    _step: OpenedStep
     row: int
     """Row of the index of its step."""
 
@@ -254,7 +255,7 @@ class Tensor:
     @property
     def is_dumped(self) -> bool:
         """Whether its elements are there; else only statistics of it were dumped."""
-        return self._label("kind") == Kind.TENSOR.value
+        return self._label("kind") == RowKind.TENSOR.value
 
     @property
     def removed(self) -> str:

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.store import Damage, DumpStore, Step
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.step import Step
+from ingest.reader.step_findings import findings_of
 from workers.arrays import device_format
 from workers.arrays.digest import new_digest
 from workers.arrays.dtypes import unpack
 from workers.arrays.statistics import FIELDS, RunningStatistics
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
-from workers.model import MIB, Kind, StepKey
+from workers.model import MIB, StepKey
 from workers.store import commit, metadata
+from workers.store.model import RowKind
 
 _PIECE_NBYTES = 16 * MIB
 
@@ -31,7 +34,7 @@ class Verified:
 
 
 def verify(
-    store: DumpStore, keys: list[StepKey] | None = None, progress: Callable[[Verified], None] = lambda _: None
+    store: Catalog, keys: list[StepKey] | None = None, progress: Callable[[Verified], None] = lambda _: None
 ) -> Iterator[Damage]:
     """Check these steps, or all that there are, and yield what is damaged.
 
@@ -95,8 +98,8 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
     """Compare the totals of the commit record, which listings show, with the rows they were made of."""
     table, summary = step.tables, step.commit.summary
     kinds = table.label("kind")
-    is_tensor = kinds == Kind.TENSOR.value
-    has_numbers = is_tensor | (kinds == Kind.STATISTICS.value)
+    is_tensor = kinds == RowKind.TENSOR.value
+    has_numbers = is_tensor | (kinds == RowKind.STATISTICS.value)
     counted = {"tensors": int(np.count_nonzero(is_tensor))}
     for name in ("nan_count", "pos_inf_count", "neg_inf_count"):
         counted[name] = int(np.nansum(table.statistic(name)[has_numbers]))
@@ -108,8 +111,6 @@ def _verify_totals(step: Step) -> Iterator[Damage]:
 
 def _verify_findings(step: Step) -> Iterator[Damage]:
     """Read what rules found; their tables carry checksums."""
-    from ingest.findings.stored import findings_of
-
     try:
         findings_of(step)
     except DamagedStore as exc:

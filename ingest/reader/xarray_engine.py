@@ -15,8 +15,8 @@ import xarray as xr
 from xarray.backends import BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
+from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.snapshot import partial_reason
-from ingest.reader.store import DumpStore, open_store
 from ingest.reader.zarr_view import attributes
 from ingest.reader.zarr_view.elements import Elements, chunk_shape
 from ingest.reader.zarr_view.names import variable_names
@@ -108,7 +108,7 @@ class DumpIngestBackend(BackendEntrypoint):
                 hint="With both, it is the tensors of one step; with neither, the statistics of all of them.",
             )
         options = dict(storage_options or {})
-        store = open_store(filename_or_obj, **options)
+        store = open_catalog(filename_or_obj, **options)
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
         if rank is None or step is None:
             return _open_consolidated(store, options, dropped, decoders)
@@ -130,7 +130,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _open_consolidated(
-    store: DumpStore, options: dict[str, Any], dropped: set[str], decoders: dict[str, Any]
+    store: Catalog, options: dict[str, Any], dropped: set[str], decoders: dict[str, Any]
 ) -> xr.Dataset:
     if store.objects.get(f"{GROUP}/zarr.json") is None:
         raise UsageError(
@@ -149,7 +149,7 @@ def _open_consolidated(
 
 
 def _open_step(
-    store: DumpStore, rank: int, step: int, dropped: set[str], *, include_partial: bool
+    store: Catalog, rank: int, step: int, dropped: set[str], *, include_partial: bool
 ) -> xr.Dataset:
     found = store.step(rank, step)
     summary = found.commit.summary

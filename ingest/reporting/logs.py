@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ingest.consolidating.consolidator import Listed, Taken
+from ingest.consolidating.consolidator import StepsConsolidated
+from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.policy import Kept
 from ingest.dump_retention.retention import ReadBackFailed, SourceDeleted, SourceKept
-from ingest.steps.events import CommitKept, CommitWentBack, Happening, StoreIsBack, Trouble
-from ingest.watching.pressure import DiskSeen
-from workers.rules.values import Finding
+from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, StoreRecovered
+from ingest.steps.keep_reasons import KeepReason
+from workers.events import Event
+from workers.store.model import Finding
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Why files stay in a dump, where somebody has to look.
-_KEPT_UNASKED = frozenset([Kept.NO_COMMIT, Kept.NOT_STORED, Kept.CHANGED, Kept.DENIED])
+_KEPT_UNASKED = frozenset(
+    [KeepReason.NO_COMMIT, KeepReason.NOT_STORED, KeepReason.CHANGED, KeepReason.DENIED]
+)
 #: How often it is said that the disk of the dump fills, in seconds.
 _FILLING_PAUSE_S = 600.0
 #: Findings of one step that get a line each; the others are counted, and listed by `anomalies`.
@@ -80,12 +83,12 @@ def log_findings(findings: Sequence[Finding], totals: Mapping[str, int]) -> None
 class SeriesLog:
     """Logs what rules over several steps or ranks found."""
 
-    def observe(self, happening: Listed | Taken) -> None:
+    def observe(self, event: Event) -> None:
         """Log the findings of one round of the consolidator."""
-        if not isinstance(happening, Taken):
+        if not isinstance(event, StepsConsolidated):
             return
         log = structlog.get_logger("dump_ingest")
-        for one in happening.findings:
+        for one in event.findings:
             log_findings(one.found.findings, one.found.totals)
             for rule, reason in one.found.failed.items():
                 log.error("rule_failed", rule=rule, rank=None, step=one.step, reason=reason)
@@ -107,11 +110,11 @@ class ServiceLog:
         self._under_pressure = False
         self._said_filling = -math.inf
 
-    def observe(self, happening: Happening) -> None:
-        """Log one happening, if it is worth a line."""
-        match happening:
+    def observe(self, event: Event) -> None:
+        """Log one event, if it is worth a line."""
+        match event:
             case StepCommitted():
-                self._observe_commit(happening)
+                self._observe_commit(event)
             case StepFailed(plan=plan, error=error):
                 self._log.error(
                     "step_failed",
@@ -132,26 +135,26 @@ class ServiceLog:
                     error=error.message,
                 )
             case SourceDeleted() | SourceKept() | ReadBackFailed():
-                self._observe_source(happening)
+                self._observe_source(event)
             case DiskSeen():
-                self._observe_disk(happening)
-            case CommitKept() | CommitWentBack():
-                self._observe_unexpected(happening)
-            case Trouble() | StoreIsBack():
-                self._observe_trouble(happening)
+                self._observe_disk(event)
+            case CommitKept() | CommitReverted():
+                self._observe_unexpected(event)
+            case DependencyDown() | StoreRecovered():
+                self._observe_trouble(event)
 
-    def _observe_trouble(self, happening: Trouble | StoreIsBack) -> None:
-        if isinstance(happening, StoreIsBack):
+    def _observe_trouble(self, event: DependencyDown | StoreRecovered) -> None:
+        if isinstance(event, StoreRecovered):
             self._last_trouble = ""
             self._log.info("store_is_back")
-        elif happening.error.message != self._last_trouble:  # once, not at every look
-            self._last_trouble = happening.error.message
-            self._log.error("trouble", error=happening.error.message, hint=happening.error.hint)
+        elif event.error.message != self._last_trouble:  # once, not at every look
+            self._last_trouble = event.error.message
+            self._log.error("trouble", error=event.error.message, hint=event.error.hint)
 
-    def _observe_unexpected(self, happening: CommitKept | CommitWentBack) -> None:
-        rank, step = happening.key.rank, happening.key.step
-        if isinstance(happening, CommitKept):
-            self._log.warning("commit_kept", rank=rank, step=step, files_gone=happening.gone)
+    def _observe_unexpected(self, event: CommitKept | CommitReverted) -> None:
+        rank, step = event.key.rank, event.key.step
+        if isinstance(event, CommitKept):
+            self._log.warning("commit_kept", rank=rank, step=step, files_gone=event.gone)
         else:
             self._log.warning("commit_went_back", rank=rank, step=step)
 

@@ -23,11 +23,11 @@ import structlog
 import urllib3
 import xxhash
 
-from ingest.consolidating.consolidator import Listed, Taken
+from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.submitter import StepCommitted
 from ingest.settings import TOKEN_VARIABLE
-from ingest.steps.events import Happening
-from workers.rules.values import SEVERITIES, Finding
+from workers.events import Event
+from workers.store.model import SEVERITIES, Finding
 
 QUEUED = 1000
 SENT_FINDINGS = 20
@@ -118,12 +118,12 @@ class Webhook:
             if left is not None:
                 self._tell(PostDropped(left.findings, "the process ended"))
 
-    def observe(self, happening: Happening | Listed | Taken) -> None:
+    def observe(self, event: Event) -> None:
         """Take in what a service or a consolidator has found. Never waits."""
-        match happening:
+        match event:
             case StepCommitted(summary=summary) if summary.findings:
                 self.offer(summary.first_findings, summary.findings, summary.severities)
-            case Taken(findings=steps):
+            case StepsConsolidated(findings=steps):
                 for one in steps:
                     self.offer(one.found.findings, one.found.totals, one.found.severities)
 

@@ -9,8 +9,9 @@ from ingest.layouts.base import Listing
 from ingest.steps.caches import keep_only
 from workers.dump.paths import from_text
 from workers.errors import ClusterError, DumpIngestError, PoisonedFile, UnreadableFile
-from workers.model import SourceFile, StepKey, StepPlan
+from workers.model import SourceFile, StepKey
 from workers.store.commit import Commit
+from workers.tasks.model import StepPlan
 
 #: So many files of a step may be poison. If there are more, it is not the files.
 _MAX_POISON = 8

@@ -7,15 +7,16 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from ingest.reader.store import Step
 from ingest.steps.caches import keep_only
 from workers.dump import paths
 from workers.errors import UsageError
-from workers.model import Origin, SourceFile, StepKey
+from workers.model import SourceFile, StepKey
 from workers.store import commit, removed
 from workers.store.commit import Commit
+from workers.store.model import Origin
 from workers.store.objects import ObjectStore
 from workers.store.removed import Tombstone
+from workers.store.step import StoredStep
 
 #: Commits that are fetched before the clock is looked at: at least, and at most.
 _FEWEST, _MOST = 16, 256
@@ -182,7 +183,7 @@ class Committed:
             DamagedStore: the index of the commit cannot be read.
             StepRemoved: the step was removed since its commit was read.
         """
-        table = Step(self.objects, found).tables
+        table = StoredStep(self.objects, found).tables
         sizes, times = table.number("source_size").tolist(), table.number("mtime_ns").tolist()
         committed = dict(zip(table.label("source"), zip(sizes, times, strict=True), strict=True))
         now = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}

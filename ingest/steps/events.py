@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from ingest.dispatch.submitter import Outcome
-from ingest.dump_retention.retention import RetentionEvent
-from ingest.watching.pressure import DiskSeen
-from ingest.watching.watcher import View
 from workers.errors import ClusterError, StoreError
+from workers.events import Event
 from workers.model import StepKey
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class DependencyDown(Event):
     """Store or cluster are not there; everything waits, and they are tried again."""
 
     error: StoreError | ClusterError
 
 
 @dataclass(frozen=True, slots=True)
-class StoreIsBack:
+class StoreRecovered(Event):
     """The store answers again; what waited for it is tried at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommitKept:
+class CommitKept(Event):
     """Files of a committed step are gone from the dump; the commit, which has them, stays."""
 
     key: StepKey
@@ -35,13 +30,7 @@ class CommitKept:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitWentBack:
+class CommitReverted(Event):
     """An older generation of a step took the place of the one that was committed; the step is taken again."""
 
     key: StepKey
-
-
-Happening: TypeAlias = (
-    Outcome | View | Trouble | StoreIsBack | CommitKept | CommitWentBack | DiskSeen | RetentionEvent
-)
-Observer: TypeAlias = Callable[[Happening], None]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ingest.dump_retention.policy import must_stay
 from ingest.planning.plan import fingerprint, without_tensors
 from ingest.steps.committed import Committed, comes_from_elsewhere
 from ingest.steps.events import CommitKept
+from ingest.steps.keep_reasons import must_stay
 from workers.errors import DamagedStore, DumpIngestError, StepRemoved
-from workers.model import Grid, SourceFile, StepPlan
+from workers.model import SourceFile
 from workers.store.commit import Commit
+from workers.store.model import Grid
+from workers.tasks.model import StepPlan
 
 
 @dataclass(frozen=True, slots=True)

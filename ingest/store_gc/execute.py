@@ -22,7 +22,7 @@ from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store import commit, removed
 from workers.store.commit import CHANGED, LEAF, REMOVED, Commit, WithoutTensors
-from workers.store.objects import Listed, ObjectStore
+from workers.store.objects import ObjectStore, StoredObject
 from workers.store.removed import Tombstone
 
 #: Steps that are worked on at once.
@@ -204,7 +204,7 @@ class Execution:
         self.objects.delete(one.path)
         return GcDone(one, 1, listed[""].nbytes)
 
-    def _stands(self, one: GcAction, found: Commit, listed: Mapping[str, Listed]) -> str:
+    def _stands(self, one: GcAction, found: Commit, listed: Mapping[str, StoredObject]) -> str:
         """Return why a step is not to be touched; "" if it may be."""
         if LEAF not in listed:
             return "it was committed meanwhile, or lies behind a symbolic link"
@@ -215,14 +215,19 @@ class Execution:
                 return f"another generation is there: {reason}"
         return ""
 
-    def _too_young(self, listed: Mapping[str, Listed]) -> str:
+    def _too_young(self, listed: Mapping[str, StoredObject]) -> str:
         extent = Extent.of(listed.values())
         if extent.objects and self.clock() - extent.newest <= self.plan.policy.grace_s:
             return f"something was written there within {duration(self.plan.policy.grace_s)}"
         return ""
 
     def _delete(
-        self, one: GcAction, listed: Mapping[str, Listed], names: list[str], *, also: tuple[str, ...] = ()
+        self,
+        one: GcAction,
+        listed: Mapping[str, StoredObject],
+        names: list[str],
+        *,
+        also: tuple[str, ...] = (),
     ) -> GcDone:
         """Delete what was listed, and nothing that came since."""
         key = _key(one)

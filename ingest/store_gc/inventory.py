@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 from ingest.findings.stored import read_series
 from workers.model import StepKey
-from workers.rules.values import WORSE_THAN_INFO
 from workers.store import commit, metadata
 from workers.store.commit import LEAF, Commit
-from workers.store.objects import Listed, ObjectStore
+from workers.store.model import WORSE_THAN_INFO
+from workers.store.objects import ObjectStore, StoredObject
 
 #: Ranks that are listed at once.
 _RANKS_AT_ONCE = 4
@@ -40,7 +40,7 @@ class Extent:
         )
 
     @classmethod
-    def of(cls, listed: Iterable[Listed]) -> Extent:
+    def of(cls, listed: Iterable[StoredObject]) -> Extent:
         """Return the extent of some objects."""
         total = cls()
         for one in listed:
@@ -174,7 +174,7 @@ def committed_at(found: Commit) -> datetime:
     return said if said.tzinfo else said.replace(tzinfo=UTC)
 
 
-def generations_in(listed: Mapping[str, Listed]) -> dict[str, list[str]]:
+def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
     """Return the keys of each generation, out of a listing of a step."""
     found: dict[str, list[str]] = {}
     for key in listed:
@@ -206,7 +206,7 @@ def _rank(objects: ObjectStore, name: str) -> _Rank:
     return part
 
 
-def _generation(keys: Sequence[str], entries: Mapping[str, Listed]) -> Generation:
+def _generation(keys: Sequence[str], entries: Mapping[str, StoredObject]) -> Generation:
     tensors, rest = Extent(), Extent()
     for key in keys:
         one = entries[key]
@@ -224,8 +224,8 @@ def is_of_tensors(key: str) -> bool:
     return metadata.is_of_tensors(key.partition("/")[2])
 
 
-def _by_leaf(rank: int, listed: Mapping[str, Listed]) -> dict[StepKey, dict[str, Listed]]:
-    found: dict[StepKey, dict[str, Listed]] = {}
+def _by_leaf(rank: int, listed: Mapping[str, StoredObject]) -> dict[StepKey, dict[str, StoredObject]]:
+    found: dict[StepKey, dict[str, StoredObject]] = {}
     for key, one in listed.items():
         name, slash, rest = key.partition("/")
         if not slash:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
-from ingest.reader.spans import spans
+from ingest.reader.ranges import format_ranges
 from ingest.store_gc.inventory import Extent, Inventory, Leaf, is_temporary
 from ingest.store_gc.policy import GcPolicy, duration
 from ingest.units import human_bytes
@@ -285,7 +285,7 @@ class _Planner:
 
 def shortly(numbers: Collection[int]) -> str:
     """Write numbers as spans; where that is long, the first and the last."""
-    text = spans(numbers)
+    text = format_ranges(numbers)
     return text if len(text) <= _MAX_SPANS else f"{min(numbers)} to {max(numbers)}"
 
 

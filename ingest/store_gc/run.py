@@ -7,13 +7,13 @@ import time
 from os import PathLike
 from typing import TypeAlias
 
-from ingest.reader.store import DumpStore, open_store
+from ingest.reader.catalog import Catalog, open_catalog
 from ingest.store_gc.execute import Execution, GcReport
 from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.plan import GcPlan, make_plan
 from ingest.store_gc.policy import GcPolicy
 
-Store: TypeAlias = DumpStore | str | PathLike[str]
+Store: TypeAlias = Catalog | str | PathLike[str]
 
 
 def plan_gc(store: Store, policy: GcPolicy | None = None) -> GcPlan:
@@ -44,5 +44,5 @@ def apply_gc(store: Store, plan: GcPlan, *, stop: threading.Event | None = None)
     return Execution(_opened(store).objects, plan).run(stop)
 
 
-def _opened(store: Store) -> DumpStore:
-    return store if isinstance(store, DumpStore) else open_store(store)
+def _opened(store: Store) -> Catalog:
+    return store if isinstance(store, Catalog) else open_catalog(store)

@@ -7,215 +7,24 @@ through the quiet period will not grow any more: it is quarantined, and the step
 
 from __future__ import annotations
 
-import errno
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
-import xxhash
-
-from ingest.layouts.base import Description, Listing, Named, Problem
+from ingest.layouts.base import Listing
+from ingest.planning.inspection import Inspected
 from ingest.steps.caches import keep_only
-from workers.dump.formats import dump_data, npy, overflow, pt, raw
-from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
-from workers.dump.formats.overflow import OverflowRecord
-from workers.dump.source import OpenFile
-from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.model import SourceFile, StepKey
-
-#: Bytes read of each file before it is planned: its header, and enough payload to tell most copies apart.
-HEAD_BYTES = 4096
-#: The operator type in the names of overflow records.
-OVERFLOW_OP_TYPE = "Opdebug"
-#: Payload bytes that are compared before. With an npy header before them, they are in the head.
-_SAMPLE_BYTES = 3072
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CompletenessPolicy:
     """How long silence must last."""
 
     quiet_s: float = 10.0
     """Without a later step: how long nothing may have changed."""
     settle_s: float = 1.0
     """With a later step: the same; covers graphs that take turns in one directory."""
-
-
-class Inspection(NamedTuple):
-    """What the content of one file says, as far as it was read."""
-
-    headers: tuple[TensorHeader, ...] = ()
-    samples: tuple[int, ...] = ()
-    """Hash of the first payload bytes of each tensor: equal for copies."""
-    problem: str = ""
-    may_grow: bool = False
-    """The file is short, and may just not be written to its end."""
-    readable: bool = True
-    """Whether the disk gives its bytes."""
-    note: str = ""
-    """Why a file holds no tensor, though nothing is wrong with it."""
-    overflow: OverflowRecord | None = None
-    is_poison: bool = False
-    """The file kills the process that reads it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inspected:
-    """A listing with what is known of the content of its files."""
-
-    listing: Listing
-    description: Description
-    inspections: Mapping[str, Inspection]
-    """Of the files that hold tensors or overflow records, by path."""
-    denied: tuple[Problem, ...] = ()
-    """Files that may not be read."""
-
-    @property
-    def unreadable(self) -> list[str]:
-        """The files whose bytes the disk does not give, or that are poison as bytes, in order of path."""
-        return sorted(path for path, inspection in self.inspections.items() if not inspection.readable)
-
-    @property
-    def undecoded(self) -> list[str]:
-        """The files that are poison as tensors and not as bytes, in order of path."""
-        found = self.inspections.items()
-        return sorted(path for path, inspection in found if inspection.is_poison and inspection.readable)
-
-    @property
-    def poison(self) -> tuple[SourceFile, ...]:
-        """The files that kill the process that reads them."""
-        files = self.listing.files
-        return tuple(f for f in files if f.path in self.inspections and self.inspections[f.path].is_poison)
-
-    @property
-    def unfinished(self) -> str:
-        """The first file that may still be written to, or "" when there is none."""
-        for path, inspection in self.inspections.items():
-            if inspection.may_grow:
-                return path
-        for path, named in self.description.named.items():
-            if not named.settled:
-                return path  # its row of mapping.csv is missing
-        return self.description.unfinished
-
-
-def inspect(
-    root: Path,
-    listing: Listing,
-    description: Description,
-    unreadable: Collection[str] = (),
-    poison: Mapping[SourceFile, bool] = MappingProxyType({}),
-) -> Inspected:
-    """Read the first bytes of every tensor file of a listing.
-
-    Args:
-        root: the dump.
-        listing: the step.
-        description: from `Dump.describe`.
-        unreadable: files that are known not to be readable to their end.
-        poison: files that are known to kill the process that reads them, as they are now; and whether their
-            bytes may be read where they are not taken for tensors.
-
-    Raises:
-        SourceChanged: a file vanished or changed since it was listed, or cannot be read just now.
-    """
-    inspections: dict[str, Inspection] = {}
-    denied: list[Problem] = []
-    place, where = str(root), str(listing.key)
-    for file in listing.files:
-        if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison)) is not None:
-            inspections[file.path] = bad
-            continue
-        named = description.named.get(file.path)
-        if named is None and not _may_be_overflow_json(file):
-            continue
-        try:
-            with OpenFile(place, file, where) as opened:
-                if named is not None:
-                    inspections[file.path] = _inspect(opened, file, named)
-                else:
-                    record = overflow.parse_json(opened.read_at(0, file.size))
-                    inspections[file.path] = Inspection(overflow=record)
-        except AccessDenied as exc:
-            denied.append(Problem(file.path, "permission denied", exc.hint, denied=True))
-        except SourceChanged:
-            raise
-        except UnreadableTensor as exc:
-            inspections[file.path] = Inspection(problem=exc.message, may_grow=file.writable)
-        except OSError as exc:
-            if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
-                raise SourceChanged(f"{file.path} cannot be read just now: {exc.strerror}") from exc
-            inspections[file.path] = Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
-    return Inspected(listing, description, inspections, tuple(denied))
-
-
-def _known_bad(
-    file: SourceFile, unreadable: Collection[str], poison: Mapping[SourceFile, bool]
-) -> Inspection | None:
-    if file.path in unreadable:
-        return Inspection(problem="cannot be read: input/output error", readable=False)
-    return _POISON[poison[file]] if file in poison else None
-
-
-#: By whether its bytes may be read.
-_POISON = {
-    True: Inspection(problem="kills the process that decodes it; its bytes are kept", is_poison=True),
-    False: Inspection(
-        problem="kills the process that reads it; its bytes are not in the store",
-        readable=False,
-        is_poison=True,
-    ),
-}
-
-
-def _inspect(opened: OpenFile, file: SourceFile, named: Named) -> Inspection:
-    head = opened.read_at(0, HEAD_BYTES)
-
-    def read(offset: int, nbytes: int) -> bytes:
-        if offset + nbytes <= len(head) or len(head) == file.size:
-            return head[offset : offset + nbytes]
-        return opened.read_at(offset, nbytes)
-
-    try:
-        headers = _headers(named, read, file.size)
-        samples = tuple(
-            xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
-            for header in headers
-        )
-        record = None
-        if named.name is not None and named.name.op_type == OVERFLOW_OP_TYPE and headers:
-            payload = read(headers[0].offset, min(headers[0].nbytes, overflow.MAX_RECORD_BYTES))
-            record = overflow.parse(payload)
-    except Truncated as exc:
-        # A read-only file was closed by its writer: what is missing was lost (full disk).
-        return Inspection(problem=exc.message, may_grow=file.writable)
-    except HoldsNoTensor as exc:
-        return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
-    except UnreadableTensor as exc:
-        return Inspection(problem=exc.message)
-    return Inspection(headers, samples, overflow=record)
-
-
-def _may_be_overflow_json(file: SourceFile) -> bool:
-    name = file.path.rpartition("/")[2]
-    is_called_so = name.startswith(f"{OVERFLOW_OP_TYPE}.") and name.endswith(".json")
-    return is_called_so and file.size <= overflow.MAX_RECORD_BYTES
-
-
-def _headers(named: Named, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
-    if named.container is Container.RAW:
-        return (raw.header(named.dtype, named.shape, file_size),)
-    return _FORMATS[named.container](read, file_size)
-
-
-_FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] = {
-    Container.NPY: npy.read_headers,
-    Container.DUMP_DATA: dump_data.read_headers,
-    Container.PT: pt.read_headers,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +66,7 @@ class QuietClock:
         keep_only(present, self._seen)
 
 
-def waits_for_time(listing: Listing, quiet_for_s: float, policy: Policy) -> Waiting | None:
+def waits_for_time(listing: Listing, quiet_for_s: float, policy: CompletenessPolicy) -> Waiting | None:
     """Return why a step cannot be complete yet, before any file of it is opened; None when it may be.
 
     Run files are never complete while the job runs: they are taken as they are in a short silence.
@@ -271,7 +80,7 @@ def waits_for_time(listing: Listing, quiet_for_s: float, policy: Policy) -> Wait
     return Waiting(f"quiet for {quiet_for_s:.1f} s of {wanted:g} s")
 
 
-def waits_for_content(inspected: Inspected, quiet_for_s: float, policy: Policy) -> Waiting | None:
+def waits_for_content(inspected: Inspected, quiet_for_s: float, policy: CompletenessPolicy) -> Waiting | None:
     """Return why a step whose time has come is not complete, by the content of its files; None when it is."""
     if quiet_for_s < policy.quiet_s and (path := inspected.unfinished):
         return Waiting(f"{path} is not whole yet")

@@ -8,24 +8,25 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ingest.layouts.base import Dump, Listing, Problem
+from ingest.planning.inspection import Inspected, inspect
 from ingest.planning.plan import fingerprint, without_tensors
 from ingest.steps.bad_files import BadFiles
 from ingest.steps.caches import keep_only
 from ingest.watching.completeness import (
-    Inspected,
-    Policy,
+    CompletenessPolicy,
     QuietClock,
     Waiting,
-    inspect,
     waits_for_content,
     waits_for_time,
 )
 from workers.errors import SourceChanged
-from workers.model import Grid, StepKey
+from workers.events import Event
+from workers.model import StepKey
+from workers.store.model import Grid
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DumpState(Event):
     """What one look at a dump showed."""
 
     present: dict[StepKey, Listing]
@@ -48,7 +49,7 @@ class Watcher:
     """Looks at one dump again and again. All state is a cache: losing it costs a closer look."""
 
     dump: Dump
-    policy: Policy
+    policy: CompletenessPolicy
     grid: Grid
     order: Literal["oldest", "newest"] = "oldest"
     """Which steps of a backlog come first."""
@@ -72,7 +73,7 @@ class Watcher:
         self,
         is_committed: Callable[[StepKey, str], bool],
         expect: Callable[[Collection[StepKey]], Collection[StepKey]] = lambda _: (),
-    ) -> View:
+    ) -> DumpState:
         """List the dump now.
 
         Args:
@@ -113,7 +114,7 @@ class Watcher:
                 self._to_examine.append((listing, quiet_for_s))
         problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
         problems += [p for found in self.denied.values() for p in found]
-        return View(present, pending, tuple(dict.fromkeys(problems)), scan.expected_steps, scan.unlisted)
+        return DumpState(present, pending, tuple(dict.fromkeys(problems)), scan.expected_steps, scan.unlisted)
 
     def take(self, room: int, *, busy: Collection[StepKey]) -> list[Inspected]:
         """Return up to `room` complete steps of the last look, each once; `busy` ones are passed over.

@@ -20,7 +20,8 @@ from tests.pipeline import ingest_directly
 from tests.samples import sample
 from tests.servers.cluster import DaskCluster
 from workers.errors import UsageError
-from workers.model import Grid, StepKey
+from workers.model import StepKey
+from workers.store.model import Grid
 
 #: Trees, the ranks and steps in them, and how many tensors have elements, and how many statistics only.
 TREES = (

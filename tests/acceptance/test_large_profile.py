@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.load import Load, build
-from ingest.reader.store import Step, open_store
+from ingest.api import open_store
+from ingest.reader.step import Step
 from tests.dumps import DATA
-from workers.model import MIB, CommitSummary
+from workers.model import MIB
+from workers.store.model import CommitSummary
 
 pytestmark = pytest.mark.slow
 

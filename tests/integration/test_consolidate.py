@@ -10,7 +10,7 @@ import xarray as xr
 import ingest
 from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.consolidating.consolidator import Consolidator
-from ingest.reader.consolidated import open_view
+from ingest.reader.consolidated import open_cubes
 from ingest.settings import Settings
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
@@ -66,7 +66,7 @@ def test_beside_a_job_it_follows_and_a_second_one_stands_by(tmp_path: Path) -> N
 
     def has(*steps: int) -> Callable[[], bool]:
         def look() -> bool:
-            view = open_view(objects)
+            view = open_cubes(objects)
             return view is not None and view.steps.tolist() == list(steps)
 
         return look
@@ -110,7 +110,7 @@ def test_on_a_cluster_and_on_object_storage(
     taken = ingest.consolidate(url, settings=Settings(scheduler=s3_cluster.address))
 
     assert taken.appended == tuple(range(18))
-    by_cluster = open_view(objects)
+    by_cluster = open_cubes(objects)
     assert by_cluster is not None
     blocks = [by_cluster.block(place) for place in (0, 16, 17)]
     counting = CountingStore(objects.address)
@@ -120,7 +120,7 @@ def test_on_a_cluster_and_on_object_storage(
     assert ingest.open_store(url).consolidated().to_xarray().nan_count.sel(step=17).max() == 1
     with Consolidator(objects) as consolidator:
         consolidator.once(rebuild=True)
-    by_threads = open_view(objects)
+    by_threads = open_cubes(objects)
     assert by_threads is not None
     for before, place in zip(blocks, (0, 16, 17), strict=True):
         np.testing.assert_array_equal(by_threads.block(place).statistics, before.statistics)

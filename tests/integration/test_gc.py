@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 import ingest
 from bench.steps import commit_tables, make_tables
 from ingest.cli.app import app
-from ingest.consolidating.consolidator import Consolidator, Taken
-from ingest.findings.evaluator import FindingsKeeper
-from ingest.reader.consolidated import open_view
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.findings.evaluator import SeriesEvaluator
+from ingest.reader.consolidated import open_cubes
 from ingest.reader.verify import verify
 from ingest.steps.committed import Committed
 from ingest.store_gc.execute import Execution, GcReport
@@ -30,10 +30,11 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
 from tests.servers.ceph import S3Bucket
 from workers.errors import StepRemoved, StoreDenied, TensorsRemoved, UsageError
-from workers.model import SourceFile, StepKey, StoreAddress
+from workers.model import SourceFile, StepKey
 from workers.rules.load import load_rules
 from workers.store import commit, removed
 from workers.store.commit import CHANGED
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore, open_objects, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
@@ -343,7 +344,7 @@ def test_the_view_forgets_what_was_removed_and_keeps_statistics(tmp_path: Path) 
         for rank in range(2):
             key = StepKey(rank, step)
             commit_tables(objects, key, make_tables(key, ["a", "b"]))
-    with Consolidator(objects, keeper=FindingsKeeper(objects, load_rules(None).enabled)) as consolidator:
+    with Consolidator(objects, keeper=SeriesEvaluator(objects, load_rules(None).enabled)) as consolidator:
         assert consolidator.once().appended == (0, 1, 2)
         evaluated = objects.children("findings")
         policy = GcPolicy(keep_last=2)
@@ -352,17 +353,17 @@ def test_the_view_forgets_what_was_removed_and_keeps_statistics(tmp_path: Path) 
         for writes, rewritten in ((5, ()), (6, (0,))):
             with pytest.raises(Killed):
                 Execution(Fragile(objects.address, writes), plan, threads=1).run()
-            assert consolidator.once() == Taken(rewritten=rewritten)
-            view = open_view(objects)
+            assert consolidator.once() == StepsConsolidated(rewritten=rewritten)
+            view = open_cubes(objects)
             assert view is not None
             assert [bool(name) for name in view.table("fingerprint")[0]] == [not rewritten, True]
         gc(tmp_path / "run.zarr", policy)
-        assert consolidator.once() == Taken(rewritten=(0,))
-        assert consolidator.once() == Taken()
+        assert consolidator.once() == StepsConsolidated(rewritten=(0,))
+        assert consolidator.once() == StepsConsolidated()
         # That a rank is missing is what was wanted: nothing is evaluated again.
         assert objects.children("findings") == evaluated
     assert objects.children(CHANGED) == []
-    view = open_view(objects)
+    view = open_cubes(objects)
     assert view is not None
     assert view.table("fingerprint")[0].tolist() == ["", ""]
     assert np.isnan(view.to_xarray()["count"].sel(step=0)).all()

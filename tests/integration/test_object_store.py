@@ -15,7 +15,7 @@ import zarr
 from aiobotocore.httpsession import AIOHTTPSession
 from distributed import Client
 
-from ingest.reader.store import DumpStore, open_store
+from ingest.api import DumpStore, open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket

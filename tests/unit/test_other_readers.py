@@ -10,15 +10,16 @@ import pytest
 import tensorstore
 import zarr
 
-from ingest.reader.store import Step, open_store
+from ingest.api import open_store
+from ingest.reader.step import Step
 from tests import checker
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
-from workers.dump.formats.header import DeviceLayout
-from workers.model import Grid, Kind
+from workers.arrays.device_format import DeviceLayout
+from workers.store.model import Grid, RowKind
 
 DTYPES: list[Any] = [
     *(f"{order}{kind}" for kind in ("i2", "u4", "i8", "f2", "f4", "f8") for order in "<>"),
@@ -124,7 +125,7 @@ def test_tensorstore_reads_the_tables_of_numbers(path: str, url: str, step: Step
 
 
 def test_files_are_plain_bytes(url: str, step: Step) -> None:
-    (row,) = np.flatnonzero(step.tables.label("kind") == Kind.FILE)
+    (row,) = np.flatnonzero(step.tables.label("kind") == RowKind.FILE)
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/files"}}
     first, size = step.tables.number("offset")[row], step.tables.number("size")[row]
     assert tensorstore.open(spec).result()[first : first + size].read().result().tobytes() == "Grüße".encode()

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays import comparison_kernels
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import has_statistics
 
@@ -140,8 +141,6 @@ class RunningComparison:
 
     def _update_compiled(self, a: Array, b: Array) -> None:
         if self._kernels is None:
-            from workers.arrays import comparison_kernels
-
             self._kernels = comparison_kernels
             self._scratch = np.empty((4, comparison_kernels.BLOCK))
         kernels = self._kernels

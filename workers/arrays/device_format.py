@@ -24,7 +24,19 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.dtypes import ElementType
-from workers.dump.formats.header import DeviceLayout
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayout:
+    """How a tensor lay in the memory of the accelerator, where that is not the order of its axes."""
+
+    format: str
+    """Name of the format, such as `NC1HWC0`."""
+    shape: tuple[int, ...]
+    """Lengths of the axes in device memory."""
+    groups: int = 1
+    """Groups of a convolution (`sub_format`), for FRACTAL_Z."""
+
 
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]

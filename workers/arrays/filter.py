@@ -44,7 +44,7 @@ _NAMES = {"nan": np.nan, "inf": np.inf, "true": True, "false": False}
 _Value: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
-class Where:
+class Filter:
     """A parsed condition."""
 
     def __init__(self, text: str, columns: frozenset[str], *, said_by: str = "--where") -> None:

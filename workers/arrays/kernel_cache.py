@@ -1,7 +1,7 @@
 """Where compiled kernels are kept: shipped with the installation, or in the first place that can be written.
 
 An image is built once, and runs read-only on many machines. So it ships its kernels, compiled for a target
-that all of these machines execute: `python -m workers.arrays.kernel_cache` compiles them next to their source, and
+that all of these machines execute: `python -m workers.arrays.ship_kernels` compiles them next to their source, and
 notes the target there. For x86_64 that is x86-64-v3 (AVX2 and FMA; Intel since 2013, AMD since 2017). The
 statistics of 1 MiB of float32 then run at 18 GB/s on a Zen 4, as code of its own does, and at 5.8 GB/s with
 code for any x86_64. On aarch64, vectors of 128 bits belong to every processor.
@@ -15,7 +15,6 @@ directory for temporary files, whichever can be written first.
 from __future__ import annotations
 
 import os
-import platform
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
@@ -75,18 +74,6 @@ def missing_features(target: str, features: Mapping[str, bool]) -> set[str]:
     return {name for name in NEEDS.get(target, {target}) if not features.get(name)}
 
 
-def ship() -> str:
-    """Compile all kernels next to their source for the target of such machines; return it, "" for none."""
-    target = TARGETS.get(platform.machine(), "")
-    if target:
-        TARGET.write_text(f"{target}\n", "ascii")
-        from workers.arrays import comparison_kernels, kernels
-
-        kernels.warm_up()
-        comparison_kernels.warm_up()
-    return target
-
-
 def _features() -> Mapping[str, bool]:
     from llvmlite import binding  # type: ignore[import-untyped]
 
@@ -144,10 +131,3 @@ class _ShippedFirst(caching.NullCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what was compiled."""
         self._other.save_overload(sig, data)
-
-
-if __name__ == "__main__":
-    # Imported by its name: this module is the one that `workers.arrays.kernels` uses.
-    from workers.arrays import kernel_cache
-
-    print(f"kernels are compiled for {kernel_cache.ship() or 'nobody: they will be on first use'}")  # noqa: T201

@@ -25,6 +25,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays import kernels
 from workers.arrays.dtypes import FLOAT8, ElementType, from_name
 
 if TYPE_CHECKING:
@@ -150,7 +151,6 @@ class RunningStatistics:
 @cache
 def _kernels() -> ModuleType:
     # Here, for only who computes statistics should wait for the compiler.
-    from workers.arrays import kernels
 
     return kernels
 

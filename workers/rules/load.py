@@ -15,9 +15,9 @@ import xxhash
 import yaml
 from pydantic import ValidationError
 
-from ingest.reader.suggest import near
 from workers.errors import UsageError
 from workers.rules.schema import MODELS, RULE, BaseRule
+from workers.rules.suggest import near
 from workers.rules.values import SERIES_KINDS, RuleSet
 
 BUILTIN = Path(__file__).with_name("builtin.yml")
@@ -33,7 +33,7 @@ _Raw: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedRules:
     """Rules, and where each of them comes from."""
 
     rules: tuple[BaseRule, ...]
@@ -59,7 +59,7 @@ class _Lines:
         return f"{self.path}:{self.fields.get(name, self.line)}"
 
 
-def load_rules(path: str | Path | None = None) -> Loaded:
+def load_rules(path: str | Path | None = None) -> LoadedRules:
     """Return the built-in rules, changed and added to by a file.
 
     Raises:
@@ -82,7 +82,7 @@ def load_rules(path: str | Path | None = None) -> Loaded:
         seen[rule.name] = lines.fields.get("name", lines.line)
         rules[rule.name] = rule
         origins[rule.name] = str(path)
-    return Loaded(tuple(rules.values()), origins)
+    return LoadedRules(tuple(rules.values()), origins)
 
 
 def rules_like(patterns: Iterable[str], names: Sequence[str]) -> set[str]:
@@ -111,10 +111,10 @@ def rule_set(rules: list[BaseRule]) -> RuleSet:
 
 
 @cache
-def _built_in() -> Loaded:
+def _built_in() -> LoadedRules:
     _, entries = _entries(BUILTIN.read_text("utf-8"), "built-in")
     rules = tuple(_rule(raw, lines) for raw, lines in entries)
-    return Loaded(rules, dict.fromkeys((rule.name for rule in rules), "built-in"))
+    return LoadedRules(rules, dict.fromkeys((rule.name for rule in rules), "built-in"))
 
 
 def _joined(base: BaseRule | None, raw: _Raw, lines: _Lines) -> _Raw:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
-from workers.arrays.filter import Where
+from workers.arrays.filter import Filter
 from workers.errors import UsageError
 from workers.rules.select import REGEX
 from workers.rules.step import COLUMNS
@@ -131,7 +131,7 @@ class _StepRule(BaseRule):
     def _is_condition(cls, value: str) -> str:
         if value:
             try:
-                Where(value, COLUMNS, said_by="where")
+                Filter(value, COLUMNS, said_by="where")
             except UsageError as exc:
                 raise ValueError(exc.message) from exc
         return value
@@ -279,13 +279,13 @@ class Outlier(BaseRule):
         return self
 
 
-class Divergence(BaseRule):
+class DivergenceRule(BaseRule):
     """Tensors that replicas should agree on and do not, as `dump-ingest divergence` finds them."""
 
     kind: Literal["divergence"]
 
 
-class Missing(BaseRule):
+class MissingRule(BaseRule):
     """What some ranks have and others have not: a step, an operator, a tensor."""
 
     kind: Literal["missing"]
@@ -305,8 +305,8 @@ AnyRule: TypeAlias = (
     | Unchanged
     | Change
     | Outlier
-    | Divergence
-    | Missing
+    | DivergenceRule
+    | MissingRule
 )
 MODELS: dict[str, type[BaseRule]] = {
     model.model_fields["kind"].annotation.__args__[0]: model for model in AnyRule.__args__

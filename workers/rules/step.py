@@ -19,12 +19,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.filter import Where
+from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import DumpIngestError
-from workers.model import Kind, StepKey
+from workers.model import StepKey
 from workers.rules.select import is_chosen
-from workers.rules.values import Evaluated, Finding, Rule, RuleSet, evaluated
+from workers.rules.values import Rule, RuleSet, evaluated
+from workers.store.model import Evaluated, Finding, RowKind
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: Stands between the file that gives statistics and how they differ, in the label `problem`.
@@ -75,7 +76,7 @@ class _Columns:
     @cached_property
     def is_tensor(self) -> npt.NDArray[np.bool_]:
         kinds = self.tables.label("kind")
-        return np.asarray((kinds == Kind.TENSOR.value) | (kinds == Kind.STATISTICS.value))
+        return np.asarray((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
 
     def statistic(self, name: str) -> Values:
         """Return a statistic of each row; NaN where nothing is known, or where the row is no tensor."""
@@ -144,8 +145,8 @@ class _Columns:
 
 
 @lru_cache(maxsize=256)
-def _condition(text: str) -> Where:
-    return Where(text, COLUMNS, said_by="where")
+def _condition(text: str) -> Filter:
+    return Filter(text, COLUMNS, said_by="where")
 
 
 def evaluate(rules: RuleSet, tables: Tables, key: StepKey) -> Evaluated:
@@ -301,7 +302,7 @@ def _disagreement(_: Rule, columns: _Columns) -> Iterator[_Hits]:
 
 
 def _overflow(_: Rule, columns: _Columns) -> Iterator[_Hits]:
-    mask = np.asarray(columns.tables.label("kind") == Kind.OVERFLOW.value)
+    mask = np.asarray(columns.tables.label("kind") == RowKind.OVERFLOW.value)
     records = columns.tables.label("record")
 
     def say(row: int, _: float) -> str:

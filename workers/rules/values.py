@@ -6,14 +6,12 @@ Reading rules from YAML, and checking them, is up to `ingest.rules`; here everyt
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from workers.positional import Positional
+from workers.model import Positional
+from workers.store.model import Evaluated, Finding
 
-#: From the mildest to the worst.
-SEVERITIES = ("info", "warning", "critical")
-WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
 #: Kinds that look at one step of one rank: they are evaluated when it is committed.
 STEP_KINDS = frozenset(
     [
@@ -99,6 +97,11 @@ class RuleSet(Positional):
     """Names the set: 16 hexadecimal digits over everything that decides what is found."""
 
     @property
+    def definitions(self) -> dict[str, dict[str, Any]]:
+        """What each rule says, by its name."""
+        return {rule.name: rule.to_dict() for rule in self.rules}
+
+    @property
     def of_steps(self) -> tuple[Rule, ...]:
         """Those that look at one step of one rank."""
         return tuple(rule for rule in self.rules if rule.kind in STEP_KINDS)
@@ -107,56 +110,6 @@ class RuleSet(Positional):
     def of_series(self) -> tuple[Rule, ...]:
         """Those that look at several steps or ranks."""
         return tuple(rule for rule in self.rules if rule.kind in SERIES_KINDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding(Positional):
-    """What a rule found."""
-
-    rule: str
-    severity: str
-    rank: int | None
-    """None where it is about no one rank."""
-    step: int
-    row: int
-    """Of the index of that step; -1 where it is about no one tensor."""
-    graph: str
-    name: str
-    """Of the tensor; "" where it is about none."""
-    value: float
-    """What was compared; NaN where nothing was."""
-    threshold: float
-    reason: str
-    """A sentence."""
-
-    @property
-    def order(self) -> tuple[int, int, int, int, str]:
-        """A sort key: the worst first, then the first."""
-        rank = -1 if self.rank is None else self.rank
-        return (-SEVERITIES.index(self.severity), self.step, rank, self.row, self.rule)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as a flat dictionary of plain values."""
-        return {name: getattr(self, name) for name in self.__match_args__}
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """What a set of rules found in one step: of one rank, or of all."""
-
-    rules: str
-    """The digest of the set."""
-    findings: tuple[Finding, ...] = ()
-    """What is stored: of each rule no more than its limit. The worst first, then in order of execution."""
-    totals: Mapping[str, int] = field(default_factory=dict)
-    """By rule that found something: how much, all of it counted."""
-    failed: Mapping[str, str] = field(default_factory=dict)
-    """By rule that could not be evaluated: why."""
-
-    @property
-    def severities(self) -> dict[str, str]:
-        """The severity of each rule that found something."""
-        return {finding.rule: finding.severity for finding in self.findings}
 
 
 def evaluated(

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
-from workers.model import Kind
+from workers.store.model import RowKind
 from workers.store.tables import Tables
 
 #: Kinds of rows that are tensors.
-TENSOR_KINDS = (Kind.TENSOR.value, Kind.STATISTICS.value)
+TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
 
 
 class TensorKey(NamedTuple):

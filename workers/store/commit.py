@@ -19,8 +19,9 @@ from typing import Any
 
 from workers.dump.paths import to_text
 from workers.errors import DamagedStore, SourceChanged, StoreFormatError
-from workers.model import CommitSummary, Origin, StepKey
+from workers.model import StepKey
 from workers.store import metadata
+from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
 
 ROOT = "zarr.json"

@@ -32,8 +32,9 @@ from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import DamagedStore
 from workers.model import MIB
 from workers.store import metadata
-from workers.store.blocks import TensorKey
+from workers.store.blocks import TensorAxis, TensorKey
 from workers.store.nd_arrays import ArrayLayout
+from workers.store.objects import ObjectStore
 
 GROUP = "consolidated"
 REBUILD_HINT = "`dump-ingest consolidate --rebuild` makes the view anew; nothing is lost by it."
@@ -86,7 +87,7 @@ class CubeGrid:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewState:
+class CubeState:
     """What the metadata of the view says of it: how long its axes are, and what is under way."""
 
     epoch: str
@@ -114,7 +115,7 @@ class ViewState:
         return document
 
 
-def parse_state(data: bytes | None) -> ViewState | None:
+def parse_state(data: bytes | None) -> CubeState | None:
     """Read the metadata of the view; None where there is none, or another version's.
 
     Raises:
@@ -127,7 +128,7 @@ def parse_state(data: bytes | None) -> ViewState | None:
         if record.pop("version") != CUBES_VERSION:
             return None
         grid = CubeGrid(**record.pop("grid"))
-        state = ViewState(grid=grid, **{**record, "rewriting": tuple(record["rewriting"])})
+        state = CubeState(grid=grid, **{**record, "rewriting": tuple(record["rewriting"])})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise DamagedStore(f"{GROUP}/zarr.json: damaged ({exc!r})", hint=REBUILD_HINT) from exc
     lengths = (*grid.to_dict().values(), state.steps, state.ranks, state.tensors)
@@ -264,3 +265,23 @@ def unique_names(keys: Sequence[TensorKey], taken: set[str]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def read_axis(objects: ObjectStore, cubes: Cubes, width: int) -> TensorAxis:
+    """Read the first `width` tensors of the axis.
+
+    Raises:
+        DamagedStore: they are missing or damaged.
+    """
+    columns = []
+    for name in KEY_FIELDS:
+        layout = cubes.keys[name]
+        keys = {index: f"{GROUP}/{key}" for index, key in layout.keys((width,)).items()}
+        found = objects.get_many(list(keys.values()))
+        parts = []
+        for key in keys.values():
+            if key not in found:
+                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
+            parts.append(layout.decode(found[key], key))
+        columns.append(np.concatenate(parts)[:width].tolist() if parts else [])
+    return TensorAxis(TensorKey(*column) for column in zip(*columns, strict=True))

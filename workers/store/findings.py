@@ -12,26 +12,29 @@ nothing was found, the commit record says so, and there are no tables.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.rules.values import SEVERITIES, Evaluated, Finding, RuleSet
 from workers.store import metadata, tables
+from workers.store.model import SEVERITIES, Evaluated, Finding
 
 GROUP = "findings"
 LABELS = ("rule", "severity", "graph", "name", "reason")
 NUMBERS = ("row", "value", "threshold")
 
 
-def encode(rules: RuleSet, found: Evaluated) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+def encode(
+    definitions: Mapping[str, Mapping[str, Any]], found: Evaluated
+) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunks, by their paths in the generation; none for no findings."""
     if not found.findings:
         return {}, {}
     labels = np.array([[getattr(one, name) for name in LABELS] for one in found.findings], object)
     numbers = np.array([[getattr(one, name) for name in NUMBERS] for one in found.findings], np.float64)
-    definitions = {rule.name: rule.to_dict() for rule in rules.rules if rule.name in found.totals}
+    definitions = {name: dict(rule) for name, rule in definitions.items() if name in found.totals}
     where = f"{GROUP}/{found.rules}"
     documents = {
         GROUP: metadata.group(),

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from workers.arrays import dtypes
-from workers.model import ArraySpec
 from workers.store import shards
+from workers.store.model import ArraySpec
 
 Document: TypeAlias = dict[str, Any]
 

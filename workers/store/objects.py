@@ -22,7 +22,9 @@ import fsspec
 
 from workers import events
 from workers.errors import StoreDenied, StoreError, StoreUnavailable, UsageError
-from workers.model import MIB, StoreAddress
+from workers.model import MIB
+from workers.store.events import StoreRequested
+from workers.store.model import StoreAddress
 from workers.store.pieces import Gathered, NewFile, NewObject
 
 T = TypeVar("T")
@@ -45,7 +47,7 @@ _NOT_SECRET = frozenset(["SSEKMSKeyId"])
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class StoredObject:
     """What a listing says of an object."""
 
     nbytes: int
@@ -231,7 +233,7 @@ class ObjectStore:
             found = self._fs.find(base, detail=True, **self._refresh())
         return {str(path)[len(base) :].lstrip("/"): int(info["size"]) for path, info in found.items()}
 
-    def listed(self, prefix: str = "") -> dict[str, Listed]:
+    def listed(self, prefix: str = "") -> dict[str, StoredObject]:
         """Return what there is below `prefix`, by key relative to it, with sizes and times; "" for itself.
 
         In a directory, symbolic links are named and not followed; behind one, nothing is listed.
@@ -242,7 +244,7 @@ class ObjectStore:
                 return {} if self._is_behind_link(prefix) else dict(_walk(base))
             found = self._fs.find(base, detail=True, **self._refresh())
         return {
-            str(path)[len(base) :].lstrip("/"): Listed(int(info["size"]), _modified_at(info))
+            str(path)[len(base) :].lstrip("/"): StoredObject(int(info["size"]), _modified_at(info))
             for path, info in found.items()
         }
 
@@ -297,11 +299,11 @@ class ObjectStore:
             raise
         except Exception as exc:
             error = self._as_error(exc, f"{_VERBS[op]} {self._name(key)}")
-            events.emit(events.StoreRequested(op, time.perf_counter() - started, error))
+            events.emit(StoreRequested(op, time.perf_counter() - started, error))
             if error is exc:
                 raise
             raise error from exc
-        events.emit(events.StoreRequested(op, time.perf_counter() - started))
+        events.emit(StoreRequested(op, time.perf_counter() - started))
 
     def _as_error(self, exc: Exception, what: str) -> StoreError:
         """Return what a backend raised as one of our errors."""
@@ -331,7 +333,7 @@ class _InDirectory:
 
     def close(self) -> None:
         self._do(self._file.close)
-        events.emit(events.StoreRequested("put", self._spent_s))
+        events.emit(StoreRequested("put", self._spent_s))
 
     def drop(self) -> None:
         self._file.drop()
@@ -343,13 +345,13 @@ class _InDirectory:
             done = step()
         except Exception as exc:
             error = self._objects._as_error(exc, f"write {self._objects._name(self._key)}")  # noqa: SLF001
-            events.emit(events.StoreRequested("put", self._spent_s + time.perf_counter() - started, error))
+            events.emit(StoreRequested("put", self._spent_s + time.perf_counter() - started, error))
             raise error from exc
         self._spent_s += time.perf_counter() - started
         return done
 
 
-def _walk(base: str) -> Iterator[tuple[str, Listed]]:
+def _walk(base: str) -> Iterator[tuple[str, StoredObject]]:
     """Yield every file below a directory. Its own loop: fsspec takes five times as long."""
     left = [""]
     while left:
@@ -361,7 +363,7 @@ def _walk(base: str) -> Iterator[tuple[str, Listed]]:
         except NotADirectoryError:
             with suppress(FileNotFoundError):
                 found = os.lstat(base)
-                yield "", Listed(found.st_size, found.st_mtime)
+                yield "", StoredObject(found.st_size, found.st_mtime)
             continue
         with entries:
             for entry in entries:
@@ -371,7 +373,7 @@ def _walk(base: str) -> Iterator[tuple[str, Listed]]:
                     continue
                 with suppress(FileNotFoundError):  # gone since it was listed
                     found = entry.stat(follow_symlinks=False)
-                    yield name, Listed(found.st_size, found.st_mtime)
+                    yield name, StoredObject(found.st_size, found.st_mtime)
 
 
 def _modified_at(info: Mapping[str, Any]) -> float:

@@ -25,8 +25,9 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from workers.errors import DamagedStore
-from workers.model import MIB, ArraySpec
+from workers.model import MIB
 from workers.store import untrusted
+from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.pieces import NewObject
 

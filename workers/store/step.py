@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from workers.arrays import device_format, dtypes
+from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType
-from workers.dump.formats.header import DeviceLayout
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved, UsageError
-from workers.model import ArraySpec, StepKey
+from workers.model import StepKey
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
+from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader

@@ -10,7 +10,9 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeAlias, overload
 
-from workers.model import Entry, SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
+from workers.tasks.model import Entry
 
 _source = attrgetter(*SourceFile.__match_args__)
 _PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "header", "readable"]

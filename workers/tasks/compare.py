@@ -39,7 +39,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PairComparison:
     """What came of one pair."""
 
     metrics: Metrics | None
@@ -56,14 +56,14 @@ def pack_pairs(pairs: Sequence[Pair]) -> bytes:
     return pickle.dumps(list(pairs), protocol=5)
 
 
-def run_compare(packed: bytes) -> list[Outcome]:
+def run_compare(packed: bytes) -> list[PairComparison]:
     """Run `compare_pairs`."""
     # Reaching a Dask scheduler is running code on its workers: unpickling what comes from it adds no danger.
     pairs: list[Pair] = pickle.loads(packed)  # noqa: S301
     return compare_pairs(pairs)
 
 
-def compare_pairs(pairs: Sequence[Pair]) -> list[Outcome]:
+def compare_pairs(pairs: Sequence[Pair]) -> list[PairComparison]:
     """Compare pairs, each payload byte read once; of files whose digest is not known, of large ones twice.
 
     Memory: the payloads of the small pairs, which the caller bounds; then, one pair after the other, pieces
@@ -74,14 +74,14 @@ def compare_pairs(pairs: Sequence[Pair]) -> list[Outcome]:
         StoreError: a store cannot be reached. What is damaged is noted in the outcome.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    outcomes: list[Outcome | None] = [None] * len(pairs)
+    outcomes: list[PairComparison | None] = [None] * len(pairs)
     small = [number for number, pair in enumerate(pairs) if pair.nbytes <= WHOLE_NBYTES]
     for number, outcome in zip(small, _compare_small([pairs[n] for n in small]), strict=True):
         outcomes[number] = outcome
     return [_compare_large(pairs[n]) if found is None else found for n, found in enumerate(outcomes)]
 
 
-def _compare_small(pairs: Sequence[Pair]) -> Iterator[Outcome]:
+def _compare_small(pairs: Sequence[Pair]) -> Iterator[PairComparison]:
     """Compare pairs that are in memory together. Of a store nothing is read that a digest decides."""
     # Files first: their digests may make reading the store superfluous.
     read: dict[int, Payload | DamagedStore] = {}
@@ -94,64 +94,64 @@ def _compare_small(pairs: Sequence[Pair]) -> Iterator[Outcome]:
     for pair in pairs:
         a, b = _digested(pair.a, read), _digested(pair.b, read)
         if _decided(a, b):
-            yield Outcome(no_difference(a.size), "digest")
+            yield PairComparison(no_difference(a.size), "digest")
         else:
             yield _compare_payloads(a, read.get(id(pair.a), b""), b, read.get(id(pair.b), b""))
 
 
 def _compare_payloads(
     a: Operand, payload_a: Payload | DamagedStore, b: Operand, payload_b: Payload | DamagedStore
-) -> Outcome:
+) -> PairComparison:
     for payload in (payload_a, payload_b):
         if isinstance(payload, DamagedStore):
-            return Outcome(None, problem=payload.message, damaged=True)
+            return PairComparison(None, problem=payload.message, damaged=True)
     assert not isinstance(payload_a, DamagedStore)  # noqa: S101  (for mypy)
     assert not isinstance(payload_b, DamagedStore)  # noqa: S101
     for side, payload in ((a, payload_a), (b, payload_b)):
         if isinstance(side.place, Stored) and digest(payload) != side.digest:
-            return Outcome(None, problem=f"{side.where}: the digest does not match", damaged=True)
+            return PairComparison(None, problem=f"{side.where}: the digest does not match", damaged=True)
     running = RunningComparison()
     try:
         _update(running, a, a.values(payload_a), b, b.values(payload_b))
     except ValueError as exc:
         return _compare_as_laid(a, payload_a, b, payload_b, exc)
-    return Outcome(running.result())
+    return PairComparison(running.result())
 
 
 def _compare_as_laid(
     a: Operand, payload_a: Payload, b: Operand, payload_b: Payload, exc: Exception
-) -> Outcome:
+) -> PairComparison:
     """Compare payloads that cannot be brought into the order of the axes, if both lie alike."""
     if a.device is None or a.device != b.device:
-        return Outcome(None, problem=str(exc))
+        return PairComparison(None, problem=str(exc))
     running = RunningComparison()
     values = [
         unpack(p, side.element, math.prod(a.device.shape)) for side, p in ((a, payload_a), (b, payload_b))
     ]
     if values[0].size != values[1].size:
-        return Outcome(None, problem=str(exc))
+        return PairComparison(None, problem=str(exc))
     _update(running, a, values[0], b, values[1])
-    return Outcome(running.result(), "device layout")
+    return PairComparison(running.result(), "device layout")
 
 
-def _compare_large(pair: Pair) -> Outcome:
+def _compare_large(pair: Pair) -> PairComparison:
     """Compare two tensors piece by piece."""
     a, b = (_with_digest(side) for side in (pair.a, pair.b))
     if _decided(a, b):
-        return Outcome(no_difference(a.size), "digest")
+        return PairComparison(no_difference(a.size), "digest")
     alike = a.device == b.device and (a.is_in_order == b.is_in_order)
     if not (a.is_in_order and b.is_in_order):
         if max(a.nbytes, b.nbytes) <= MAX_TURNED_NBYTES and _can_turn(a) and _can_turn(b):
             payloads = read_whole([a, b])
             return _compare_payloads(a, payloads[0], b, payloads[1])
         if not alike:
-            return Outcome(None, problem="too large to be brought from one layout into the other")
+            return PairComparison(None, problem="too large to be brought from one layout into the other")
     try:
-        return Outcome(_stream(a, b), "elements" if a.device is None else "device layout")
+        return PairComparison(_stream(a, b), "elements" if a.device is None else "device layout")
     except DamagedStore as exc:
-        return Outcome(None, problem=exc.message, damaged=True)
+        return PairComparison(None, problem=exc.message, damaged=True)
     except ValueError as exc:
-        return Outcome(None, problem=str(exc))
+        return PairComparison(None, problem=str(exc))
 
 
 def _stream(a: Operand, b: Operand) -> Metrics:

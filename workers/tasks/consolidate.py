@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.errors import DamagedStore
-from workers.model import StepKey, StoreAddress
+from workers.model import StepKey
 from workers.store import commit, tables
 from workers.store.blocks import Block, TensorAxis, TensorKey, block_of
 from workers.store.commit import Commit
-from workers.store.cubes import ANOMALY_FIELDS, GROUP, KEY_FIELDS, REBUILD_HINT, TOTALS, CubeGrid, Cubes
+from workers.store.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid, Cubes, read_axis
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore, open_objects
 from workers.store.tables import Tables
 
@@ -172,23 +173,3 @@ def _axis(job: ConsolidateJob) -> TensorAxis:
             _AXES.clear()  # one view at a time is enough
             _AXES[key] = axis
     return axis if len(axis) == job.width else TensorAxis(axis.keys[: job.width])
-
-
-def read_axis(objects: ObjectStore, cubes: Cubes, width: int) -> TensorAxis:
-    """Read the first `width` tensors of the axis.
-
-    Raises:
-        DamagedStore: they are missing or damaged.
-    """
-    columns = []
-    for name in KEY_FIELDS:
-        layout = cubes.keys[name]
-        keys = {index: f"{GROUP}/{key}" for index, key in layout.keys((width,)).items()}
-        found = objects.get_many(list(keys.values()))
-        parts = []
-        for key in keys.values():
-            if key not in found:
-                raise DamagedStore(f"{key}: missing", hint=REBUILD_HINT)
-            parts.append(layout.decode(found[key], key))
-        columns.append(np.concatenate(parts)[:width].tolist() if parts else [])
-    return TensorAxis(TensorKey(*column) for column in zip(*columns, strict=True))

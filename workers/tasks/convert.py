@@ -24,12 +24,15 @@ from workers.arrays.dtypes import unpack
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.dump.source import OpenFile
 from workers.errors import UnreadableFile
-from workers.model import MIB, Entry, Kind, Receipt, Segment, ShardJob
+from workers.model import MIB
 from workers.store import metadata
+from workers.store.model import RowKind
 from workers.store.objects import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
+from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
+from workers.tasks.model import Entry, Receipt, Segment, ShardJob
 
 #: Files are read in pieces of this many bytes; most are one piece.
 PIECE_BYTES = 16 * MIB
@@ -57,13 +60,13 @@ def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> 
         AccessDenied: a file may not be read.
         StoreError: the store refused.
     """
-    events.emit(events.ConvertStarted(job))
+    events.emit(ConvertStarted(job))
     try:
         receipt = (run or convert_here)(job)
     except BaseException as exc:
-        events.emit(events.ConvertFailed(job, exc))
+        events.emit(ConvertFailed(job, exc))
         raise
-    events.emit(events.Converted(job, receipt))
+    events.emit(Converted(job, receipt))
     return receipt
 
 
@@ -78,7 +81,7 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
     return work.receipt(time.perf_counter() - started)
 
 
-def rehearse(job: ShardJob, begin: Callable[[int], None]) -> None:
+def dry_run(job: ShardJob, begin: Callable[[int], None]) -> None:
     """Do the same with the files of a job, and write nothing."""
     work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
     for segment in job.segments:
@@ -304,7 +307,7 @@ def _is_counted(entry: Entry) -> bool:
     """
     header = entry.header
     is_absent = header is not None and header.problem != "" and not header.nbytes
-    return entry.kind is Kind.TENSOR and header is not None and not is_absent
+    return entry.kind is RowKind.TENSOR and header is not None and not is_absent
 
 
 def _meaning(entry: Entry) -> object:

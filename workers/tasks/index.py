@@ -9,21 +9,26 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtype_names import canonical
 from workers.arrays.statistics import Statistics
 from workers.dump import paths
-from workers.dump.formats.header import DeviceLayout, TensorHeader
-from workers.model import Kind, Receipt, Reported, array_of, payload_nbytes
+from workers.dump.formats.header import TensorHeader
+from workers.dump.model import ReportedStatistics
 from workers.rules.step import DISAGREES
 from workers.store import tables
+from workers.store.model import RowKind
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.columns import EntryColumns
+from workers.tasks.model import Receipt, array_of, payload_nbytes
 from workers.tasks.reported_vs_computed import disagreements
 
 _Column: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 
 
-def tables_of(entries: EntryColumns, reported: Mapping[int, Reported], receipts: Sequence[Receipt]) -> Tables:
+def tables_of(
+    entries: EntryColumns, reported: Mapping[int, ReportedStatistics], receipts: Sequence[Receipt]
+) -> Tables:
     """Return the index and the statistics of a step whose jobs are all done.
 
     Args:
@@ -103,9 +108,9 @@ _stored_itemsize = _of_header(lambda header: header.element.stored_itemsize, 1)
 
 
 def _shape_without_header(
-    reported: Mapping[int, Reported], row: int, kind: Kind, nbytes: int
+    reported: Mapping[int, ReportedStatistics], row: int, kind: RowKind, nbytes: int
 ) -> tuple[int, ...]:
-    return reported[row].shape if kind is Kind.STATISTICS else (nbytes,)
+    return reported[row].shape if kind is RowKind.STATISTICS else (nbytes,)
 
 
 def _layouts(headers: _Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
@@ -158,12 +163,12 @@ def _filled(fields: Sequence[str], dtype: Any, columns: Mapping[str, _Column]) -
     return table
 
 
-def _take_reported(reported: Mapping[int, Reported], built: Tables) -> None:
+def _take_reported(reported: Mapping[int, ReportedStatistics], built: Tables) -> None:
     """Enter the statistics that the dump gives, where none were computed; elsewhere compare them."""
     kinds, dtypes, declared = (built.label(name) for name in ("kind", "dtype", "declared_dtype"))
     statistics_from, problems = built.label("statistics_from"), built.label("problem")
     for row, report in reported.items():
-        if kinds[row] == Kind.STATISTICS:
+        if kinds[row] == RowKind.STATISTICS:
             dtypes[row], declared[row] = canonical(report.dtype), report.dtype
         if not statistics_from[row]:
             built.statistics[row] = report.statistics.as_row()

@@ -26,8 +26,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from workers.errors import ClusterError, PoisonedFile, WorkerDied
-from workers.model import MIB, Receipt, ShardJob
+from workers.arrays.statistics import RunningStatistics
+from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
+from workers.model import MIB
+from workers.tasks.convert import MAX_CONVERTED_BYTES, PIECE_BYTES, convert_here, dry_run
+from workers.tasks.model import Receipt, ShardJob
 
 #: How often a file must kill a process that reads nothing else before it is said to be the cause.
 DEATHS_ALONE = 2
@@ -114,8 +117,6 @@ def _only(job: ShardJob, path: str) -> ShardJob:
 
 def _needed(nbytes: int) -> int:
     """Return about how much memory it should take to convert a payload: see `workers.tasks.convert`."""
-    from workers.tasks.convert import MAX_CONVERTED_BYTES, PIECE_BYTES
-
     return 2 * nbytes if PIECE_BYTES < nbytes <= MAX_CONVERTED_BYTES else 2 * min(nbytes, PIECE_BYTES)
 
 
@@ -188,8 +189,6 @@ def _status(field: str) -> int:
 
 def serve(given: int, report: int, progress: int) -> None:
     """Carry out the order that stands in one open file, and answer in another; ends the process."""
-    from workers.tasks.convert import convert_here, rehearse
-
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with os.fdopen(given, "rb") as file:
@@ -204,7 +203,7 @@ def serve(given: int, report: int, progress: int) -> None:
 
     run: dict[str, Callable[[], Any]] = {
         _WRITE: lambda: convert_here(order.job, begin),
-        _READ: lambda: rehearse(order.job, begin),
+        _READ: lambda: dry_run(order.job, begin),
         _CONTROL: lambda: _exercise(order.need_nbytes),
     }
     end: _End
@@ -225,8 +224,6 @@ def _exercise(nbytes: int) -> None:
     import numpy as np
     from numcodecs import Blosc
 
-    from workers.arrays.statistics import RunningStatistics
-
     values = np.linspace(-1, 1, MIB // 4, dtype=np.float32)
     running = RunningStatistics()
     running.update(values)
@@ -236,8 +233,6 @@ def _exercise(nbytes: int) -> None:
 
 
 def _sendable(exc: Exception) -> Exception:
-    from workers.tasks.run import as_error
-
     return as_error("in a process of its own", exc)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from workers import events
+from workers import __version__, events
 from workers.errors import REASONS, DumpIngestError
+from workers.store.events import STORE_OPS, StoreRequested
+from workers.tasks.events import Converted, ConvertFailed, ConvertStarted, Published
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: Requests to a store: a small object takes some ten milliseconds, one that is sent again for long minutes.
@@ -18,12 +18,8 @@ STORE_REASONS = ("damaged_store", "other", "store_denied", "store_format", "stor
 
 def register_build_info(registry: CollectorRegistry) -> None:
     """Say which version this process runs."""
-    try:
-        running = version("dump-ingest")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        running = "unknown"
     info = Gauge("dump_ingest_build_info", "1, with the version.", ["version"], registry=registry)
-    info.labels(version=running).set(1)
+    info.labels(version=__version__).set(1)
 
 
 class StoreMetrics:
@@ -44,14 +40,14 @@ class StoreMetrics:
             ["op", "reason"],
             registry=registry,
         )
-        for op in events.STORE_OPS:
+        for op in STORE_OPS:
             self._seconds.labels(op=op)
             for reason in STORE_REASONS:
                 self._errors.labels(op=op, reason=reason)
 
     def observe(self, event: events.Event) -> None:
         """Count one event, if it is a request."""
-        if isinstance(event, events.StoreRequested):
+        if isinstance(event, StoreRequested):
             self._seconds.labels(op=event.op).observe(event.seconds)
             if event.error is not None:
                 self._errors.labels(op=event.op, reason=event.error.reason).inc()
@@ -102,10 +98,10 @@ class WorkerMetrics:
     def observe(self, event: events.Event) -> None:
         """Count one event."""
         match event:
-            case events.ConvertStarted():
+            case ConvertStarted():
                 self._attempts.inc()
                 self._in_progress.inc()
-            case events.Converted(receipt=receipt):
+            case Converted(receipt=receipt):
                 self._in_progress.dec()
                 self._read.inc(receipt.bytes_read)
                 self._tensors.inc(len(receipt.rows))
@@ -113,9 +109,9 @@ class WorkerMetrics:
                 self._shards.inc(len(receipt.stored))
                 self._shard_bytes.inc(sum(receipt.stored.values()))
                 self._convert_seconds.observe(receipt.seconds)
-            case events.ConvertFailed(error=error):
+            case ConvertFailed(error=error):
                 self._in_progress.dec()
                 reason = error.reason if isinstance(error, DumpIngestError) else "other"
                 self._failures.labels(reason=reason).inc()
-            case events.Published(seconds=seconds):
+            case Published(seconds=seconds):
                 self._publish_seconds.observe(seconds)

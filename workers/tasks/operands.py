@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format
+from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType, unpack
-from workers.dump.formats.header import DeviceLayout
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
-from workers.model import ArraySpec, SourceFile, StoreAddress
+from workers.model import SourceFile
+from workers.store.model import ArraySpec, StoreAddress
 from workers.store.objects import open_objects
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader

@@ -15,15 +15,17 @@ import numpy as np
 from workers import events
 from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
-from workers.model import CommitSummary, Kind, Receipt, SourceFile, StepKey, StepPlan
+from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
-from workers.rules.values import Evaluated
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import WithoutTensors
+from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore, open_objects
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
+from workers.tasks.events import Published
 from workers.tasks.index import tables_of
+from workers.tasks.model import Receipt, StepPlan
 
 #: How many problems a commit record names; all of them are in the index.
 MAX_PROBLEMS_IN_RECORD = 100
@@ -47,7 +49,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     documents, chunks = tables.encode(built)
     found = _evaluated(plan, built)
     if plan.rules is not None and found is not None:
-        more_documents, more_chunks = findings.encode(plan.rules, found)
+        more_documents, more_chunks = findings.encode(plan.rules.definitions, found)
         documents |= more_documents
         chunks |= more_chunks
     without = _without_tensors(plan)
@@ -91,7 +93,7 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         without_tensors=without,
         replaces=plan.replaces,
     )
-    events.emit(events.Published(summary, time.perf_counter() - started))
+    events.emit(Published(summary, time.perf_counter() - started))
     return summary
 
 
@@ -158,9 +160,9 @@ def _summarise(
 ) -> CommitSummary:
     before = entries.column("problem")
     kinds, problems = built.label("kind"), built.label("problem")
-    is_tensor = kinds == Kind.TENSOR
-    has_statistics = is_tensor | (kinds == Kind.STATISTICS)
-    quarantined = int(np.count_nonzero(kinds == Kind.QUARANTINED))
+    is_tensor = kinds == RowKind.TENSOR
+    has_statistics = is_tensor | (kinds == RowKind.STATISTICS)
+    quarantined = int(np.count_nonzero(kinds == RowKind.QUARANTINED))
     nan, pos_inf, neg_inf = (
         np.nan_to_num(built.statistic(name)[has_statistics])
         for name in ("nan_count", "pos_inf_count", "neg_inf_count")
@@ -170,12 +172,12 @@ def _summarise(
         fingerprint=plan.fingerprint,
         status="partial" if quarantined or plan.problems else "complete",
         tensors=int(np.count_nonzero(is_tensor)),
-        files=int(np.count_nonzero(kinds == Kind.FILE)),
+        files=int(np.count_nonzero(kinds == RowKind.FILE)),
         quarantined=quarantined,
-        overflows=int(np.count_nonzero(kinds == Kind.OVERFLOW)),
-        statistics_only=int(np.count_nonzero(kinds == Kind.STATISTICS)),
+        overflows=int(np.count_nonzero(kinds == RowKind.OVERFLOW)),
+        statistics_only=int(np.count_nonzero(kinds == RowKind.STATISTICS)),
         disagreements=sum(1 for row in plan.reported if is_tensor[row] and problems[row] != before[row]),
-        unparsed=int(np.count_nonzero((kinds == Kind.FILE) & (problems != ""))),
+        unparsed=int(np.count_nonzero((kinds == RowKind.FILE) & (problems != ""))),
         duplicates=sum(receipt.duplicates for receipt in receipts),
         raw_bytes=plan.nbytes,
         stored_bytes=stored_bytes,

@@ -27,9 +27,10 @@ from workers.errors import (
     TensorsRemoved,
     UnreadableFile,
 )
-from workers.model import MIB, Kind, SourceFile, StepKey, StoreAddress
+from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
 from workers.store.commit import Commit
+from workers.store.model import RowKind, StoreAddress
 from workers.store.objects import open_objects
 from workers.store.restore import begin_of, nbytes_of, part
 from workers.store.step import StoredStep
@@ -37,7 +38,7 @@ from workers.store.step import StoredStep
 _PIECE_NBYTES = 16 * MIB
 
 
-class Verdict(IntEnum):
+class ReadBackVerdict(IntEnum):
     """What was found out about a source file."""
 
     SAME = 0
@@ -73,7 +74,7 @@ class ReadBack:
 
     number: int
     verdicts: npt.NDArray[np.int8]
-    """Values of `Verdict`, shape (n,)."""
+    """Values of `ReadBackVerdict`, shape (n,)."""
     changed_ns: npt.NDArray[np.int64]
     """When the inode of a file changed last (ctime), as it was when it was compared; shape (n,)."""
     nbytes: int
@@ -138,19 +139,19 @@ def _verdicts(
     rows: dict[int, list[int]] = {}
     for row, source in enumerate(sources.tolist()):
         # The statistics of a tensor stand in a table, which is a file of its own.
-        if source in numbers and kinds[row] != Kind.STATISTICS.value:
+        if source in numbers and kinds[row] != RowKind.STATISTICS.value:
             rows.setdefault(numbers[source], []).append(row)
-    verdicts = np.full(len(files), Verdict.NOT_STORED, np.int8)
+    verdicts = np.full(len(files), ReadBackVerdict.NOT_STORED, np.int8)
     for number, members in list(rows.items()):
         file = files[number]
         if any((sizes[row], times[row]) != (file.size, file.mtime_ns) for row in members):
             del rows[number]
-        elif any(kinds[row] == Kind.FILE.value and problems[row] for row in members):
-            verdicts[number] = Verdict.NOT_UNDERSTOOD
+        elif any(kinds[row] == RowKind.FILE.value and problems[row] for row in members):
+            verdicts[number] = ReadBackVerdict.NOT_UNDERSTOOD
             del rows[number]
         else:
             _check_whole(step, members, file)
-            verdicts[number] = Verdict.SAME
+            verdicts[number] = ReadBackVerdict.SAME
     return verdicts, rows
 
 

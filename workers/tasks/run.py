@@ -13,12 +13,13 @@ from typing import Any
 
 from numcodecs import LZ4
 
-from workers.errors import DumpIngestError, WorkerDied
-from workers.model import CommitSummary, Receipt, ShardJob, StepPlan
+from workers.errors import DumpIngestError, as_error
+from workers.store.model import CommitSummary
 from workers.tasks import columns
 from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
 from workers.tasks.isolate import convert_apart
+from workers.tasks.model import Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
 from workers.tasks.read_back import ReadBack, ReadBackJob, read_back
 
@@ -130,12 +131,3 @@ def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSumma
         return publish(plan, [run(job) for job in plan.jobs])
     except Exception as exc:  # noqa: BLE001  (the other steps of the task have nothing to do with it)
         return as_error(str(plan.key), exc)
-
-
-def as_error(what: str, exc: Exception) -> DumpIngestError:
-    """Return an exception as an error of this project; `what` names the step."""
-    if isinstance(exc, DumpIngestError):
-        return exc
-    if isinstance(exc, MemoryError):
-        return WorkerDied(f"{what}: a worker ran out of memory")
-    return DumpIngestError(f"{what}: {type(exc).__name__}: {exc}"[:500])

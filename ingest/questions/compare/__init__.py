@@ -9,16 +9,16 @@ from ingest.questions.compare.result import (
     Verdict,
 )
 from ingest.questions.compare.run import compare
-from ingest.questions.compare.thresholds import Limits, Rule, Thresholds, load_thresholds
+from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds, load_thresholds
 
 __all__ = [
     "ComparedStep",
     "ComparedTensor",
     "Comparison",
     "FirstDifference",
-    "Limits",
     "NameMapping",
-    "Rule",
+    "ThresholdLimits",
+    "ThresholdRule",
     "Thresholds",
     "Verdict",
     "compare",

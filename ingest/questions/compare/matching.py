@@ -34,7 +34,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Pairing:
     """Two tensors, by their numbers in order of execution."""
 
     a: int
@@ -52,7 +52,7 @@ class Match:
 class Matching:
     """All tensors of one step, matched or not."""
 
-    pairs: list[Match]
+    pairs: list[Pairing]
     """In order of execution in A."""
     only_a: list[int]
     only_b: list[int]
@@ -60,10 +60,10 @@ class Matching:
 
 def match(a: Tensors, b: Tensors, mapping: NameMapping | None = None) -> Matching:
     """Match the tensors of two steps; each is in one pair at most."""
-    found: list[Match] = []
+    found: list[Pairing] = []
     left_a, left_b = dict.fromkeys(range(len(a.keys))), dict.fromkeys(range(len(b.keys)))
 
-    def take(matches: Iterable[Match]) -> None:
+    def take(matches: Iterable[Pairing]) -> None:
         for one in matches:
             found.append(one)
             del left_a[one.a], left_b[one.b]
@@ -71,7 +71,7 @@ def match(a: Tensors, b: Tensors, mapping: NameMapping | None = None) -> Matchin
     if mapping is not None and mapping.rules:
         take(_by_mapping(a, b, mapping))
     where = {b.keys[n]: n for n in left_b}
-    take([Match(n, where[key], How.EXACT) for n in left_a if (key := a.keys[n]) in where])
+    take([Pairing(n, where[key], How.EXACT) for n in left_a if (key := a.keys[n]) in where])
     for how, of in _LOOSER:
         if left_a and left_b:
             of_b = _grouped(b, left_b, of)
@@ -86,9 +86,9 @@ def match(a: Tensors, b: Tensors, mapping: NameMapping | None = None) -> Matchin
     return Matching(found, list(left_a), list(left_b))
 
 
-def _with_doubts(a: Tensors, b: Tensors, found: Iterable[Match]) -> Iterator[Match]:
+def _with_doubts(a: Tensors, b: Tensors, found: Iterable[Pairing]) -> Iterator[Pairing]:
     """Mark the pairs that might as well be others."""
-    groups: dict[Hashable, list[Match]] = {}
+    groups: dict[Hashable, list[Pairing]] = {}
     for one in found:
         if one.how is How.MAPPING:
             yield one
@@ -113,7 +113,7 @@ def _operators(tensors: Tensors) -> dict[Hashable, set[str]]:
     return found
 
 
-def _by_mapping(a: Tensors, b: Tensors, mapping: NameMapping) -> list[Match]:
+def _by_mapping(a: Tensors, b: Tensors, mapping: NameMapping) -> list[Pairing]:
     by_name: dict[str, list[int]] = {}
     for number, key in enumerate(b.keys):
         by_name.setdefault(key.name, []).append(number)
@@ -125,9 +125,9 @@ def _by_mapping(a: Tensors, b: Tensors, mapping: NameMapping) -> list[Match]:
     return [pair for name, ours in wanted.items() for pair in _in_order(ours, by_name[name], How.MAPPING)]
 
 
-def _in_order(ours: list[int], theirs: list[int], how: How) -> list[Match]:
+def _in_order(ours: list[int], theirs: list[int], how: How) -> list[Pairing]:
     ambiguous = len(ours) != len(theirs)
-    return [Match(x, y, how, ambiguous) for x, y in zip(ours, theirs, strict=False)]
+    return [Pairing(x, y, how, ambiguous) for x, y in zip(ours, theirs, strict=False)]
 
 
 def _grouped(

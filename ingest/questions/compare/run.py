@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.matching import Match, match
+from ingest.questions.compare.matching import Pairing, match
 from ingest.questions.compare.result import (
     ComparedStep,
     ComparedTensor,
@@ -24,20 +24,21 @@ from ingest.questions.compare.result import (
 from ingest.questions.compare.runner import Tasks, Threads, batched
 from ingest.questions.compare.selection import Selection, parse
 from ingest.questions.compare.sources import Source, StoreSource, Tensors, open_source
-from ingest.questions.compare.thresholds import Limits, Rule, Thresholds
+from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
+from ingest.reader.catalog import Catalog
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
-from ingest.reader.spans import spans
-from ingest.reader.store import DumpStore, Step
+from ingest.reader.step import Step
 from workers.arrays.statistics import Statistics
 from workers.errors import UsageError
 from workers.model import StepKey
-from workers.tasks.compare import Outcome, Pair
+from workers.tasks.compare import Pair, PairComparison
 
 if TYPE_CHECKING:
     from distributed import Client
 
 #: What can be compared: `run.zarr@RANK,STEP` or any part of it, a dump directory, an open store, or a step.
-Side: TypeAlias = str | PathLike[str] | DumpStore | Step
+Side: TypeAlias = str | PathLike[str] | Catalog | Step
 
 #: Tensors that a comparison keeps; of more, the worst.
 MAX_KEPT = 50_000
@@ -65,7 +66,7 @@ def compare(
 
     Args:
         a: what is looked at: `run.zarr`, `run.zarr@RANK`, `run.zarr@RANK,STEP`, `run.zarr@step=STEP`, a URL,
-            a dump directory of any known format, a `DumpStore`, or a `Step`.
+            a dump directory of any known format, a `Catalog`, or a `Step`.
         b: what it is compared with.
         mapping: names of B by names of A, from `load_mapping`.
         thresholds: how much tensors may differ, from `load_thresholds`; default: by type.
@@ -137,8 +138,8 @@ def _open(
         chosen = Selection(side.address.url, side.key.rank, side.key.step)
         if chosen.step is None:
             raise UsageError(f"{side.key} belongs to no step", hint="Compare steps, ranks or runs.")
-        return StoreSource(chosen, DumpStore(side.objects), include_partial=include_partial), chosen
-    if isinstance(side, DumpStore):
+        return StoreSource(chosen, Catalog(side.objects), include_partial=include_partial), chosen
+    if isinstance(side, Catalog):
         chosen = Selection(side.url)
         return StoreSource(chosen, side, include_partial=include_partial), chosen
     chosen = parse(str(side))
@@ -200,7 +201,7 @@ def _pair_steps(
 
 def _holds(side: Source) -> str:
     ranks, steps = {key.rank for key in side.keys}, {key.step or 0 for key in side.keys}
-    return f"ranks {spans(ranks)} and steps {spans(steps)}"
+    return f"ranks {format_ranges(ranks)} and steps {format_ranges(steps)}"
 
 
 def _rank_notes(pairs: Sequence[tuple[StepKey, StepKey]]) -> list[str]:
@@ -356,14 +357,14 @@ class _StepComparison:
             same[number] = a.meanings[pair.a] == b.meanings[pair.b]
         return np.asarray(same)
 
-    def _compared(self, pairs: Sequence[Match], runner: Tasks | Threads) -> Iterator[ComparedTensor]:
+    def _compared(self, pairs: Sequence[Pairing], runner: Tasks | Threads) -> Iterator[ComparedTensor]:
         """Yield what is known of pairs that digests do not decide."""
         a, b = self._a, self._b
-        by_elements: dict[object, list[tuple[Match, Limits]]] = {}
+        by_elements: dict[object, list[tuple[Pairing, ThresholdLimits]]] = {}
         for pair in pairs:
             names = a.keys[pair.a].name, b.keys[pair.b].name
             limits = self._choices.thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
-            if isinstance(limits, Rule) and limits.ignore:
+            if isinstance(limits, ThresholdRule) and limits.ignore:
                 yield self._row(pair, Verdict.IGNORED)
             elif a.shapes[pair.a] != b.shapes[pair.b]:
                 yield self._row(
@@ -381,7 +382,7 @@ class _StepComparison:
             for pair, limits in group:
                 yield self._judged(pair, limits, outcome)
 
-    def _content(self, pair: Match) -> object:
+    def _content(self, pair: Pairing) -> object:
         """Return what the metrics of a pair follow from: equal contents are compared once."""
         a, b = self._a, self._b
         digests = a.digests[pair.a].tobytes(), b.digests[pair.b].tobytes()
@@ -389,10 +390,10 @@ class _StepComparison:
             return pair
         return *digests, a.meanings[pair.a], b.meanings[pair.b]
 
-    def _place(self, pair: Match) -> tuple[str, int]:
+    def _place(self, pair: Pairing) -> tuple[str, int]:
         return self._a.dtypes[pair.a], int(self._a.places[pair.a])
 
-    def _judged(self, pair: Match, limits: Limits, outcome: Outcome) -> ComparedTensor:
+    def _judged(self, pair: Pairing, limits: ThresholdLimits, outcome: PairComparison) -> ComparedTensor:
         metrics = outcome.metrics
         if metrics is None:
             return self._row(pair, Verdict.UNKNOWN, outcome.problem, damaged=outcome.damaged)
@@ -400,7 +401,7 @@ class _StepComparison:
         verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
         return replace(self._row(pair, verdict, reason, basis=outcome.basis), metrics=metrics)
 
-    def _by_statistics(self, pair: Match, limits: Limits) -> ComparedTensor:
+    def _by_statistics(self, pair: Pairing, limits: ThresholdLimits) -> ComparedTensor:
         of_a, of_b = (
             Statistics(*side.statistics[number].tolist())
             for side, number in ((self._a, pair.a), (self._b, pair.b))
@@ -424,7 +425,7 @@ class _StepComparison:
             for number in numbers:
                 name, dtype = side.keys[number].name, side.dtypes[number]
                 limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
-                ignored = isinstance(limits, Rule) and limits.ignore
+                ignored = isinstance(limits, ThresholdRule) and limits.ignore
                 yield self._row_of(
                     number if side is self._a else None,
                     number if side is self._b else None,
@@ -432,7 +433,7 @@ class _StepComparison:
                 )
 
     def _row(
-        self, pair: Match, verdict: Verdict, reason: str = "", *, basis: str = "", damaged: bool = False
+        self, pair: Pairing, verdict: Verdict, reason: str = "", *, basis: str = "", damaged: bool = False
     ) -> ComparedTensor:
         return self._row_of(pair.a, pair.b, verdict, reason, pair=pair, basis=basis, damaged=damaged)
 
@@ -443,7 +444,7 @@ class _StepComparison:
         verdict: Verdict,
         reason: str = "",
         *,
-        pair: Match | None = None,
+        pair: Pairing | None = None,
         basis: str = "",
         damaged: bool = False,
     ) -> ComparedTensor:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from workers.errors import ClusterError, DumpIngestError
-from workers.tasks.compare import WHOLE_NBYTES, Outcome, Pair, compare_pairs, pack_pairs, run_compare
+from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -25,7 +25,7 @@ _BATCH = 2000
 class Runner(Protocol):
     """Compares batches of pairs."""
 
-    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[Outcome]]:
+    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order.
 
         Raises:
@@ -67,9 +67,9 @@ class Threads:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[Outcome]]:
+    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        ahead: deque[Future[list[Outcome]]] = deque()
+        ahead: deque[Future[list[PairComparison]]] = deque()
         for batch in batches:
             ahead.append(self._pool.submit(compare_pairs, batch))
             if len(ahead) > 2 * self.parts:
@@ -86,7 +86,7 @@ class Tasks:
         self._client = client
         self.parts = max(sum(client.nthreads().values()), 1)
 
-    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[Outcome]]:
+    def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
         ahead: deque[Any] = deque()
         try:
@@ -100,9 +100,9 @@ class Tasks:
             self._client.cancel(list(ahead))
 
 
-def _result(future: Any) -> list[Outcome]:
+def _result(future: Any) -> list[PairComparison]:
     try:
-        found: list[Outcome] = future.result()
+        found: list[PairComparison] = future.result()
     except DumpIngestError:
         raise
     except Exception as exc:

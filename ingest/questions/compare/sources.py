@@ -18,19 +18,22 @@ import numpy.typing as npt
 
 from ingest.layouts.base import Dump, Listing
 from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.questions.compare.selection import Selection
-from ingest.reader.snapshot import LeftOut, Snapshot
-from ingest.reader.spans import spans
-from ingest.reader.store import DumpStore, Step, open_store
-from ingest.watching.completeness import inspect
+from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
+from ingest.reader.step import Step
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtype_names import canonical
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.model import Entry, Grid, Kind, Origin, StepKey, StoreAddress
+from workers.model import StepKey
 from workers.store.blocks import TensorKey, tensors_of
+from workers.store.model import Grid, Origin, RowKind, StoreAddress
+from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand, Stored
 
 
@@ -106,22 +109,22 @@ def open_source(
             f"{selection.where} does not exist",
             hint="Name a store (run.zarr, run.zarr@RANK,STEP, s3://bucket/run.zarr) or a dump directory.",
         )
-    store = open_store(selection.where, **(storage_options or {}))
+    store = open_catalog(selection.where, **(storage_options or {}))
     return StoreSource(selection, store, include_partial=include_partial)
 
 
 class StoreSource:
     """The complete steps of a store at one moment."""
 
-    def __init__(self, selection: Selection, store: DumpStore, *, include_partial: bool) -> None:
+    def __init__(self, selection: Selection, store: Catalog, *, include_partial: bool) -> None:
         """Note which steps are complete now.
 
         Raises:
             UsageError: there is no such rank or step, or it is not complete.
         """
         self.label = str(selection)
-        self._snapshot: Snapshot = store.snapshot(
-            selection.rank, selection.step, include_partial=include_partial
+        self._snapshot: Snapshot = take_snapshot(
+            store, selection.rank, selection.step, include_partial=include_partial
         )
         self.left_out = self._snapshot.left_out
         self.keys = self._snapshot.keys
@@ -167,7 +170,7 @@ class StoreSource:
             meanings,
             table.digest[rows],
             table.statistics[rows],
-            np.array([kind == Kind.TENSOR.value for kind in labels["kind"]], bool),
+            np.array([kind == RowKind.TENSOR.value for kind in labels["kind"]], bool),
             numbers["nbytes"],
             table.number("offset")[rows],
             side,
@@ -235,7 +238,10 @@ class DumpSource:
         }
         if not self._listings:
             every = [one.key for one in dump.scan({}).listings if one.key.step is not None]
-            ranks, steps = spans({key.rank for key in every}), spans({key.step or 0 for key in every})
+            ranks, steps = (
+                format_ranges({key.rank for key in every}),
+                format_ranges({key.step or 0 for key in every}),
+            )
             raise UsageError(f"{selection}: no such step", hint=f"It holds ranks {ranks} and steps {steps}.")
 
     @cached_property
@@ -255,7 +261,7 @@ class DumpSource:
         plan = plan_step(inspected, origin, StoreAddress("memory://"), Grid())
         rows = [row for row, entry in enumerate(plan.entries) if entry.kind in _KINDS]
         entries = [plan.entries[row] for row in rows]
-        quarantined = sum(entry.kind is Kind.QUARANTINED for entry in plan.entries)
+        quarantined = sum(entry.kind is RowKind.QUARANTINED for entry in plan.entries)
         statistics = np.full((len(rows), len(FIELDS)), np.nan)
         dtypes, shapes = [], []
         for number, (row, entry) in enumerate(zip(rows, entries, strict=True)):
@@ -273,7 +279,7 @@ class DumpSource:
             [()] * len(rows),
             np.zeros((len(rows), DIGEST_BYTES), np.uint8),
             statistics,
-            np.array([entry.kind is Kind.TENSOR for entry in entries], bool),
+            np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
             np.array([entry.nbytes for entry in entries], np.int64),
             np.arange(len(rows)),
             _OfDump(str(self._dump.root), key, entries),
@@ -281,7 +287,7 @@ class DumpSource:
         )
 
 
-_KINDS = (Kind.TENSOR, Kind.STATISTICS)
+_KINDS = (RowKind.TENSOR, RowKind.STATISTICS)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ _EXACT = 0.0
 _PRINTED = 1e-5
 
 
-class Limits(BaseModel):
+class ThresholdLimits(BaseModel):
     """What must hold of the metrics of a pair. What is not given is not asked for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -116,7 +116,7 @@ _AT_LEAST = ("cosine", "within_1_per_mille", "within_5_per_mille")
 _KNOWN_COUNTS = FIELDS[1:4]
 
 
-class Rule(Limits):
+class ThresholdRule(ThresholdLimits):
     """Limits for the tensors that a pattern fits, in A or in B."""
 
     name: str | None = None
@@ -154,8 +154,8 @@ class Thresholds(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    defaults: dict[str, Limits] = Field(default_factory=dict)
-    rules: list[Rule] = Field(default_factory=list)
+    defaults: dict[str, ThresholdLimits] = Field(default_factory=dict)
+    rules: list[ThresholdRule] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _types_exist(self) -> Self:
@@ -168,17 +168,17 @@ class Thresholds(BaseModel):
         return self
 
     @cached_property
-    def _known(self) -> dict[tuple[str, str], Limits]:
+    def _known(self) -> dict[tuple[str, str], ThresholdLimits]:
         return {}
 
-    def limits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> Limits:
+    def limits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> ThresholdLimits:
         """Return what is asked of a pair with these names and types in A and B."""
         for rule in self.rules:
             if rule.fits(names, dtypes):
                 return rule
         if dtypes not in self._known:
             both = [
-                self.defaults.get(dtype) or Limits(relative_euclidean=default_limit(dtype))
+                self.defaults.get(dtype) or ThresholdLimits(relative_euclidean=default_limit(dtype))
                 for dtype in dtypes
             ]
             # The coarser type says how near they can be.

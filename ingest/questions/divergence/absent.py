@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from ingest.questions.divergence.patterns import ABSENT, Labels
 from ingest.questions.divergence.result import Missing
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot
-from ingest.reader.spans import spans
 from workers.model import StepKey
 from workers.store.blocks import TensorKey
 
@@ -108,7 +108,7 @@ def absent_tensors(
         in_step = [set(np.flatnonzero(row).tolist()) & set(places) for row in presence.with_step]
         common, total = _common(presence, distinct[:, places], kind_of, chosen)
         if total and common < _COMMON * total:
-            names = spans(presence.ranks[place] for place in places)
+            names = format_ranges(presence.ranks[place] for place in places)
             notes.append(
                 f"ranks {names} have only {common} of {total} names of tensors in common: are operators "
                 "numbered otherwise on each rank? What others lack is not listed."

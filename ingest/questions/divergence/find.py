@@ -11,15 +11,16 @@ import numpy.typing as npt
 
 from ingest.questions.divergence.absent import Presence, absent_ranks, absent_steps, absent_tensors
 from ingest.questions.divergence.groups import Expectations, History, Partition, checked_groups
-from ingest.questions.divergence.kinds import WORDS, Kind, kind_of
+from ingest.questions.divergence.kinds import WORDS, SlotKind, kind_of
 from ingest.questions.divergence.patterns import ABSENT, Patterns, StepPatterns, patterns_of
 from ingest.questions.divergence.result import Difference, Divergence, Group, Odd
-from ingest.reader.spans import spans
-from ingest.reader.store import Choice, DumpStore
-from ingest.reader.suggest import matching
-from ingest.reader.survey import Survey
+from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import take_snapshot
+from ingest.reader.survey import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
+from workers.rules.suggest import matching
 from workers.store.blocks import Block, TensorKey
 
 #: Steps that are looked at again for the order of execution and the values of what came first.
@@ -28,11 +29,11 @@ _DETAILED = 32
 _SUPPORT = 0.1
 _SHOWN = 3
 #: Kinds that a name alone gives reason to compare.
-_NAMED = (Kind.COLLECTIVE, Kind.OPTIMIZER, Kind.PARAMETER)
+_NAMED = (SlotKind.COLLECTIVE, SlotKind.OPTIMIZER, SlotKind.PARAMETER)
 
 
 def divergence(
-    store: DumpStore,
+    store: Catalog,
     groups: Iterable[Iterable[int]] | None = None,
     *,
     rank: Choice = None,
@@ -46,7 +47,7 @@ def divergence(
     inputs that hold the bytes of one; and any other tensor that agreed in the three steps before. Activations
     are of other data on each rank, and never expected to agree.
 
-    Memory: what `Survey` takes, and 9 bytes for each tensor and step.
+    Memory: what `StepStatistics` takes, and 9 bytes for each tensor and step.
 
     Args:
         store: the store.
@@ -61,13 +62,13 @@ def divergence(
         DamagedStore: the index of a step is missing or damaged.
     """
     given = None if groups is None else checked_groups(groups)
-    snapshot = store.snapshot(rank, step, include_partial=include_partial)
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     if len(snapshot.ranks) < 2:
         raise UsageError(
             f"{store.url}: only rank {snapshot.ranks[0]} has complete steps: nothing to agree with",
             hint="--include-partial takes partial steps." if snapshot.left_out else "",
         )
-    return _Search(Survey(snapshot), given).run(name, missed_ranks=rank is None)
+    return _Search(StepStatistics(snapshot), given).run(name, missed_ranks=rank is None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +110,7 @@ class _Found:
 class _Search:
     """One search through a snapshot."""
 
-    def __init__(self, survey: Survey, given: list[list[int]] | None) -> None:
+    def __init__(self, survey: StepStatistics, given: list[list[int]] | None) -> None:
         self.survey, self.snapshot = survey, survey.snapshot
         self.ranks = tuple(self.snapshot.ranks)
         self.steps = tuple(self.snapshot.steps)
@@ -167,14 +168,14 @@ class _Search:
             block = tuple(places[rank] for rank in group if rank in places)
             if len(block) < 2:
                 raise UsageError(
-                    f"of the group {spans(group)}, the complete steps are of {len(block)} rank"
+                    f"of the group {format_ranges(group)}, the complete steps are of {len(block)} rank"
                     + "s" * (len(block) != 1),
-                    hint=f"There are ranks {spans(self.ranks)}.",
+                    hint=f"There are ranks {format_ranges(self.ranks)}.",
                 )
             blocks.append(block)
         rest = set(self.ranks) - {rank for group in given for rank in group}
         if rest:
-            who = f"ranks {spans(rest)} are" if len(rest) > 1 else f"rank {spans(rest)} is"
+            who = f"ranks {format_ranges(rest)} are" if len(rest) > 1 else f"rank {format_ranges(rest)} is"
             self.notes.append(f"{who} in no group, and not compared")
         return tuple(blocks)
 
@@ -217,7 +218,7 @@ class _Search:
         Returns:
             By rank: the first 8 bytes of the digest of each parameter of this step.
         """
-        is_parameter = ((kinds == Kind.PARAMETER) | (kinds == Kind.OPTIMIZER)) & tells
+        is_parameter = ((kinds == SlotKind.PARAMETER) | (kinds == SlotKind.OPTIMIZER)) & tells
         found = {}
         inputs = []
         for place in {0, len(block.ranks) - 1}:
@@ -225,9 +226,9 @@ class _Search:
             there = (block.row[place] >= 0) & block.digest[place].any(axis=1)
             own = found[block.ranks[place]] = codes[there & is_parameter]
             known = np.concatenate([own, before.get(block.ranks[place], own[:0])])
-            others = np.flatnonzero(there & (kinds == Kind.OTHER) & tells)
+            others = np.flatnonzero(there & (kinds == SlotKind.OTHER) & tells)
             inputs += others[np.isin(codes[others], known)].tolist()
-        kinds[[one for one in inputs if self.survey.axis[one].io == "input"]] = Kind.PARAMETER
+        kinds[[one for one in inputs if self.survey.axis[one].io == "input"]] = SlotKind.PARAMETER
         return found
 
     def _decided(
@@ -258,7 +259,7 @@ class _Search:
         for number in set(numbers):
             has |= self.patterns[number] != ABSENT
         return History(
-            Kind(int(seen.kinds[tensor])),
+            SlotKind(int(seen.kinds[tensor])),
             tuple(numbers),
             tuple(seen.tells[:, tensor].tolist()),
             tuple(np.flatnonzero(has).tolist()),
@@ -424,14 +425,16 @@ class _Search:
         # Else some ranks were chosen to be dumped. Counted first: a number of a rank may be anything.
         if 0 < max(known) + 1 - len(known) < len(known):
             holes = set(range(max(known))) - known
-            self.notes.append(f"there is nothing of rank{'s' * (len(holes) > 1)} {spans(holes)} in the store")
+            self.notes.append(
+                f"there is nothing of rank{'s' * (len(holes) > 1)} {format_ranges(holes)} in the store"
+            )
 
     def _note_outputs(
         self, expectations: Expectations, seen: _Compared, chosen: npt.NDArray[np.bool_]
     ) -> None:
         """Say which outputs of optimizers differ: many write over their inputs, and nothing else."""
         differing = []
-        for tensor in np.flatnonzero((seen.kinds == Kind.OPTIMIZER_OUTPUT) & chosen).tolist():
+        for tensor in np.flatnonzero((seen.kinds == SlotKind.OPTIMIZER_OUTPUT) & chosen).tolist():
             history = self._history(tensor, seen)
             usual = expectations.usual(history.universe) or ()
             verdicts = (

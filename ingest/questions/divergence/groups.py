@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ingest.questions.divergence.kinds import Kind
+from ingest.questions.divergence.kinds import SlotKind
 from ingest.questions.divergence.patterns import Labels
 from workers.errors import UsageError
 
@@ -141,7 +141,7 @@ def partition_of(pattern: Labels) -> Partition | None:
 class History:
     """What one tensor, or several that behave alike, showed over the steps in which any rank has it."""
 
-    kind: Kind
+    kind: SlotKind
     patterns: tuple[int, ...]
     tells: tuple[bool, ...]
     universe: tuple[int, ...]
@@ -187,7 +187,7 @@ class Expectations:
 
     def count(self, history: History, partition: Partition | None, operators: Iterable[Operator]) -> None:
         """Take in what was decided of tensors, one for each of the operators: others should be like them."""
-        if history.kind is not Kind.OPTIMIZER or partition is None or not any(history.tells):
+        if history.kind is not SlotKind.OPTIMIZER or partition is None or not any(history.tells):
             return
         counts = self._usual.setdefault(history.universe, Counter())
         for operator in operators:
@@ -196,10 +196,10 @@ class Expectations:
 
     def decide(self, history: History) -> Partition | None:
         """Return how a tensor must agree, by what it shows itself; None where it does not show it."""
-        if len(history.universe) < 2 or history.kind is Kind.OPTIMIZER_OUTPUT:
+        if len(history.universe) < 2 or history.kind is SlotKind.OPTIMIZER_OUTPUT:
             return None
         for partition in self._partitions(history.universe):
-            if self._given and history.kind is Kind.OPTIMIZER:
+            if self._given and history.kind is SlotKind.OPTIMIZER:
                 return partition
             if self._is_shown(history, partition):
                 return partition
@@ -211,13 +211,13 @@ class Expectations:
         Where ranks step with the same gradient, they must have the same weight and the same learning rate:
         what one operator reads is shared as a whole, or each rank has its part of all of it.
         """
-        beside = self._beside.get(operator) if history.kind is Kind.OPTIMIZER else None
+        beside = self._beside.get(operator) if history.kind is SlotKind.OPTIMIZER else None
         if beside:
             return beside.most_common(1)[0][0]
         usual = self.usual(history.universe)
-        if usual is None or history.kind not in (Kind.OPTIMIZER, Kind.COLLECTIVE):
+        if usual is None or history.kind not in (SlotKind.OPTIMIZER, SlotKind.COLLECTIVE):
             return None
-        if any(history.tells) or (history.kind is Kind.COLLECTIVE and len(usual) > 1):
+        if any(history.tells) or (history.kind is SlotKind.COLLECTIVE and len(usual) > 1):
             return None
         found = [verdicts for one in history.patterns if (verdicts := self.verdicts(one, usual))]
         fits = sum(all(one.agrees or one.is_near for one in verdicts) for verdicts in found)
@@ -253,12 +253,12 @@ class Expectations:
             if agreed_before is None:
                 agreed_before = agreed
             near += tells and all(one.agrees or one.is_near for one in verdicts)
-        if history.kind is Kind.OTHER:
+        if history.kind is SlotKind.OTHER:
             return (agreed if agreed_before is None else agreed_before) >= AGREED_BEFORE
         if near and (near + agreed) * 2 >= compared:
             return True
         # Batches are dumped as parameters, too, and may be the same once, by accident or for a trial.
-        enough = min(2, compared / 2) if history.kind is Kind.PARAMETER else 1
+        enough = min(2, compared / 2) if history.kind is SlotKind.PARAMETER else 1
         return agreed > 0 and agreed >= enough
 
 

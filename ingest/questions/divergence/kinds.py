@@ -13,7 +13,7 @@ from functools import lru_cache
 from workers.store.blocks import TensorKey
 
 
-class Kind(IntEnum):
+class SlotKind(IntEnum):
     """Why replicas should agree on a tensor."""
 
     OTHER = 0
@@ -30,11 +30,11 @@ class Kind(IntEnum):
 
 #: What a difference in a tensor of a kind is said to be in.
 WORDS = {
-    Kind.OTHER: "agreed before",
-    Kind.PARAMETER: "parameter",
-    Kind.OPTIMIZER: "optimizer input",
-    Kind.COLLECTIVE: "collective output",
-    Kind.OPTIMIZER_OUTPUT: "optimizer output",
+    SlotKind.OTHER: "agreed before",
+    SlotKind.PARAMETER: "parameter",
+    SlotKind.OPTIMIZER: "optimizer input",
+    SlotKind.COLLECTIVE: "collective output",
+    SlotKind.OPTIMIZER_OUTPUT: "optimizer output",
 }
 
 _LETTERS = re.compile(r"[^a-z0-9]")
@@ -54,20 +54,20 @@ _OPTIMIZER = re.compile(
 )
 
 
-def kind_of(key: TensorKey) -> Kind:
+def kind_of(key: TensorKey) -> SlotKind:
     """Return why replicas should agree on a tensor, as far as its name tells."""
     if key.op_type == "Parameter" or key.io.startswith("parameters."):
-        return Kind.PARAMETER
+        return SlotKind.PARAMETER
     return _kind_of_operator(key.op_type, key.io == "output", key.io == "input")
 
 
 @lru_cache(maxsize=4096)
-def _kind_of_operator(op_type: str, is_output: bool, is_input: bool) -> Kind:  # noqa: FBT001  (for the cache)
+def _kind_of_operator(op_type: str, is_output: bool, is_input: bool) -> SlotKind:  # noqa: FBT001  (for the cache)
     plain = _LETTERS.sub("", op_type.lower())
     if is_output and (
         _COLLECTIVES.search(plain) or (_BROADCAST.search(plain) and not _BROADCAST_OF_SHAPES.search(plain))
     ):
-        return Kind.COLLECTIVE
+        return SlotKind.COLLECTIVE
     if _OPTIMIZER.search(plain):
-        return Kind.OPTIMIZER_OUTPUT if is_output else Kind.OPTIMIZER if is_input else Kind.OTHER
-    return Kind.OTHER
+        return SlotKind.OPTIMIZER_OUTPUT if is_output else SlotKind.OPTIMIZER if is_input else SlotKind.OTHER
+    return SlotKind.OTHER

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ingest.reader.context import SourceLine
 from ingest.reader.snapshot import LeftOut
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
-
-if TYPE_CHECKING:
-    from ingest.reader.context import SourceLine
 
 
 @dataclass(frozen=True, slots=True)

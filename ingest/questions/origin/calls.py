@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.origin.kinds import gives_alike, is_collective, is_input, is_output, is_parameter
-from ingest.reader.store import Step
+from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
-from workers.model import Kind
+from workers.store.model import RowKind
 from workers.store.tables import Tables
 
 #: Which rows of a step are bad, (row,): `bad_numbers` makes one.
@@ -37,7 +37,7 @@ class CallKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class CallOperand:
     """A bad input or output of a call."""
 
     row: int
@@ -64,8 +64,8 @@ class Call:
     """How many inputs of it were dumped."""
     missing_slots: tuple[int, ...]
     """Inputs that must have been there, for later ones are, and that the dump has not."""
-    bad_inputs: tuple[Operand, ...]
-    bad_outputs: tuple[Operand, ...]
+    bad_inputs: tuple[CallOperand, ...]
+    bad_outputs: tuple[CallOperand, ...]
 
     @property
     def op_type(self) -> str:
@@ -77,7 +77,7 @@ class Call:
         """The name of the operator."""
         return self.key.op_name
 
-    def name_of(self, operand: Operand) -> str:
+    def name_of(self, operand: CallOperand) -> str:
         """Return the name of one of its tensors, as `Tensor.name`."""
         repeated = f"#{self.key.occurrence}" if self.key.occurrence else ""
         return f"{self.op_type}.{self.op_name}.{operand.io}.{operand.slot}{repeated}"
@@ -93,7 +93,7 @@ class Begun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Look:
+class RankTrace:
     """What one step of one rank shows: no more than the calls with something bad, and the collectives."""
 
     rank: int
@@ -129,7 +129,7 @@ def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
 
 def _suspects(tables: Tables) -> Mask:
     """Return which rows have lost their statistics to a NaN or Inf."""
-    lost = np.asarray(tables.label("kind") == Kind.STATISTICS.value)
+    lost = np.asarray(tables.label("kind") == RowKind.STATISTICS.value)
     if not lost.any():
         return lost
     telling = ~np.isnan([tables.statistic(name) for name in ("min", "max", "mean")]).all(axis=0)
@@ -142,7 +142,7 @@ def _suspects(tables: Tables) -> Mask:
     return lost
 
 
-def look(step: Step, is_bad: IsBad) -> Look:
+def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
     """Look at one step of one rank, and let go of its index.
 
     Memory: the index while it is read; then only what is bad, and the collectives.
@@ -161,7 +161,7 @@ def look(step: Step, is_bad: IsBad) -> Look:
             begun = collectives.setdefault(key := _key(tables, row), Begun(row))
             if is_output(io[row]) and gives_alike(key.op_type):
                 collectives[key] = begun._replace(gave=(*begun.gave, _content(step, row)))
-    found = Look(
+    found = RankTrace(
         step.key.rank,
         int(step.key.step or 0),
         tuple(sorted(_calls(step, rows, bad), key=lambda call: call.row)),
@@ -180,7 +180,7 @@ def look(step: Step, is_bad: IsBad) -> Look:
 
 def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
     kinds = tables.label("kind")
-    return np.flatnonzero((kinds == Kind.TENSOR.value) | (kinds == Kind.STATISTICS.value))
+    return np.flatnonzero((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
 
 
 def _calls(step: Step, rows: npt.NDArray[np.int64], bad: Mask) -> Iterable[Call]:
@@ -244,11 +244,11 @@ def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
     )
 
 
-def _operand(step: Step, row: int) -> Operand:
+def _operand(step: Step, row: int) -> CallOperand:
     tables = step.tables
     io = sys.intern(str(tables.label("io")[row]))
     slot = int(tables.number("slot")[row])
-    return Operand(
+    return CallOperand(
         row, io, slot, step.shape(row), _content(step, row), _holds(tables, row), _is_plain(tables, row)
     )
 
@@ -271,7 +271,7 @@ def _is_plain(tables: Tables, row: int) -> bool:
 def _content(step: Step, row: int) -> Content:
     tables = step.tables
     dtype = sys.intern(str(tables.label("dtype")[row]))
-    if tables.label("kind")[row] == Kind.TENSOR.value:
+    if tables.label("kind")[row] == RowKind.TENSOR.value:
         return dtype, tables.digest[row].tobytes()
     known = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
     telling = sum(value is not None for value in known[FIELDS.index("nan_count") :])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from ingest.questions.origin.calls import Begun, Call, CallKey, Content, Look, Operand
+from ingest.questions.origin.calls import Begun, Call, CallKey, CallOperand, Content, RankTrace
 from ingest.questions.origin.kinds import (
     is_collective,
     is_container,
@@ -28,7 +28,7 @@ from ingest.questions.origin.kinds import (
 )
 
 #: By content, the calls of one rank that wrote it.
-Writers: TypeAlias = dict[Content, list[tuple[Call, Operand]]]
+Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]
 #: A collective that several ranks meet in: its name, and what it gave where that tells groups apart.
 Meeting: TypeAlias = tuple[CallKey, tuple[Content, ...]]
 
@@ -44,7 +44,7 @@ class Edge:
 
     source: Call
     target: Call
-    operand: Operand | None
+    operand: CallOperand | None
     """The input of `target` that brought it; None where that is not known."""
     is_assumed: bool = False
     """Whether only the order speaks for it: what would show it was not dumped."""
@@ -71,7 +71,7 @@ class Flow:
     """The calls of one step that have to do with something bad, and what they gave to one another."""
 
     step: int
-    looks: Mapping[int, Look]
+    looks: Mapping[int, RankTrace]
     """By rank."""
     after: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
     before: dict[Call, list[Edge]] = field(default_factory=lambda: defaultdict(list))
@@ -79,9 +79,9 @@ class Flow:
     """By call, the collectives that it put something bad into."""
     arriving: dict[Call, list[Crossing]] = field(default_factory=lambda: defaultdict(list))
     """By call of a collective, where what it gave may have been put in on another rank."""
-    own_writes: dict[Call, list[Operand]] = field(default_factory=lambda: defaultdict(list))
+    own_writes: dict[Call, list[CallOperand]] = field(default_factory=lambda: defaultdict(list))
     """Bad inputs that a call has written itself: they were dumped after an update in place."""
-    unexplained: dict[Call, list[Operand]] = field(default_factory=lambda: defaultdict(list))
+    unexplained: dict[Call, list[CallOperand]] = field(default_factory=lambda: defaultdict(list))
     """Bad inputs that no call of the dump has written."""
     level: dict[Meeting, int] = field(default_factory=dict)
     """How many collectives must have ended before one, at least, itself included."""
@@ -182,14 +182,14 @@ class Flow:
             found |= preceding
         return found
 
-    def is_read(self, call: Call, output: Operand) -> bool:
+    def is_read(self, call: Call, output: CallOperand) -> bool:
         """Whether a call of its rank has read an output, or a parameter is what it became."""
         return any(
             edge.operand is not None and edge.operand.content == output.content
             for edge in self.after.get(call, ())
         )
 
-    def ends_of(self, call: Call) -> list[Operand]:
+    def ends_of(self, call: Call) -> list[CallOperand]:
         """Return bad outputs of a call that nobody read: parameters, and what else is an end."""
         if is_parameter(call.op_type):
             return list(call.bad_outputs)
@@ -208,7 +208,7 @@ class Flow:
             self.arriving[call].append(crossing)
 
 
-def trace(step: int, looks: Mapping[int, Look]) -> Flow:
+def trace(step: int, looks: Mapping[int, RankTrace]) -> Flow:
     """Find out what gave something bad to what in one step of the ranks that were looked at.
 
     Takes time and memory in proportion to the calls with something bad.
@@ -240,7 +240,7 @@ def _levels(meetings: Iterable[Sequence[Meeting]]) -> dict[Meeting, int]:
     return level
 
 
-def _trace_rank(flow: Flow, look: Look) -> None:
+def _trace_rank(flow: Flow, look: RankTrace) -> None:
     """Join each bad tensor that a call of one rank read to the call that wrote it."""
     parameters = [call for call in look.calls if is_parameter(call.op_type)]
     calls = [call for call in look.calls if not is_parameter(call.op_type)]
@@ -269,7 +269,7 @@ def _writers(calls: Iterable[Call]) -> Writers:
     return writers
 
 
-def _trace_input(flow: Flow, look: Look, call: Call, operand: Operand, writers: Writers) -> None:
+def _trace_input(flow: Flow, look: RankTrace, call: Call, operand: CallOperand, writers: Writers) -> None:
     source = _writer(call, operand, writers[operand.content], ordered=look.is_ordered)
     if source is not None:
         flow.add(Edge(source, call, operand))
@@ -281,7 +281,7 @@ def _trace_input(flow: Flow, look: Look, call: Call, operand: Operand, writers: 
 
 
 def _writer(
-    call: Call, operand: Operand, candidates: list[tuple[Call, Operand]], *, ordered: bool
+    call: Call, operand: CallOperand, candidates: list[tuple[Call, CallOperand]], *, ordered: bool
 ) -> Call | None:
     """Return the latest call before an operand that wrote its content; one of the same shape if there is."""
     end = bisect_left(candidates, operand.row, key=_row) if ordered else len(candidates)
@@ -296,11 +296,11 @@ def _writer(
     )[0]
 
 
-def _row(written: tuple[Call, Operand]) -> int:
+def _row(written: tuple[Call, CallOperand]) -> int:
     return written[1].row
 
 
-def _is_own_write(call: Call, operand: Operand) -> bool:
+def _is_own_write(call: Call, operand: CallOperand) -> bool:
     if is_optimizer(call.op_type):
         return bool(call.bad_outputs)
     return writes_in_place(call.op_type) and any(one.content == operand.content for one in call.bad_outputs)
@@ -384,7 +384,7 @@ def was_given(flow: Flow, call: Call) -> bool:
     return any(operand not in own for operand in call.bad_inputs)
 
 
-def _assume(flow: Flow, look: Look) -> None:
+def _assume(flow: Flow, look: RankTrace) -> None:
     """Where the dump cannot show what a call read, take it that something bad came from before.
 
     That is so for calls without any input in the dump, for all calls where no outputs were dumped, and for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +10,10 @@ from ingest.questions.origin.answer import OriginAnswer, OriginLater, OriginOper
 from ingest.questions.origin.calls import Call, bad_numbers, key_of
 from ingest.questions.origin.wording import source_line, tensors_of
 from ingest.reader.rows import overflow_rows
-from ingest.reader.snapshot import LeftOut
+from ingest.reader.snapshot import LeftOut, Snapshot
+from ingest.reader.step import Step
 from workers.errors import DamagedStore
 from workers.store.blocks import TENSOR_KINDS
-
-if TYPE_CHECKING:
-    from ingest.reader.snapshot import Snapshot
-    from ingest.reader.store import Step
 
 _ALTERNATIVES = 20
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
-from ingest.questions.origin.calls import Call, CallKey, Content, Operand
+from ingest.questions.origin.calls import Call, CallKey, CallOperand, Content
 from ingest.questions.origin.flow import Flow
 from ingest.questions.origin.kinds import (
     checks_finite,
@@ -59,7 +59,7 @@ class Root:
     how: str
     """`born`: its inputs were clean. `came in`: what it read was bad and written by no call of the dump.
     `came through a collective`: its own input was clean, and what the other ranks put in is not known."""
-    operand: Operand | None = None
+    operand: CallOperand | None = None
     """The input that was bad, where it came in."""
     beside: tuple[Call, ...] = ()
     """Other calls that read the same bad tensor."""
@@ -203,7 +203,7 @@ def _ahead(flow: Flow) -> Ahead:
     )
 
 
-def _is_infinity(operand: Operand) -> bool:
+def _is_infinity(operand: CallOperand) -> bool:
     return operand.holds.endswith("Inf")
 
 
@@ -232,7 +232,7 @@ def _born(flow: Flow, ahead: Ahead) -> Iterator[Root]:
 
 def _came_in(flow: Flow, ahead: Ahead) -> Iterator[Root]:
     """Yield each bad tensor that no call wrote, once: at the first call that read it."""
-    readers: dict[tuple[int, Content], list[tuple[Call, Operand]]] = {}
+    readers: dict[tuple[int, Content], list[tuple[Call, CallOperand]]] = {}
     for call, operands in flow.unexplained.items():
         for operand in operands:
             readers.setdefault((call.rank, operand.content), []).append((call, operand))
@@ -249,7 +249,7 @@ def _came_in(flow: Flow, ahead: Ahead) -> Iterator[Root]:
                     yield Root(flow, ahead, call, CAME_IN, operand)
 
 
-def parameter_of(flow: Flow, rank: int, operand: Operand) -> str | None:
+def parameter_of(flow: Flow, rank: int, operand: CallOperand) -> str | None:
     """Return the parameter or input of the network that a tensor is, where the dump has that by itself."""
     for call in flow.looks[rank].calls:
         if is_parameter(call.op_type) and any(one.content == operand.content for one in call.bad_outputs):

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ingest.questions.origin.calls import IsBad, Look, look
+from ingest.questions.origin.calls import IsBad, RankTrace, trace_rank
 from ingest.reader.snapshot import LeftOut, Snapshot
+from ingest.reader.step import Step
 from workers.errors import DamagedStore
-from workers.model import CommitSummary, StepKey
-
-if TYPE_CHECKING:
-    from ingest.reader.store import Step
+from workers.model import StepKey
+from workers.store.model import CommitSummary
 
 #: Ranks of one step whose index is read at once: what bounds the memory.
 _LOOKS_AT_ONCE = 8
 
 
 @dataclass
-class Scan:
+class RankTraces:
     """Looks at the steps of a snapshot that may hold what is searched.
 
-    Memory: the index of eight steps of one rank while they are read, and what `Look` keeps of one step of all
+    Memory: the index of eight steps of one rank while they are read, and what `RankTrace` keeps of one step of all
     ranks.
     """
 
@@ -68,14 +66,14 @@ class Scan:
         for rank in self.suspects(step):
             self._harmless.setdefault(rank, set()).add(self._signature(step, rank))
 
-    def looks(self, step: int, ranks: Sequence[int]) -> dict[int, Look]:
+    def looks(self, step: int, ranks: Sequence[int]) -> dict[int, RankTrace]:
         """Look at a step of these ranks; what is damaged is noted and left out."""
         steps = self.snapshot.of_step(step)
         chosen = [rank for rank in ranks if rank in steps]
 
-        def one(rank: int) -> Look | LeftOut:
+        def one(rank: int) -> RankTrace | LeftOut:
             try:
-                return look(steps[rank], self.is_bad)
+                return trace_rank(steps[rank], self.is_bad)
             except DamagedStore as exc:
                 return LeftOut(StepKey(rank, step), f"damaged: {exc.message}")
 
@@ -83,7 +81,7 @@ class Scan:
             found = list(threads.map(one, chosen))
         known = {left.key for left in self.damaged}
         self.damaged += [left for left in found if isinstance(left, LeftOut) and left.key not in known]
-        return {one.rank: one for one in found if isinstance(one, Look)}
+        return {one.rank: one for one in found if isinstance(one, RankTrace)}
 
     def _may(self, summary: CommitSummary) -> bool:
         # Statistics that only the dump gives may have lost the number of NaN, and a condition is on anything.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ingest.questions.origin.answer import (
     OriginAnswer,
@@ -15,6 +14,7 @@ from ingest.questions.origin.answer import (
 from ingest.questions.origin.calls import Call, CallKey, Mask, bad_numbers, operator_before
 from ingest.questions.origin.flow import Flow, trace
 from ingest.questions.origin.kinds import is_collective, is_parameter
+from ingest.questions.origin.overflow import first_overflow
 from ingest.questions.origin.roots import (
     BORN,
     CAME_IN,
@@ -24,7 +24,7 @@ from ingest.questions.origin.roots import (
     real_roots,
     roots_of,
 )
-from ingest.questions.origin.scan import Scan, in_words
+from ingest.questions.origin.scan import RankTraces, in_words
 from ingest.questions.origin.wording import (
     beginning,
     came_in,
@@ -34,14 +34,14 @@ from ingest.questions.origin.wording import (
     source_line,
     tensors_of,
 )
-from ingest.reader.spans import spans
-from ingest.reader.where import Where
+from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.opened_step import COLUMNS
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import Snapshot, take_snapshot
+from ingest.reader.step import Step
+from workers.arrays.filter import Filter
 from workers.errors import UsageError
 from workers.model import StepKey
-
-if TYPE_CHECKING:
-    from ingest.reader.snapshot import Snapshot
-    from ingest.reader.store import Choice, DumpStore, Step
 
 CAUSES = ("auto", "nan", "inf", "overflow")
 _PASSED_BY = {
@@ -57,7 +57,7 @@ _CARRIED_RANKS = 8
 
 
 def origin(
-    store: DumpStore,
+    store: Catalog,
     rank: Choice = None,
     step: Choice = None,
     *,
@@ -72,7 +72,7 @@ def origin(
     finite numbers, such as a mask before softmax, is no more than a note.
 
     Steps without anything bad are not read; of the others, those up to the first that matters, and the next
-    one. Memory: see `Scan`.
+    one. Memory: see `RankTraces`.
 
     Args:
         store: the store.
@@ -80,26 +80,22 @@ def origin(
         step: one step, or several; all where None.
         cause: `nan`, `inf`, `overflow` (the first overflow record), or `auto`: NaN or Inf, and where there is
             neither, the first overflow record.
-        where: a condition that names what is bad instead, as of `DumpStore.tensors`: `"max > 6e4"`.
+        where: a condition that names what is bad instead, as of `Catalog.tensors`: `"max > 6e4"`.
         include_partial: take steps with quarantined or missing files, too.
 
     Raises:
         UsageError: a rank or step that was asked for is not in the store, `where` is no condition, or the
             cause is none of these.
     """
-    from ingest.reader.store import COLUMNS
-
     if cause not in CAUSES:
         raise UsageError(f"no cause {cause!r}", hint=f"Causes: {', '.join(CAUSES)}; or a condition.")
     if where is not None and cause != "auto":
         raise UsageError("a cause and a condition exclude each other")
-    condition = Where(where, COLUMNS) if where is not None else None
-    snapshot = store.snapshot(rank, step, include_partial=include_partial)
+    condition = Filter(where, COLUMNS) if where is not None else None
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     if condition is not None:
         return _Search(snapshot, condition=condition, text=where or "").answer()
     if cause == "overflow":
-        from ingest.questions.origin.overflow import first_overflow
-
         return first_overflow(snapshot)
     return _Search(snapshot, cause=cause).answer()
 
@@ -108,13 +104,13 @@ class _Search:
     """One search; what it finds on the way are notes of the answer."""
 
     def __init__(
-        self, snapshot: Snapshot, *, cause: str = "auto", condition: Where | None = None, text: str = ""
+        self, snapshot: Snapshot, *, cause: str = "auto", condition: Filter | None = None, text: str = ""
     ) -> None:
         self._snapshot = snapshot
         self._condition = condition
         self._text = text
         self._cause = "where" if condition is not None else cause
-        self._scan = Scan(snapshot, self._is_bad, self._cause)
+        self._scan = RankTraces(snapshot, self._is_bad, self._cause)
         self._harmless: set[CallKey] = set()
         self._passed: dict[tuple[Weight, str], tuple[set[int], set[int]]] = {}
         """What did not matter enough: how much it does, and what; the ranks and steps that have it."""
@@ -245,8 +241,6 @@ class _Search:
         if self._cause == "auto" and any(
             one.commit.summary.overflows for one in self._snapshot.chosen.values()
         ):
-            from ingest.questions.origin.overflow import first_overflow
-
             found = first_overflow(self._snapshot)
             if found.found:
                 return found
@@ -273,10 +267,10 @@ class _Search:
         left = [*self._snapshot.left_out, *self._scan.damaged]
         steps = sorted({one.key.step for one in left if one.key.step is not None})
         if steps and steps[0] < call.step:
-            listed = spans(step for step in steps if step < call.step)
+            listed = format_ranges(step for step in steps if step < call.step)
             notes.append(f"Step {listed} was left out, on one rank at least: it may have begun there.")
         elif steps and steps[0] == call.step:
-            ranks = spans({one.key.rank for one in left if one.key.step == call.step})
+            ranks = format_ranges({one.key.rank for one in left if one.key.step == call.step})
             notes.append(f"Rank {ranks} was left out of this step: it may have begun there.")
         return notes
 
@@ -295,10 +289,12 @@ class _Search:
         )
         notes = []
         if absent:
-            notes.append(f"Rank {spans(absent)} has no such step in the answer: it may have come from there.")
+            notes.append(
+                f"Rank {format_ranges(absent)} has no such step in the answer: it may have come from there."
+            )
         if silent:
             notes.append(
-                f"Rank {spans(silent)} has no {call.op_name} in its dump: it may have come from there."
+                f"Rank {format_ranges(silent)} has no {call.op_name} in its dump: it may have come from there."
             )
         if not absent and not silent:
             notes.append("It is a collective: a rank that the answer is not about may have put it in.")
@@ -309,7 +305,7 @@ class _Search:
         notes = []
         for weight, meaning in _PASSED_BY.items():
             texts = [
-                f"{what} (rank {spans(ranks)}, step {spans(steps)})"
+                f"{what} (rank {format_ranges(ranks)}, step {format_ranges(steps)})"
                 for (of, what), (ranks, steps) in self._passed.items()
                 if of is weight
             ]
@@ -317,7 +313,7 @@ class _Search:
                 notes.append(f"{meaning}: {in_words(texts)}.")
         if self._scan.skipped:
             notes.append(
-                f"Not looked at: step {spans(self._scan.skipped)}, where as many tensors hold infinity as in "
+                f"Not looked at: step {format_ranges(self._scan.skipped)}, where as many tensors hold infinity as in "
                 "those that were harmless."
             )
         if self._unknown and self._condition is None:

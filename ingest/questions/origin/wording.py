@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ingest.questions.origin.answer import OriginOperator, OriginTensor
 from ingest.questions.origin.calls import Call, Mask, rows_of
 from ingest.questions.origin.kinds import is_input, is_output
 from ingest.questions.origin.roots import CAME_IN, THROUGH, Root, parameter_of
+from ingest.reader.context import SourceLine, context_of
+from ingest.reader.snapshot import Snapshot
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
 from workers.errors import DamagedStore
-
-if TYPE_CHECKING:
-    from ingest.reader.context import SourceLine
-    from ingest.reader.snapshot import Snapshot
-    from ingest.reader.store import Step
 
 
 def how(root: Root) -> str:
@@ -55,8 +52,6 @@ def tensors_of(
     step: Step, call: Call, bad: Mask
 ) -> tuple[tuple[OriginTensor, ...], tuple[OriginTensor, ...]]:
     """Return all inputs and all outputs of a call, with their statistics."""
-    from ingest.reader.tensor import Tensor
-
     inputs: list[OriginTensor] = []
     outputs: list[OriginTensor] = []
     for row in rows_of(step, call.key):
@@ -71,9 +66,6 @@ def tensors_of(
 
 def source_line(snapshot: Snapshot, step: Step, call: Call) -> SourceLine | None:
     """Return the line of the program that made a call; None where the dump does not tell, or is damaged."""
-    from ingest.reader.context import context_of
-    from ingest.reader.tensor import Tensor
-
     try:
         return context_of(snapshot.store, call.rank).source_line(Tensor(step, call.row))
     except DamagedStore:

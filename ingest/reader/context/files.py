@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from ingest.reader.catalog import Catalog
+from ingest.reader.step import Step
 from workers.errors import DamagedStore, UsageError
-from workers.model import MIB, Kind
-
-if TYPE_CHECKING:
-    from ingest.reader.store import DumpStore, Step
+from workers.model import MIB
+from workers.store.model import RowKind
 
 _PIECE_NBYTES = 4 * MIB
 #: A larger file is not read where it has to be in memory as a whole.
@@ -46,7 +46,7 @@ class KeptFile:
 class KeptFiles:
     """The kept files of one rank, step by step; and what was wrong with those that were read."""
 
-    store: DumpStore
+    store: Catalog
     rank: int
     problems: list[str] = field(default_factory=list)
     _leaves: dict[tuple[int, int | None], dict[str, KeptFile]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class KeptFiles:
                 self._leaves[key] = {}
             else:
                 sources = leaf.tables.label("source")
-                rows = np.flatnonzero(leaf.tables.label("kind") == Kind.FILE.value)
+                rows = np.flatnonzero(leaf.tables.label("kind") == RowKind.FILE.value)
                 files = [KeptFile(leaf, int(row), str(sources[row])) for row in rows]
                 self._leaves[key] = {file.source: file for file in files}
         return self._leaves[key]

@@ -25,7 +25,7 @@ _REPLACED = re.compile(r"[/.\\ ]")
 _NUMBERED = re.compile(r"(.*)-op(\d{1,18})", re.DOTALL)
 #: Pairs that are compared one by one; larger groups stay ambiguous.
 _MAX_PAIRS = 100_000
-#: Names of a `Match` that is ambiguous.
+#: Names of a `OperatorMatch` that is ambiguous.
 _MAX_CANDIDATES = 20
 
 
@@ -51,7 +51,7 @@ class GraphOp:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class OperatorMatch:
     """What a dumped operator is called in a graph, and how that was found."""
 
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ def flatten(name: str) -> str:
     return _REPLACED.sub("_", name.replace("--", "/"))
 
 
-def match_ops(dumped: Iterable[DumpedOp], graph: Sequence[GraphOp]) -> dict[str, Match]:
+def match_ops(dumped: Iterable[DumpedOp], graph: Sequence[GraphOp]) -> dict[str, OperatorMatch]:
     """Find the operators of one graph that were dumped.
 
     Args:
@@ -86,12 +86,12 @@ def match_ops(dumped: Iterable[DumpedOp], graph: Sequence[GraphOp]) -> dict[str,
         By the name in the dump; without those of which the graph has none of that scope and type.
     """
     exact, groups = _index(graph)
-    matches: dict[str, Match] = {}
+    matches: dict[str, OperatorMatch] = {}
     left: dict[str, list[DumpedOp]] = defaultdict(list)
     for op in dumped:
         flat = flatten(op.name)
         if len(found := exact.get(flat, [])) == 1:
-            matches[op.name] = Match((found[0].name,), EXACT)
+            matches[op.name] = OperatorMatch((found[0].name,), EXACT)
         elif found:
             matches[op.name] = _ambiguous(found)
         else:
@@ -127,7 +127,7 @@ def _stem(flat: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (flat, -1)
 
 
-def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Match]:
+def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
     """Match operators of one scope and type, none of which has its own name in the graph."""
     if not free:
         return {}
@@ -142,11 +142,11 @@ def _match_group(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Match]:
             if fits and pairing not in pairings:
                 pairings.append(pairing)
     if len(pairings) == 1:
-        return {name: Match((target.name,), BY_TYPE) for name, target in pairings[0].items()}
+        return {name: OperatorMatch((target.name,), BY_TYPE) for name, target in pairings[0].items()}
     return _by_types_alone(ops, free)
 
 
-def _by_types_alone(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Match]:
+def _by_types_alone(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, OperatorMatch]:
     """Match those that only one operator of the graph can be; the others are ambiguous."""
     if len(ops) * len(free) > _MAX_PAIRS:
         return {op.name: _ambiguous(free) for op in ops}
@@ -158,7 +158,7 @@ def _by_types_alone(ops: list[DumpedOp], free: list[GraphOp]) -> dict[str, Match
     found = {}
     for name, targets in possible.items():
         if len(targets) == 1 and wanted[targets[0].name] == 1:
-            found[name] = Match((targets[0].name,), BY_TYPE)
+            found[name] = OperatorMatch((targets[0].name,), BY_TYPE)
         else:
             found[name] = _ambiguous(targets or free)
     return found
@@ -172,5 +172,5 @@ def _number(op: DumpedOp | GraphOp) -> int:
     return _stem(flatten(op.name))[1]
 
 
-def _ambiguous(targets: Sequence[GraphOp]) -> Match:
-    return Match(tuple(target.name for target in targets[:_MAX_CANDIDATES]), AMBIGUOUS)
+def _ambiguous(targets: Sequence[GraphOp]) -> OperatorMatch:
+    return OperatorMatch(tuple(target.name for target in targets[:_MAX_CANDIDATES]), AMBIGUOUS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.catalog import Catalog
 from ingest.reader.context.files import KeptFile, KeptFiles, nearest
 from ingest.reader.context.frames import Frame, best_frame
 from ingest.reader.context.graphs import (
@@ -20,7 +20,7 @@ from ingest.reader.context.graphs import (
     parse_dumped_models,
 )
 from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
-from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, Match, match_ops
+from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, OperatorMatch, match_ops
 from ingest.reader.context.order import parse_history, parse_order
 from ingest.reader.context.probe import (
     Stacks,
@@ -30,13 +30,11 @@ from ingest.reader.context.probe import (
     parse_kernel_args,
     parse_stacks,
 )
-from workers.model import MIB, Kind
-
-if TYPE_CHECKING:
-    from ingest.reader.context.types import TensorType
-    from ingest.reader.store import DumpStore
-    from ingest.reader.tensor import Tensor
-    from workers.store.tables import Tables
+from ingest.reader.context.types import TensorType
+from ingest.reader.tensor import Tensor
+from workers.model import MIB
+from workers.store.model import RowKind
+from workers.store.tables import Tables
 
 _IR = re.compile(r".*\.ir")
 _ORDER = re.compile(r"ms_execution_order_graph_(\d+)\.csv")
@@ -46,7 +44,7 @@ _BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
 _CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
 _MAX_BUILT_NBYTES = 256 * MIB
-_TENSOR_KINDS = (Kind.TENSOR.value, Kind.STATISTICS.value)
+_TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
 #: What is no operator but a weight or an input of the network.
 _PARAMETER = "Parameter"
 
@@ -71,7 +69,7 @@ class SourceLine:
     """The file of the dump that says so."""
 
 
-def context_of(store: DumpStore, rank: int) -> Context:
+def context_of(store: Catalog, rank: int) -> Context:
     """Return the context of one rank; the same one for the same store."""
     contexts = _CONTEXTS.setdefault(store, {})
     if rank not in contexts:
@@ -86,14 +84,14 @@ class Context:
     and stands in `problems`; errors of the store itself are raised.
     """
 
-    def __init__(self, store: DumpStore, rank: int) -> None:
+    def __init__(self, store: Catalog, rank: int) -> None:
         self.rank = rank
         self._store = store
         self._files = KeptFiles(store, rank)
         self._graphs: dict[str, IrGraph] = {}
         self._orders: dict[str, list[str]] = {}
         self._positions: dict[str, dict[str, int]] = {}
-        self._matches: dict[tuple[int | None, str, str], dict[str, Match]] = {}
+        self._matches: dict[tuple[int | None, str, str], dict[str, OperatorMatch]] = {}
         self._stacks: dict[str, Stacks] = {}
         self._parents: dict[str, dict[str, str | None]] = {}
 
@@ -112,7 +110,7 @@ class Context:
         """
         return self._line_of_call(tensor) or self._line_of_op(tensor)
 
-    def match(self, tensor: Tensor) -> Match | None:
+    def match(self, tensor: Tensor) -> OperatorMatch | None:
         """Return which operator of the graph a tensor is of; None where the graph has none like it."""
         if tensor.op_type == _PARAMETER:
             return None
@@ -212,7 +210,7 @@ class Context:
         same = len({(line.file, line.line) for line in lines}) == 1 and len(lines) == len(match.names)
         return lines[0] if same and (match.how != AMBIGUOUS or match.is_whole) else None
 
-    def _matches_of(self, step: int | None, graph: str, source: str) -> dict[str, Match]:
+    def _matches_of(self, step: int | None, graph: str, source: str) -> dict[str, OperatorMatch]:
         """Match the operators that one step dumped of one graph; with graph "", those of all graphs."""
         key = (step, graph, source.partition("/")[0])
         if key not in self._matches:
@@ -305,7 +303,7 @@ class Context:
         return self._parents[file.source]
 
 
-_CONTEXTS: WeakKeyDictionary[DumpStore, dict[int, Context]] = WeakKeyDictionary()
+_CONTEXTS: WeakKeyDictionary[Catalog, dict[int, Context]] = WeakKeyDictionary()
 
 
 def _number(pattern: re.Pattern[str], file: KeptFile) -> str:

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from ingest.reader.rows import summary_row
-from ingest.reader.store import Step
+from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from ingest.reader.zarr_view.names import Operator
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.store import Step
+from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays import dtypes
 from workers.arrays.digest import digest

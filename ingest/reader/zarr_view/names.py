@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from workers.model import Kind
+from workers.store.model import RowKind
 from workers.store.tables import Tables
 
 NO_GRAPH = "no_graph"
@@ -90,7 +90,7 @@ def name_tensors(tables: Tables) -> StepNames:
             operator = operators[path] = Operator(row)
             if levels:
                 graphs.setdefault(levels[net, graph], []).append(name)
-        members = operator.arrays if kind == Kind.TENSOR else operator.statistics_only
+        members = operator.arrays if kind == RowKind.TENSOR else operator.statistics_only
         array = escape(f"{io}.{slot}" + (f"#{occurrence}" if occurrence else ""))
         members[_unused(array, operator.arrays, operator.statistics_only)] = row
     return StepNames(operators, graphs)
@@ -101,7 +101,7 @@ def variable_names(tables: Tables) -> dict[str, int]:
 
     It is `Tensor.name`; with the graph before it where another graph has the same one.
     """
-    rows = [fields for fields in _rows(tables) if fields[-1] == Kind.TENSOR]
+    rows = [fields for fields in _rows(tables) if fields[-1] == RowKind.TENSOR]
     levels = _graph_levels([(net, graph) for _, net, graph, *_ in rows])
     graphs_of: dict[str, set[tuple[str, str]]] = {}
     plain = []
@@ -121,7 +121,7 @@ def _rows(tables: Tables) -> Iterator[tuple[int, str, str, str, str, str, int, i
     numbers = (tables.number(name).tolist() for name in ("slot", "occurrence"))
     columns = (*labels, *numbers, tables.label("kind"))
     for row, fields in enumerate(zip(*columns, strict=True)):
-        if fields[-1] in {Kind.TENSOR, Kind.STATISTICS}:
+        if fields[-1] in {RowKind.TENSOR, RowKind.STATISTICS}:
             yield row, *fields
 
 

@@ -19,16 +19,18 @@ from weakref import WeakValueDictionary
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
+from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.snapshot import NOT_COMMITTED, LeftOut, partial_reason
-from ingest.reader.store import Damage, DumpStore, Step
+from ingest.reader.step import Step
 from ingest.reader.zarr_view import attributes
 from ingest.reader.zarr_view.arrays import ViewArray
 from ingest.reader.zarr_view.elements import Elements
 from ingest.reader.zarr_view.names import StepNames, name_tensors
 from workers.errors import UsageError
-from workers.model import StepKey, StoreAddress
+from workers.model import StepKey
 from workers.store import commit, metadata, zarr_dtypes
 from workers.store.commit import Commit
+from workers.store.model import StoreAddress
 from workers.store.objects import open_objects
 
 # Not in the class, where `list` is a method.
@@ -115,7 +117,7 @@ class TensorView(Store):
     supports_listing = True
     supports_consolidated_metadata = False
 
-    def __init__(self, store: DumpStore, *, include_partial: bool = False) -> None:
+    def __init__(self, store: Catalog, *, include_partial: bool = False) -> None:
         """Look at `store` as it is now."""
         super().__init__(read_only=True)
         self._store = store.reopened()
@@ -441,7 +443,7 @@ def _reopen(address: StoreAddress, include_partial: bool, commits: tuple[Commit,
     with _VIEWS_LOCK:
         view = _VIEWS.get(key)
         if view is None:
-            view = TensorView(DumpStore(open_objects(address)), include_partial=include_partial)
+            view = TensorView(Catalog(open_objects(address)), include_partial=include_partial)
             view._steps.update({one.key: Step(view._store.objects, one) for one in commits})  # noqa: SLF001
             _VIEWS[key] = view
         return view

@@ -19,7 +19,7 @@ from bench.trained import trained_tensors
 from tests.pipeline import ingest_directly
 from workers.arrays.comparison import compare_arrays
 from workers.arrays.statistics import summarise
-from workers.model import ArraySpec
+from workers.store.model import ArraySpec
 
 FASTER = Measure("ingest", "cp -r", "s", (1.0, 2.0, 4.0), (3.0, 4.0, 4.0), floor=2.0)
 SHARE = Measure("stored", "raw", "MB", (40.0,), (100.0,), Ratio.SHARE, floor=0.33)

@@ -14,10 +14,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from ingest.cli.app import app
+from ingest.disk.pressure import Pressure
+from ingest.disk.space import DiskSpace
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
-from ingest.watching.disk import DiskSpace
-from ingest.watching.pressure import Pressure
-from ingest.watching.watcher import View
+from ingest.watching.watcher import DumpState
 from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened
 from tests.servers.process import run_tool
 from tests.servers.prometheus import StartPrometheus
@@ -48,7 +48,7 @@ def exported() -> set[str]:
     names = set()
     watcher, consolidator, worker = CollectorRegistry(), CollectorRegistry(), CollectorRegistry()
     metrics = WatcherMetrics(watcher)
-    metrics.observe(View({}, {}, ()))
+    metrics.observe(DumpState({}, {}, ()))
     metrics.observe(Pressure().see(DiskSpace(1, 2, 1, 2)))
     ConsolidatorMetrics(consolidator)
     WorkerMetrics(worker)

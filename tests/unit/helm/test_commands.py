@@ -15,7 +15,7 @@ from distributed.cli.dask_scheduler import main as dask_scheduler
 from distributed.cli.dask_worker import main as dask_worker
 
 from ingest.cli.app import app
-from ingest.settings import TOKEN_VARIABLE, Loaded, load
+from ingest.settings import TOKEN_VARIABLE, LoadedSettings, load
 from tests.charts import (
     PROFILES,
     Object,
@@ -91,7 +91,9 @@ def test_each_command_accepts_the_rendered_settings(
             load_rules(tmp_path / Path(loaded.settings.rules).name)
 
 
-def load_as_in(container: Object, found: Any, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Loaded:
+def load_as_in(
+    container: Object, found: Any, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> LoadedSettings:
     """Load the settings as the command in a container does."""
     for variable in list(os.environ):
         if variable.startswith("DUMP_INGEST_"):

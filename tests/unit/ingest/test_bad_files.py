@@ -12,8 +12,9 @@ from ingest.steps.bad_files import BadFiles
 from tests.npy_files import MadeDump
 from tests.pipeline import listings, plan_all
 from workers.errors import ClusterError, PoisonedFile, StoreError, UnreadableFile
-from workers.model import SourceFile, StepPlan
+from workers.model import SourceFile
 from workers.store.commit import Commit
+from workers.tasks.model import StepPlan
 
 
 @pytest.fixture

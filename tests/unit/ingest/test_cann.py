@@ -14,7 +14,8 @@ from ingest.layouts.cann import Cann, describe_files, parse_npy_name
 from ingest.layouts.mindspore_async import MindSporeAsync
 from tests.samples import sample
 from workers.dump.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 DIGEST = "0cc175b9c0f1b6a831c399e269772661"
 NATIVE_HEADER = (

@@ -11,18 +11,19 @@ import pytest
 from distributed import Client
 
 from bench.steps import CountingStore
-from ingest.dispatch.submitter import Limits, Submitter
+from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.layouts.detect import find_dump
+from ingest.service.service import Service
 from ingest.steps.committed import Committed
-from ingest.steps.service import Service
-from ingest.watching.completeness import Policy, QuietClock
-from ingest.watching.watcher import View, Watcher
+from ingest.watching.completeness import CompletenessPolicy, QuietClock
+from ingest.watching.watcher import DumpState, Watcher
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import StoreUnavailable
-from workers.model import Grid, StepKey
+from workers.model import StepKey
 from workers.store import commit
+from workers.store.model import Grid
 from workers.store.objects import open_objects, resolve
 
 STEPS = 40
@@ -54,17 +55,17 @@ def opened(made: MadeDump) -> Iterator[list[str]]:
     listening = False
 
 
-def started(made: MadeDump, store: Path) -> tuple[Service, CountingStore, list[View]]:
+def started(made: MadeDump, store: Path) -> tuple[Service, CountingStore, list[DumpState]]:
     """Return a service that has done nothing yet, the store that it asks, and what it sees."""
     address = resolve(str(store))
     objects = CountingStore(address)
-    views: list[View] = []
+    views: list[DumpState] = []
     service = Service(
-        Watcher(find_dump(made.root), Policy(0, 0), Grid(), clock=QuietClock(wall=lambda: 4e9)),
-        Submitter(lambda: cast("Client", FakeClient(eager=True)), Limits(10**9)),
+        Watcher(find_dump(made.root), CompletenessPolicy(0, 0), Grid(), clock=QuietClock(wall=lambda: 4e9)),
+        Submitter(lambda: cast("Client", FakeClient(eager=True)), DispatchLimits(10**9)),
         Committed(objects),
         address,
-        [lambda happening: views.append(happening) if isinstance(happening, View) else None],
+        [lambda happening: views.append(happening) if isinstance(happening, DumpState) else None],
         poll_s=0.01,
     )
     return service, objects, views
@@ -94,7 +95,7 @@ def test_new_steps_do_not_wait_until_all_others_are_known(
     """To ask an object store for ten thousand commits takes longer than a job makes steps."""
     monkeypatch.setattr("ingest.steps.committed._AT_LOOK_S", 0.0)
     monkeypatch.setattr("ingest.steps.committed._MOST", 1)
-    monkeypatch.setattr("ingest.steps.service._TICK_S", 1e-4)
+    monkeypatch.setattr("ingest.service.service._TICK_S", 1e-4)
     filled.add(np.zeros(3), step=STEPS)
     service, _, views = started(filled, store)
     outcomes = service.tick()
@@ -152,7 +153,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(
 ) -> None:
     service, objects, views = started(filled, store)
     service.patient = True
-    service.view = View({}, {}, ())
+    service.view = DumpState({}, {}, ())
     with monkeypatch.context() as patched:
         for name in ("children", "get_many"):
             patched.setattr(objects, name, _away)
@@ -180,12 +181,12 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
     service.clock = lambda: now
     look = Watcher.look
 
-    def slow(watcher: Watcher, *arguments: Any) -> View:
+    def slow(watcher: Watcher, *arguments: Any) -> DumpState:
         nonlocal now
         now += 6
         return look(watcher, *arguments)
 
-    def away(_watcher: Watcher, *_: Any) -> View:
+    def away(_watcher: Watcher, *_: Any) -> DumpState:
         nonlocal now
         now += 6
         raise StoreUnavailable("no answer")

@@ -15,19 +15,20 @@ import zarr
 
 import ingest
 from bench.steps import commit_tables, make_tables
-from ingest.consolidating.consolidator import Consolidator, Taken, in_threads
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated, in_threads
 from ingest.consolidating.lease import LEASE_S, Lease, LeaseHeld
-from ingest.reader.consolidated import open_view
+from ingest.reader.consolidated import open_cubes
 from ingest.reader.snapshot import take_snapshot
-from ingest.reader.survey import Survey
+from ingest.reader.survey import StepStatistics
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StoreUnavailable, UsageError
-from workers.model import StepKey, StoreAddress
+from workers.model import StepKey
 from workers.store import commit, cubes
 from workers.store.blocks import Block, TensorAxis, block_of
 from workers.store.cubes import CubeGrid
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore, open_objects, resolve
 from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
 
@@ -62,7 +63,7 @@ def put(
     commit_tables(objects, key, make_tables(key, names, anomalous, seed))
 
 
-def once(objects: ObjectStore, *, check: bool = False, rebuild: bool = False) -> Taken:
+def once(objects: ObjectStore, *, check: bool = False, rebuild: bool = False) -> StepsConsolidated:
     """Bring the view up to date."""
     with Consolidator(objects) as consolidator:
         return consolidator.once(check=check, rebuild=rebuild)
@@ -86,7 +87,7 @@ def places_of(axis: TensorAxis, other: TensorAxis) -> npt.NDArray[np.int64]:
 
 def assert_is_what_is_committed(objects: ObjectStore) -> None:
     """Compare every value of the view with the tables."""
-    view = open_view(objects)
+    view = open_cubes(objects)
     assert view is not None
     axis, blocks = from_tables(objects)
     assert sorted(view.steps.tolist()) == sorted(blocks)
@@ -138,11 +139,11 @@ def test_step_by_step_gives_what_all_at_once_gives(objects: ObjectStore) -> None
             put(objects, rank, step, NAMES[: 3 + step % 4], anomalous=[step % 3])
         assert once(objects).appended == (step,)
         assert_is_what_is_committed(objects)
-    one_by_one = [view.block(place) for view in [open_view(objects)] if view for place in range(7)]
+    one_by_one = [view.block(place) for view in [open_cubes(objects)] if view for place in range(7)]
 
     assert once(objects, rebuild=True).appended == tuple(range(7))
     assert_is_what_is_committed(objects)
-    view = open_view(objects)
+    view = open_cubes(objects)
     assert view is not None
     for place, before in enumerate(one_by_one):
         np.testing.assert_array_equal(view.block(place).statistics, before.statistics)
@@ -184,9 +185,9 @@ def test_a_rank_that_comes_late_is_taken_in(objects: ObjectStore) -> None:
     assert once(objects).appended == (1,)
     for rank in (3, 1, 2):
         put(objects, rank, 1, [*NAMES, f"of {rank}"])
-        assert once(objects) == Taken(rewritten=(1,))
+        assert once(objects) == StepsConsolidated(rewritten=(1,))
         assert_is_what_is_committed(objects)
-    assert once(objects) == Taken()
+    assert once(objects) == StepsConsolidated()
 
 
 @pytest.mark.usefixtures("_small_grid")
@@ -234,7 +235,7 @@ def test_a_view_that_began_with_few_ranks_is_made_anew_for_many(objects: ObjectS
     for rank in range(1, 8):
         put(objects, rank, 1)
     once(objects)
-    view = open_view(objects)
+    view = open_cubes(objects)
     assert view is not None
     assert view.state.grid.ranks == 8
     assert_is_what_is_committed(objects)
@@ -246,7 +247,7 @@ def test_a_step_that_is_dumped_again_is_taken_in_again(objects: ObjectStore) -> 
     once(objects)
     put(objects, 0, 1, seed=1, anomalous=[2])
     assert objects.children(commit.CHANGED) != []
-    assert once(objects) == Taken(rewritten=(1,))
+    assert once(objects) == StepsConsolidated(rewritten=(1,))
     assert_is_what_is_committed(objects)
     assert objects.children(commit.CHANGED) == []
 
@@ -257,8 +258,8 @@ def test_an_announcement_that_is_lost_is_made_up_for_by_a_check(objects: ObjectS
     put(objects, 0, 1, seed=1)
     for name in objects.children(commit.CHANGED):
         objects.delete(f"{commit.CHANGED}/{name}")
-    assert once(objects) == Taken()
-    assert once(objects, check=True) == Taken(rewritten=(1,))
+    assert once(objects) == StepsConsolidated()
+    assert once(objects, check=True) == StepsConsolidated(rewritten=(1,))
     assert_is_what_is_committed(objects)
 
 
@@ -268,7 +269,7 @@ def test_a_step_that_is_gone_leaves_nothing(objects: ObjectStore) -> None:
         put(objects, rank, 1)
     once(objects)
     objects.delete("rank_2/step_1/zarr.json")
-    assert once(objects, check=True) == Taken(rewritten=(1,))
+    assert once(objects, check=True) == StepsConsolidated(rewritten=(1,))
     assert_is_what_is_committed(objects)
 
 
@@ -279,7 +280,7 @@ def test_a_damaged_step_is_named_and_the_rest_is_taken_in(objects: ObjectStore) 
     found = once(objects)
     assert found.appended == (1,)
     assert [reason.partition(":")[0] for reason in found.damaged] == ["rank 1 step 1"]
-    view = open_view(objects)
+    view = open_cubes(objects)
     assert view is not None
     assert view.ranks.tolist() == [0]
 
@@ -294,9 +295,9 @@ def test_damaged_tables_are_named_each_time_and_not_tried_again_and_again(object
         taken = consolidator.once()
         assert taken.appended == (1,)
         assert [reason.partition(":")[0] for reason in taken.damaged] == ["rank 1 step 1"]
-        assert consolidator.once() == Taken(damaged=taken.damaged)
+        assert consolidator.once() == StepsConsolidated(damaged=taken.damaged)
         put(objects, 1, 1, seed=1)
-        assert consolidator.once() == Taken(rewritten=(1,))
+        assert consolidator.once() == StepsConsolidated(rewritten=(1,))
     assert_is_what_is_committed(objects)
 
 
@@ -392,7 +393,7 @@ def test_after_an_error_a_consolidator_goes_on_from_what_is_stored(objects: Obje
 def assert_survey_is_right(objects: ObjectStore) -> None:
     """Compare what readers make of the view with the tables."""
     axis, blocks = from_tables(objects)
-    survey = Survey(take_snapshot(ingest.DumpStore(objects)))
+    survey = StepStatistics(take_snapshot(ingest.DumpStore(objects)))
     for found in list(survey.blocks()):
         expected = blocks[found.step].widened(len(axis))
         places = places_of(axis, survey.axis)
@@ -443,7 +444,7 @@ def test_who_lost_the_lease_writes_nothing_more(objects: ObjectStore) -> None:
     now += LEASE_S + 2
     with pytest.raises(LeaseHeld):
         stopped.once()
-    assert open_view(objects) is None
+    assert open_cubes(objects) is None
 
 
 def test_a_lease_that_another_one_had_meanwhile_is_lost(objects: ObjectStore) -> None:
@@ -489,7 +490,7 @@ def test_a_step_waits_for_all_ranks_but_not_for_ever(objects: ObjectStore) -> No
     consolidator = Consolidator(objects, in_threads, 60.0, lambda: now)
     assert consolidator.once().appended == (1,)
     put(objects, 0, 2)
-    assert consolidator.once() == Taken(waiting=(2,))
+    assert consolidator.once() == StepsConsolidated(waiting=(2,))
     now = 61.0
     assert consolidator.once().appended == (2,)
     put(objects, 1, 2)
@@ -502,7 +503,7 @@ def test_without_a_store_or_a_view_it_says_so(tmp_path: Path, objects: ObjectSto
         ingest.consolidate(tmp_path / "nothing")
     with pytest.raises(UsageError, match="no consolidated view"):
         ingest.open_store(objects.address.url).consolidated()
-    assert once(objects) == Taken()
+    assert once(objects) == StepsConsolidated()
 
 
 def test_a_store_that_refuses_leaves_the_view_as_it_was(
@@ -519,7 +520,7 @@ def test_a_store_that_refuses_leaves_the_view_as_it_was(
         patch.setattr(ObjectStore, "put_many", refuse)
         with pytest.raises(StoreUnavailable):
             once(objects)
-    view = open_view(objects)
+    view = open_cubes(objects)
     assert view is not None
     assert view.steps.tolist() == [1]
     assert once(objects).appended == (2,)

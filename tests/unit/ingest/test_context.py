@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingest.api import DumpStore, open_store
 from ingest.reader.context import Context, context_of
 from ingest.reader.context.frames import Frame
-from ingest.reader.store import DumpStore, open_store
 from ingest.reader.tensor import Tensor
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_bytes, tensor_name

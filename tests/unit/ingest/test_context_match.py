@@ -16,7 +16,7 @@ from ingest.reader.context.match import (
     EXACT,
     DumpedOp,
     GraphOp,
-    Match,
+    OperatorMatch,
     flatten,
     match_ops,
 )
@@ -36,7 +36,7 @@ def _dumped(*ops: tuple[int, int, TensorType]) -> list[DumpedOp]:
     return [DumpedOp(f"D_Cast-op{number}", time, {("output", 0): kind}) for number, time, kind in ops]
 
 
-def _numbers(matches: dict[str, Match]) -> dict[str, str]:
+def _numbers(matches: dict[str, OperatorMatch]) -> dict[str, str]:
     """Return the numbers of the matches that are one, by those of the files."""
     return {
         name.rpartition("op")[2]: match.name.rpartition("op")[2]
@@ -48,13 +48,15 @@ def _numbers(matches: dict[str, Match]) -> dict[str, str]:
 def test_a_name_is_that_of_the_graph_with_underscores() -> None:
     name = "Default/network-WithLossCell/_backbone-Net/a b/x.y\\z/Conv2D-op0"
     dumped = "Default_network-WithLossCell__backbone-Net_a_b_x_y_z_Conv2D-op0"
-    assert match_ops([DumpedOp(dumped)], [GraphOp(name)]) == {dumped: Match((name,), EXACT)}
+    assert match_ops([DumpedOp(dumped)], [GraphOp(name)]) == {dumped: OperatorMatch((name,), EXACT)}
     assert flatten("conv1-Conv2d--Conv2D-op1") == "conv1-Conv2d_Conv2D-op1"
 
 
 def test_an_old_name_is_the_last_part() -> None:
     graph = [GraphOp("Default/a/Conv2D-op12"), GraphOp("Default/b/ReLU-op13")]
-    assert match_ops([DumpedOp("ReLU-op13")], graph) == {"ReLU-op13": Match(("Default/b/ReLU-op13",), EXACT)}
+    assert match_ops([DumpedOp("ReLU-op13")], graph) == {
+        "ReLU-op13": OperatorMatch(("Default/b/ReLU-op13",), EXACT)
+    }
 
 
 def test_two_of_the_same_name_are_ambiguous() -> None:
@@ -76,7 +78,7 @@ def test_types_tell_which_order_holds() -> None:
 
 def test_nothing_is_guessed_between_two_orders() -> None:
     matches = match_ops(_dumped((0, 200, _F32), (1, 100, _F32)), _casts(_F32, _F32, first=2))
-    assert matches["D_Cast-op0"] == Match(("D/Cast-op2", "D/Cast-op3"), AMBIGUOUS)
+    assert matches["D_Cast-op0"] == OperatorMatch(("D/Cast-op2", "D/Cast-op3"), AMBIGUOUS)
     assert matches["D_Cast-op0"].name is None
 
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from ingest.api import open_store
 from ingest.cli import show
-from ingest.reader.store import open_store
 from tests.cli import strict_json
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump

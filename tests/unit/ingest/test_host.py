@@ -9,17 +9,17 @@ from typing import cast
 import pytest
 from distributed import Client
 
-from ingest.dispatch.submitter import Limits, Submitter
+from ingest.api import open_store
+from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.layouts.detect import find_dump
-from ingest.reader.store import open_store
-from ingest.reporting.report import Report
+from ingest.service.report import Report
+from ingest.service.service import Service
 from ingest.steps.committed import Committed
-from ingest.steps.service import Service
-from ingest.watching.completeness import Policy, QuietClock
+from ingest.watching.completeness import CompletenessPolicy, QuietClock
 from ingest.watching.watcher import Watcher
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient
-from workers.model import Grid
+from workers.store.model import Grid
 from workers.store.objects import open_objects, resolve
 
 
@@ -27,8 +27,8 @@ def ingest(dump: Path, store: Path, host: str) -> Report:
     address = resolve(str(store))
     clock = QuietClock(wall=lambda: time.time() + 60)
     return Service(
-        Watcher(find_dump(dump), Policy(quiet_s=10, settle_s=1), Grid(), clock=clock),
-        Submitter(lambda: cast("Client", FakeClient(eager=True)), Limits(10**9)),
+        Watcher(find_dump(dump), CompletenessPolicy(quiet_s=10, settle_s=1), Grid(), clock=clock),
+        Submitter(lambda: cast("Client", FakeClient(eager=True)), DispatchLimits(10**9)),
         Committed(open_objects(address)),
         address,
         host=host,

@@ -7,23 +7,24 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.consolidating.consolidator import Consolidator, Listed, Taken
+from ingest.consolidating.consolidator import CommitsListed, Consolidator, StepsConsolidated
+from ingest.disk.pressure import Pressure
+from ingest.disk.space import DiskSpace, space_at
 from ingest.dispatch.submitter import StepCommitted, StepFailed
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Listing
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES, FindingMetrics, RuleTotal
 from ingest.metrics.ranks import MAX_RANKS, OTHER
-from ingest.steps.events import Trouble
-from ingest.watching.disk import DiskSpace, space_at
-from ingest.watching.pressure import Pressure
-from ingest.watching.watcher import View
+from ingest.steps.events import DependencyDown
+from ingest.watching.watcher import DumpState
 from tests.pipeline import ingest_directly, plan_all
 from tests.servers.process import free_port, http_get
 from workers import events
 from workers.errors import REASONS, ClusterError, StoreUnavailable, UsageError
-from workers.model import CommitSummary, SourceFile, StepKey
-from workers.rules.values import Evaluated, Finding
+from workers.model import SourceFile, StepKey
+from workers.store.events import STORE_OPS, StoreRequested
+from workers.store.model import CommitSummary, Evaluated, Finding
 from workers.store.objects import ObjectStore, resolve
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics
 
@@ -36,8 +37,8 @@ def listing(rank: int, step: int | None, *, files: int = 1, newest: float = NOW)
     return Listing(StepKey(rank, step), sources, newest, later_begun=False)
 
 
-def view(present: list[Listing], pending: list[Listing]) -> View:
-    return View({one.key: one for one in present}, {one.key: one for one in pending}, ())
+def view(present: list[Listing], pending: list[Listing]) -> DumpState:
+    return DumpState({one.key: one for one in present}, {one.key: one for one in pending}, ())
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -76,7 +77,7 @@ class TestWatcher:
         assert value(registry, "dump_ingest_findings_total", rule="nan", severity="critical") == 0
         assert value(registry, "dump_ingest_watcher_quarantined_files_total") == 0
         assert value(registry, "dump_ingest_rule_failures_total") == 0
-        for op in events.STORE_OPS:
+        for op in STORE_OPS:
             labels = {"op": op, "reason": "store_denied"}
             assert value(registry, "dump_ingest_store_request_errors_total", **labels) == 0
 
@@ -129,7 +130,7 @@ class TestWatcher:
         metrics = WatcherMetrics(registry)
         plan = plan_all(dumps["dtypes-1rank"] / "dump", tmp_path)[0]
         metrics.observe(StepFailed(plan, StoreUnavailable("away")))
-        metrics.observe(Trouble(ClusterError("away")))
+        metrics.observe(DependencyDown(ClusterError("away")))
         assert value(registry, "dump_ingest_watcher_step_failures_total", reason="store_unavailable") == 1
         assert value(registry, "dump_ingest_watcher_troubles_total", reason="cluster") == 1
 
@@ -203,11 +204,11 @@ class TestConsolidator:
         assert value(registry, f"{name}newest_step") == -1
         assert value(registry, f"{name}oldest_waiting_timestamp_seconds") == NOW
         metrics.lease(held=True)
-        metrics.observe(Listed({0: 3, 1: 3, 2: 1}, (1, 2, 3), -1))
+        metrics.observe(CommitsListed({0: 3, 1: 3, 2: 1}, (1, 2, 3), -1))
         now[0] += 5
-        metrics.observe(Taken(appended=(1,), waiting=(2, 3)))
+        metrics.observe(StepsConsolidated(appended=(1,), waiting=(2, 3)))
         now[0] += 60
-        metrics.observe(Listed({0: 4, 1: 4, 2: 1}, (2, 3, 4), 1))
+        metrics.observe(CommitsListed({0: 4, 1: 4, 2: 1}, (2, 3, 4), 1))
         assert value(registry, f"{name}lease_held") == 1
         assert value(registry, f"{name}newest_step") == 1
         assert value(registry, f"{name}steps_behind") == 3
@@ -217,7 +218,7 @@ class TestConsolidator:
         assert value(registry, f"{name}fastest_rank_step") == 4
         assert value(registry, f"{name}slowest_rank_step") == 1
         assert value(registry, f"{name}round_duration_seconds_sum") == 5
-        metrics.observe(Taken(rewritten=(1,), damaged=("rank_0/4: no JSON",)))
+        metrics.observe(StepsConsolidated(rewritten=(1,), damaged=("rank_0/4: no JSON",)))
         assert value(registry, f"{name}damaged_commits") == 1
         assert value(registry, f"{name}steps_behind") == 0
         assert value(registry, f"{name}rewritten_steps_total") == 1
@@ -248,7 +249,7 @@ class TestConsolidator:
         ]
         totals, failed = {"replicas_diverge": 700}, {"broken": "no such field"}
         found = Evaluated("0123456789abcdef", tuple(rows), totals, failed)
-        metrics.observe(Taken(findings=(StepFindings(40, found),)))
+        metrics.observe(StepsConsolidated(findings=(StepFindings(40, found),)))
         assert value(registry, "dump_ingest_findings_total", **labels) == 700
         for rank in ("3", "all"):
             assert value(registry, "dump_ingest_last_finding_step", rank=rank, **labels) == 40
@@ -256,7 +257,7 @@ class TestConsolidator:
 
     def test_ten_thousand_ranks_make_a_bounded_number_of_series(self, registry: CollectorRegistry) -> None:
         metrics = ConsolidatorMetrics(registry)
-        metrics.observe(Listed({rank: 10_000 - rank for rank in range(10_000)}, tuple(range(500)), 3))
+        metrics.observe(CommitsListed({rank: 10_000 - rank for rank in range(10_000)}, tuple(range(500)), 3))
         for rank in range(10_000):
             metrics.findings.observe(rank, 7, [RuleTotal("replicas_diverge", "critical", 1)])
         metrics.findings.note_place(None, 8, "missing", "warning")
@@ -270,12 +271,12 @@ class TestConsolidator:
 
 
 @pytest.fixture
-def requests() -> Iterator[list[events.StoreRequested]]:
+def requests() -> Iterator[list[StoreRequested]]:
     """What the store is asked in this test."""
-    told: list[events.StoreRequested] = []
+    told: list[StoreRequested] = []
 
     def observe(event: events.Event) -> None:
-        if isinstance(event, events.StoreRequested):
+        if isinstance(event, StoreRequested):
             told.append(event)
 
     events.subscribe(observe)
@@ -284,9 +285,7 @@ def requests() -> Iterator[list[events.StoreRequested]]:
 
 
 class TestStore:
-    def test_every_operation_is_told_once(
-        self, requests: list[events.StoreRequested], tmp_path: Path
-    ) -> None:
+    def test_every_operation_is_told_once(self, requests: list[StoreRequested], tmp_path: Path) -> None:
         store = ObjectStore(resolve(str(tmp_path)))
         calls: list[tuple[str, Callable[[], object]]] = [
             ("put", lambda: store.put("a/b", b"12345")),
@@ -302,10 +301,10 @@ class TestStore:
             requests.clear()
             call()
             assert [(one.op, one.error) for one in requests] == [(op, None)]
-        assert {op for op, _ in calls} | {"put_many"} == set(events.STORE_OPS)
+        assert {op for op, _ in calls} | {"put_many"} == set(STORE_OPS)
 
     def test_a_refusal_is_told_with_its_reason(
-        self, registry: CollectorRegistry, requests: list[events.StoreRequested], tmp_path: Path
+        self, registry: CollectorRegistry, requests: list[StoreRequested], tmp_path: Path
     ) -> None:
         metrics = StoreMetrics(registry)
         (tmp_path / "file").write_bytes(b"")

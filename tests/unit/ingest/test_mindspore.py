@@ -14,8 +14,9 @@ from ingest.layouts.names import parse_tensor_name
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import listings, plan_all
+from workers.dump.model import TensorName
 from workers.errors import AccessDenied, UsageError
-from workers.model import StepKey, TensorName
+from workers.model import StepKey
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from ingest.layouts.mindspore_raw import MindSporeRaw, parse_raw_name
 from tests.samples import sample
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 TREE = "mindspore-1.x-gpu-raw-bin/sync_trans_false"
 GOLDEN = "mindspore-1.x-gpu-raw-bin/golden/sync_trans_false_read_tensors.expected"

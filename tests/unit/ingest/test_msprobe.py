@@ -20,7 +20,8 @@ from tests.samples import sample
 from workers.arrays.statistics import summarise
 from workers.dump.formats.header import Container
 from workers.dump.formats.pt import read_headers
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 from workers.tasks.reported_vs_computed import disagreements
 
 TREES = (

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.layouts.base import Description, Named, Place
+from ingest.layouts.base import Description, Place, TensorFile
 from ingest.layouts.msprobe_native import MsProbeNative, parse_tensor_name
 from workers.arrays.dtypes import from_name
 from workers.dump.formats import raw
 from workers.dump.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 STEP = "rank_0/20240801120000/step_3"
 STEM = "MatMul.Default_net_MatMul-op0.2.7.1722484800151657"
@@ -26,7 +27,7 @@ def describe(files: Mapping[str, bytes]) -> Description:
     return MsProbeNative().describe(place, listed, content.get)
 
 
-def only(files: Mapping[str, bytes]) -> Named:
+def only(files: Mapping[str, bytes]) -> TensorFile:
     (named,) = describe(files).named.values()
     return named
 
@@ -56,7 +57,7 @@ def test_directory_is_that_of_a_rank_a_time_and_a_step() -> None:
 
 
 def test_npy_has_the_type_before_it_was_converted_in_its_name() -> None:
-    assert parse_tensor_name(f"{STEM}.output.1.NCHW.BF16.npy") == Named(name_of("BF16"), Container.NPY)
+    assert parse_tensor_name(f"{STEM}.output.1.NCHW.BF16.npy") == TensorFile(name_of("BF16"), Container.NPY)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_npy_has_the_type_before_it_was_converted_in_its_name() -> None:
 )
 def test_file_of_elements_has_their_type_and_no_shape(type_name: str, dtype: str) -> None:
     found = parse_tensor_name(f"{STEM}.output.1.FRACTAL_NZ.{type_name}")
-    assert found == Named(name_of(type_name, "FRACTAL_NZ"), Container.RAW, dtype=dtype)
+    assert found == TensorFile(name_of(type_name, "FRACTAL_NZ"), Container.RAW, dtype=dtype)
     assert from_name(dtype).itemsize
     assert raw.header(dtype, None, 48).shape == (48 // from_name(dtype).itemsize,)
 
@@ -92,7 +93,7 @@ def test_opdebug_record_and_files_of_cann_are_no_elements() -> None:
 
 
 def test_npy_with_another_name_is_kept_as_an_unnamed_tensor() -> None:
-    assert only({"other.npy": b""}) == Named(None, Container.NPY)
+    assert only({"other.npy": b""}) == TensorFile(None, Container.NPY)
 
 
 @pytest.mark.parametrize(

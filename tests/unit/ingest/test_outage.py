@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.steps.store_probe import Outage
+from ingest.service.store_probe import StoreProbe
 from workers.errors import ClusterError, DumpIngestError, StoreDenied, StoreUnavailable
 
 pytestmark = pytest.mark.timeout(10)
@@ -25,44 +25,44 @@ class Store:
             raise answer
 
 
-def ended(outage: Outage) -> bool:
+def ended(outage: StoreProbe) -> bool:
     """Wait for the thread that asks, and say whether it found an end."""
     assert outage._thread is not None
     outage._thread.join()
-    return outage.take_end()
+    return outage.poll_recovered()
 
 
 def test_a_store_that_comes_back_is_noticed_once() -> None:
     store = Store(StoreUnavailable("away"), StoreUnavailable("away"))
-    outage = Outage(store, pause_s=0.01)
-    outage.suspect(StoreUnavailable("a task failed"))
-    outage.suspect(StoreUnavailable("another one"))
+    outage = StoreProbe(store, pause_s=0.01)
+    outage.report_failure(StoreUnavailable("a task failed"))
+    outage.report_failure(StoreUnavailable("another one"))
     assert ended(outage)
     assert store.asked == 3
-    assert not outage.take_end()
+    assert not outage.poll_recovered()
     outage.pause_s = 5
-    outage.suspect(StoreUnavailable("and a late one"))
+    outage.report_failure(StoreUnavailable("and a late one"))
     assert not ended(outage)
 
 
 def test_a_store_that_answers_was_not_away() -> None:
     """It may refuse writes, or be too busy for them: whoever waits goes on waiting."""
-    outage = Outage(Store(), pause_s=5)
-    outage.suspect(StoreUnavailable("503 SlowDown"))
+    outage = StoreProbe(Store(), pause_s=5)
+    outage.report_failure(StoreUnavailable("503 SlowDown"))
     assert not ended(outage)
 
 
 def test_an_answer_that_took_long_was_none_at_first() -> None:
     """Clients of object stores try again by themselves, for longer than many an outage lasts."""
-    outage = Outage(lambda: time.sleep(0.05), pause_s=0.01)
-    outage.suspect(StoreUnavailable("a task failed"))
+    outage = StoreProbe(lambda: time.sleep(0.05), pause_s=0.01)
+    outage.report_failure(StoreUnavailable("a task failed"))
     assert ended(outage)
 
 
 def test_a_store_that_refuses_is_not_asked_again() -> None:
     store = Store(StoreUnavailable("away"), StoreDenied("other credentials"))
-    outage = Outage(store, pause_s=0.01)
-    outage.suspect(StoreUnavailable("a task failed"))
+    outage = StoreProbe(store, pause_s=0.01)
+    outage.report_failure(StoreUnavailable("a task failed"))
     assert not ended(outage)
     assert store.asked == 2
 
@@ -70,7 +70,7 @@ def test_a_store_that_refuses_is_not_asked_again() -> None:
 @pytest.mark.parametrize("error", [ClusterError("no scheduler"), StoreDenied("no")])
 def test_other_errors_are_no_outage(error: DumpIngestError) -> None:
     store = Store()
-    outage = Outage(store, pause_s=0.01)
-    outage.suspect(error)
+    outage = StoreProbe(store, pause_s=0.01)
+    outage.report_failure(error)
     time.sleep(0.05)
     assert store.asked == 0

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from ingest.planning.plan import fingerprint
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
-from workers.model import Grid, Kind, SourceFile, StepPlan
+from workers.model import SourceFile
+from workers.store.model import Grid, RowKind
+from workers.tasks.model import StepPlan
 
 files = st.lists(
     st.tuples(
@@ -67,7 +69,7 @@ def test_copies_meet_in_one_task(drawn: list[tuple[str, int, int]]) -> None:
     job_of = {row: job.number for job in plan.jobs for row in job.entries}
     jobs: dict[tuple[str, int, int], set[int]] = {}
     for row, entry in enumerate(plan.entries):
-        if entry.kind is Kind.TENSOR:
+        if entry.kind is RowKind.TENSOR:
             jobs.setdefault(drawn[entry.name.slot], set()).add(job_of[row])
     assert {len(numbers) for numbers in jobs.values()} <= {1}
 
@@ -116,7 +118,7 @@ def test_what_claims_to_be_a_tensor_and_is_not_is_quarantined(
     path = made.add(content)
     (plan,) = plan_all(made.root, store)
     (entry,) = plan.entries
-    assert (entry.kind, entry.header, entry.array) == (Kind.QUARANTINED, None, "files")
+    assert (entry.kind, entry.header, entry.array) == (RowKind.QUARANTINED, None, "files")
     assert entry.problem
     assert entry.nbytes == path.stat().st_size
 
@@ -126,7 +128,7 @@ def test_tensor_of_an_unknown_name_is_kept_as_a_file(name: str, made: MadeDump, 
     made.add(np.zeros(3), name)
     (plan,) = plan_all(made.root, store)
     (entry,) = plan.entries
-    assert (entry.kind, entry.header) == (Kind.FILE, None)
+    assert (entry.kind, entry.header) == (RowKind.FILE, None)
     assert "not understood" in entry.problem
 
 

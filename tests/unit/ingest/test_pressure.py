@@ -12,17 +12,17 @@ from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.dispatch.submitter import Limits, Submitter
+from ingest.api import DumpStore, open_store
+from ingest.disk.pressure import FORECAST_S, DiskSeen, Pressure, Threshold, Trend, parse_threshold
+from ingest.disk.space import DiskSpace
+from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.doctor.checks import run_checks
 from ingest.layouts.detect import find_dump
-from ingest.reader.store import DumpStore, open_store
 from ingest.reporting.logs import ServiceLog, configure
+from ingest.service.service import Service
 from ingest.settings import load
 from ingest.steps.committed import Committed
-from ingest.steps.service import Service
-from ingest.watching.completeness import Policy, QuietClock
-from ingest.watching.disk import DiskSpace
-from ingest.watching.pressure import FORECAST_S, DiskSeen, Pressure, Threshold, Trend, parse_threshold
+from ingest.watching.completeness import CompletenessPolicy, QuietClock
 from ingest.watching.watcher import Watcher
 from tests.cli import run
 from tests.dumps import DumpLibrary
@@ -31,7 +31,8 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
 from tests.pipeline import run as run_plan
 from workers.errors import SourceChanged, TensorsRemoved, UsageError
-from workers.model import CommitSummary, Grid, StepKey
+from workers.model import StepKey
+from workers.store.model import CommitSummary, Grid
 from workers.store.objects import open_objects, resolve
 
 GIB = 1024**3
@@ -189,8 +190,10 @@ class Bench:
         self.pressure = Pressure(policy, threshold)  # type: ignore[arg-type]
         self.seen: list[DiskSeen] = []
         self.service = Service(
-            Watcher(find_dump(self.made.root), Policy(quiet_s=0, settle_s=0), Grid(), clock=clock),
-            Submitter(lambda: cast("Client", client), Limits(10**9)),
+            Watcher(
+                find_dump(self.made.root), CompletenessPolicy(quiet_s=0, settle_s=0), Grid(), clock=clock
+            ),
+            Submitter(lambda: cast("Client", client), DispatchLimits(10**9)),
             Committed(open_objects(address)),
             address,
             poll_s=0.01,
@@ -297,11 +300,11 @@ def test_the_newest_come_first_under_pressure_only(bench: Bench, policy: str, fi
 def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
     made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.steps.service._TICK_S", 0.001)
+    monkeypatch.setattr("ingest.service.service._TICK_S", 0.001)
     made.directory(0)
     bench = Bench(made, store)
     client = FakeClient()  # its tasks end when they are told to
-    submitter = Submitter(lambda: cast("Client", client), Limits(40_000))
+    submitter = Submitter(lambda: cast("Client", client), DispatchLimits(40_000))
     bench.service.submitter = submitter
     lags: list[int] = []
     for wave in range(4):

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from ingest.dispatch.submitter import Limits, StepCommitted, StepFailed, Submitter
+from ingest.api import open_store
+from ingest.dispatch.submitter import DispatchLimits, StepCommitted, StepFailed, Submitter
 from ingest.layouts.detect import find_dump
-from ingest.reader.store import open_store
-from ingest.reporting.report import Report
+from ingest.service.report import Report
+from ingest.service.service import Service
 from ingest.steps.committed import Committed
-from ingest.steps.events import CommitWentBack, Happening, StoreIsBack, Trouble
-from ingest.steps.service import Service
+from ingest.steps.events import CommitReverted, DependencyDown, StoreRecovered
 from ingest.store_gc import apply_gc, plan_gc
 from ingest.store_gc.policy import GcPolicy
-from ingest.watching.completeness import Policy, QuietClock
-from ingest.watching.watcher import View, Watcher
+from ingest.watching.completeness import CompletenessPolicy, QuietClock
+from ingest.watching.watcher import DumpState, Watcher
 from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
 from workers.errors import (
@@ -34,21 +34,26 @@ from workers.errors import (
     StoreFormatError,
     StoreUnavailable,
 )
-from workers.model import Entry, Grid, Kind, Receipt, ShardJob, StepKey
+from workers.events import Event
+from workers.model import StepKey
+from workers.store.model import Grid, RowKind
 from workers.store.objects import ObjectStore, open_objects, resolve
 from workers.tasks.convert import convert
+from workers.tasks.model import Entry, Receipt, ShardJob
 
 pytestmark = pytest.mark.timeout(30)
 
 
-def service(made: MadeDump, store: Path, *, patient: bool = False) -> tuple[Service, list[Happening]]:
+def service(made: MadeDump, store: Path, *, patient: bool = False) -> tuple[Service, list[Event]]:
     """Return a service for which everything in the dump has been quiet for a minute."""
     address = resolve(str(store))
     clock = QuietClock(wall=lambda: time.time() + 60)
-    watcher = Watcher(find_dump(made.root), Policy(quiet_s=10, settle_s=1), Grid(), clock=clock)
+    watcher = Watcher(find_dump(made.root), CompletenessPolicy(quiet_s=10, settle_s=1), Grid(), clock=clock)
     client = FakeClient(eager=True)
-    submitter = Submitter(lambda: cast("Client", client), Limits(10**9, max_attempts=2, first_pause_s=0.01))
-    found: list[Happening] = []
+    submitter = Submitter(
+        lambda: cast("Client", client), DispatchLimits(10**9, max_attempts=2, first_pause_s=0.01)
+    )
+    found: list[Event] = []
     made_service = Service(
         watcher,
         submitter,
@@ -187,7 +192,7 @@ def test_failing_disk_costs_one_tensor_only(
     tensors = open_store(str(store)).tensors()
     assert [tensor.read()[0] for tensor in tensors] == [0, 2]
     step = open_store(str(store)).step(0, 0)
-    (row,) = np.flatnonzero(step.tables.label("kind") == Kind.QUARANTINED)
+    (row,) = np.flatnonzero(step.tables.label("kind") == RowKind.QUARANTINED)
     assert "input/output error" in step.tables.label("problem")[row]
     # Once the disk gives it again, the step is stored whole: another generation, for it lies otherwise.
     (again,) = ingest(made, store).commits
@@ -283,7 +288,7 @@ def test_file_that_changes_meanwhile_is_planned_anew(
 
     monkeypatch.setattr(FakeClient, "submit", touching)
     running, _ = service(filled, store)
-    running.watcher.policy = Policy(quiet_s=0.1, settle_s=0.1)
+    running.watcher.policy = CompletenessPolicy(quiet_s=0.1, settle_s=0.1)
     report = running.ingest(threading.Event())
     assert touched
     assert len({summary.key for summary in report.commits}) == 5
@@ -304,7 +309,7 @@ def test_store_that_is_away_is_waited_for_by_a_patient_service(
         running.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
         running.committed = Committed(running.committed.objects)
         running.tick()
-    assert any(isinstance(happening, Trouble) for happening in found)
+    assert any(isinstance(happening, DependencyDown) for happening in found)
     deadline = time.monotonic() + 10
     while (
         running.submitter.busy or running.view is None or running.view.pending
@@ -322,13 +327,13 @@ def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
     running._outage.pause_s = 0.01
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStore, "put_many", _unavailable)
-        patch.setattr("ingest.steps.service.commit.read_root", _unavailable)
+        patch.setattr("ingest.service.service.commit.read_root", _unavailable)
         _tick_until(running, lambda: sum(isinstance(one, StepFailed) for one in found) == 5)
         for _ in range(5):
             running.tick()
-        assert not any(isinstance(one, StepCommitted | StoreIsBack) for one in found)
+        assert not any(isinstance(one, StepCommitted | StoreRecovered) for one in found)
     _tick_until(running, lambda: sum(isinstance(one, StepCommitted) for one in found) == 5)
-    assert sum(isinstance(one, StoreIsBack) for one in found) == 1
+    assert sum(isinstance(one, StoreRecovered) for one in found) == 1
 
 
 def _tick_until(running: Service, ready: Callable[[], bool]) -> None:
@@ -348,7 +353,7 @@ def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
     with monkeypatch.context() as patch:
         patch.setattr(ObjectStore, "children", _unavailable)
         running.tick()
-    assert [type(happening) for happening in found] == [Trouble]
+    assert [type(happening) for happening in found] == [DependencyDown]
     deadline = time.monotonic() + 10
     while running.view is None or running.view.pending or running.submitter.busy:
         assert time.monotonic() < deadline
@@ -402,7 +407,7 @@ def test_poison_is_quarantined_and_found_out_once(
     assert not report.failures
     step = open_store(str(store)).step(1, 1)
     assert (step.commit.summary.status, step.commit.summary.quarantined) == ("partial", 2)
-    rows = [row for row, kind in enumerate(step.tables.label("kind")) if kind == Kind.QUARANTINED]
+    rows = [row for row, kind in enumerate(step.tables.label("kind")) if kind == RowKind.QUARANTINED]
     offsets = dict(zip(step.tables.label("source")[rows], step.tables.number("offset")[rows], strict=True))
     assert sorted(offsets.values()) == [-1, 0]
     assert bytes(step.read(next(row for row in rows if step.tables.number("offset")[row] == 0))) == first
@@ -520,7 +525,7 @@ def test_a_step_that_went_back_is_taken_again(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that was long given up reaches the store when a newer generation is there."""
-    monkeypatch.setattr("ingest.steps.service._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
     running, found = service(filled, store)
     look_again(running)
     leaf = store / "rank_0" / "step_1" / "zarr.json"
@@ -530,18 +535,18 @@ def test_a_step_that_went_back_is_taken_again(
     new = leaf.read_bytes()
     leaf.write_bytes(old)
     look_again(running)
-    assert [one.key for one in found if isinstance(one, CommitWentBack)] == [StepKey(0, 1)]
+    assert [one.key for one in found if isinstance(one, CommitReverted)] == [StepKey(0, 1)]
     assert [tensor.slot for tensor in open_store(str(store)).step(0, 1).tensors()] == [0, 7]
     assert leaf.read_bytes() != new  # it was committed once more, and names the old one before it
     look_again(running)
-    assert len([one for one in found if isinstance(one, CommitWentBack)]) == 1
+    assert len([one for one in found if isinstance(one, CommitReverted)]) == 1
 
 
 def test_what_another_watcher_commits_knowingly_stands(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two watchers that see different files do not take turns for ever."""
-    monkeypatch.setattr("ingest.steps.service._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
     running, found = service(filled, store)
     look_again(running)
     late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)
@@ -551,7 +556,7 @@ def test_what_another_watcher_commits_knowingly_stands(
     late.unlink()
     for _ in range(3):
         look_again(running)
-    assert not [one for one in found if isinstance(one, CommitWentBack)]
+    assert not [one for one in found if isinstance(one, CommitReverted)]
     assert leaf.read_bytes() == committed
 
 
@@ -564,7 +569,7 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
     running.clock = lambda: now[0]
     look = Watcher.look
 
-    def slow(self: Watcher, *arguments: Any) -> View:
+    def slow(self: Watcher, *arguments: Any) -> DumpState:
         now[0] += 2.0
         return look(self, *arguments)
 
@@ -573,7 +578,7 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
     def looks() -> int:
         running.note_change()
         running.tick()
-        return sum(isinstance(one, View) for one in found)
+        return sum(isinstance(one, DumpState) for one in found)
 
     assert looks() == 1
     now[0] += 17.9

@@ -9,13 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ingest.reader.store import DumpStore, open_store
+from ingest.api import DumpStore, open_store
 from tests.dumps import NAMES, DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.dump.paths import from_text
 from workers.errors import DamagedStore, DumpIngestError, UsageError
-from workers.model import Kind
+from workers.store.model import RowKind
 
 
 def dumps_in(directory: Path) -> list[Path]:
@@ -41,7 +41,7 @@ def test_every_byte_of_a_real_dump_comes_back(name: str, dumps: DumpLibrary, tmp
         for step in open_store(str(store)).select():
             assert step.commit.summary.status == "complete"
             kinds, sources = step.tables.label("kind"), step.tables.label("source")
-            for row in np.flatnonzero(kinds == Kind.FILE):
+            for row in np.flatnonzero(kinds == RowKind.FILE):
                 assert bytes(step.read(int(row))) == (dump / from_text(sources[row])).read_bytes()
                 left.remove(from_text(sources[row]))
             for tensor in step.tensors():
@@ -192,7 +192,7 @@ def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
     (summary,) = ingest_directly(made.root, store)
     assert (summary.status, summary.quarantined, summary.tensors) == ("partial", 4, 1)
     step = open_store(str(store)).step(0, 0)
-    rows = np.flatnonzero(step.tables.label("kind") == Kind.QUARANTINED)
+    rows = np.flatnonzero(step.tables.label("kind") == RowKind.QUARANTINED)
     assert {int(step.tables.number("slot")[row]): bytes(step.read(int(row))) for row in rows} == dict(
         enumerate(contents)
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader import store as reader
-from ingest.reader.store import Damage, DumpStore, open_store
+from ingest.api import DumpStore, open_store
+from ingest.reader import catalog as reader
+from ingest.reader.catalog import Damage
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.errors import DamagedStore, UsageError

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.dispatch.submitter import (
+    DispatchLimits,
     JobConverted,
-    Limits,
     Outcome,
     StepCommitted,
     StepFailed,
@@ -35,8 +35,8 @@ from workers.errors import (
     StoreFormatError,
     StoreUnavailable,
 )
-from workers.model import Receipt, ShardJob, StepPlan
 from workers.tasks.convert import convert, convert_here
+from workers.tasks.model import Receipt, ShardJob, StepPlan
 
 
 class Bench:
@@ -46,7 +46,7 @@ class Bench:
         self.now = 0.0
         self.clients = [FakeClient()]
         self.refused = 0
-        limits = Limits(window, max_attempts=attempts, first_pause_s=1, longest_pause_s=4)
+        limits = DispatchLimits(window, max_attempts=attempts, first_pause_s=1, longest_pause_s=4)
         self.submitter = Submitter(self.connect, limits, clock=lambda: self.now)
 
     def connect(self) -> Client:
@@ -379,7 +379,7 @@ def test_step_that_is_offered_anew_is_not_mixed_up_with_what_waited_for_it(plan:
 
 @given(st.integers(1, 100))
 def test_pauses_grow_and_are_bounded(attempt: int) -> None:
-    limits = Limits(1, first_pause_s=0.5, longest_pause_s=30)
+    limits = DispatchLimits(1, first_pause_s=0.5, longest_pause_s=30)
     assert 0.5 <= limits.pause_s(attempt) <= limits.pause_s(attempt + 1) <= 30
 
 

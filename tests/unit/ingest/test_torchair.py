@@ -8,7 +8,8 @@ from ingest.layouts.base import Place
 from ingest.layouts.torchair import TorchAir, parse_call_name, parse_node_name
 from tests.samples import sample
 from workers.dump.formats.header import Container
-from workers.model import SourceFile, TensorName
+from workers.dump.model import TensorName
+from workers.model import SourceFile
 
 TIME = "20240801120000123456"
 MICROSECONDS = 1722513600123456

@@ -12,14 +12,16 @@ import pytest
 
 from ingest.layouts.detect import find_dump
 from ingest.layouts.walk import Walk
+from ingest.planning.inspection import Inspected
 from ingest.planning.plan import fingerprint
-from ingest.watching.completeness import Inspected, Policy, QuietClock
-from ingest.watching.watcher import View, Watcher
+from ingest.watching.completeness import CompletenessPolicy, QuietClock
+from ingest.watching.watcher import DumpState, Watcher
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
-from workers.model import Grid, StepKey
+from workers.model import StepKey
+from workers.store.model import Grid
 
 WHOLE = npy_bytes(np.arange(100, dtype="<f4"))
-POLICY = Policy(quiet_s=10, settle_s=1)
+POLICY = CompletenessPolicy(quiet_s=10, settle_s=1)
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Bench:
         clock = QuietClock(monotonic=lambda: self.now, wall=lambda: 0.0)
         self.watcher = Watcher(find_dump(self.made.root), POLICY, Grid(), clock=clock)
 
-    def look(self) -> View:
+    def look(self) -> DumpState:
         return self.watcher.look(lambda key, name: self.committed.get(key) == name)
 
     def take(self, *, after: float = 0.0) -> dict[StepKey, Inspected]:

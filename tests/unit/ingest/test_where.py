@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.where import Where
+from workers.arrays.filter import Filter
 from workers.errors import UsageError
 
 COLUMNS = {
@@ -20,7 +20,7 @@ COLUMNS = {
 
 
 def mask(text: str) -> list[bool]:
-    return [bool(value) for value in Where(text, frozenset(COLUMNS)).mask(COLUMNS, 4)]
+    return [bool(value) for value in Filter(text, frozenset(COLUMNS)).mask(COLUMNS, 4)]
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_any_text_is_a_condition_or_a_usage_error(text: str) -> None:
 
 
 def test_masks_broadcast_to_no_rows() -> None:
-    assert Where("rank == 2", frozenset(["rank"])).mask({"rank": 2}, 0).shape == (0,)
+    assert Filter("rank == 2", frozenset(["rank"])).mask({"rank": 2}, 0).shape == (0,)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.reader.store import open_store
+from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError

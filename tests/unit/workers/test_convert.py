@@ -12,13 +12,13 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.reader.store import open_store
+from ingest.api import open_store
 from tests.dump_data_writer import Tensor, dump_data
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers.arrays.dtypes import from_npy_descr
 from workers.errors import SourceChanged
-from workers.model import Grid
+from workers.store.model import Grid
 from workers.tasks import convert as convert_module
 from workers.tasks.convert import convert
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader.store import open_store
+from ingest.api import open_store
 from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.npy_files import MadeDump, npy_header, tensor_name
@@ -79,7 +79,8 @@ import resource, sys
 from pathlib import Path
 from tests.pipeline import plan_all, run
 from workers.arrays import kernels
-from workers.model import MIB, Grid
+from workers.model import MIB
+from workers.store.model import Grid
 
 kernels.warm_up()
 (plan,) = plan_all(Path(sys.argv[1]), sys.argv[2], Grid(shard_nbytes=32 * MIB))

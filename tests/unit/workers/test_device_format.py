@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.samples import sample
 from workers.arrays import device_format, dtypes
-from workers.arrays.device_format import convertible, padding_is_zero, slabs, to_device, to_host
+from workers.arrays.device_format import DeviceLayout, convertible, padding_is_zero, slabs, to_device, to_host
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.dump_data import read_headers
-from workers.dump.formats.header import DeviceLayout
 
 Array = np.ndarray[Any, Any]
 DTYPES = ["|i1", "<f2", "<E2", ">f4", "<f8", "<c16", "[('a', '<i2'), ('b', 'i1')]"]

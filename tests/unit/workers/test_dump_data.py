@@ -30,11 +30,11 @@ from tests.dump_data_writer import (
     version_1,
 )
 from tests.samples import sample
-from workers.arrays.device_format import to_host
+from workers.arrays.device_format import DeviceLayout, to_host
 from workers.arrays.dtypes import from_name, unpack
 from workers.dump.formats import dump_data_pb2
 from workers.dump.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, MAX_PADDING_BYTES, read_headers
-from workers.dump.formats.header import DeviceLayout, TensorHeader, Truncated
+from workers.dump.formats.header import TensorHeader, Truncated
 from workers.errors import UnreadableTensor
 
 ROOT = Path(__file__).parents[3]

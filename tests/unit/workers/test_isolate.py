@@ -9,10 +9,11 @@ from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import plan_all
 from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE, KILLS_READER
 from workers.errors import ClusterError, PoisonedFile, SourceChanged, WorkerDied
-from workers.model import MIB, ShardJob
+from workers.model import MIB
 from workers.tasks import isolate
 from workers.tasks.convert import convert
 from workers.tasks.isolate import convert_apart
+from workers.tasks.model import ShardJob
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ class Installation:
         inherited = {
             name: value for name, value in os.environ.items() if not name.startswith(("NUMBA_", "XDG_"))
         }
-        own = {"HOME": "/dev/null", "PYTHONPATH": str(self.package.parent), "TMPDIR": str(temporary)}
+        own = {"HOME": "/dev/null", "PYTHONPATH": str(self.package.parents[1]), "TMPDIR": str(temporary)}
         done = subprocess.run(
             [*self.unprivileged, sys.executable, "-c", _USE],
             check=False,
@@ -57,10 +57,12 @@ class Installation:
 
 @pytest.fixture
 def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
-    package = tmp_path / "app" / "workers"
+    package = tmp_path / "app" / "workers" / "arrays"
     package.mkdir(parents=True)
+    source = Path(workers.__file__).parent
+    shutil.copy(source / "__init__.py", package.parent)
     for name in ("__init__.py", "kernels.py", "kernel_cache.py"):
-        shutil.copy(Path(workers.__file__).with_name(name), package)
+        shutil.copy(source / "arrays" / name, package)
     return Installation(package, unprivileged)
 
 

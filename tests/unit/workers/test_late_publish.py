@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingest.reader.store import open_store
+from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all, run
 from workers.errors import SourceChanged
-from workers.model import StepKey, StepPlan
+from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import WithoutTensors
 from workers.store.objects import ObjectStore, resolve
 from workers.tasks.convert import convert
+from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
 
 KEY = StepKey(0, 0)

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from workers.errors import StoreUnavailable, UsageError
-from workers.model import StoreAddress
+from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore, open_objects, resolve
 
 

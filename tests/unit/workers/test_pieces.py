@@ -9,7 +9,8 @@ import pytest
 
 from workers import events
 from workers.errors import StoreError, StoreUnavailable
-from workers.model import ArraySpec
+from workers.store.events import StoreRequested
+from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore, resolve
 from workers.store.shards import ShardPacker
 from workers.store.uploads import Uploads
@@ -49,11 +50,11 @@ def test_object_elsewhere_is_there_when_it_is_closed() -> None:
 
 
 @pytest.fixture
-def requests() -> Iterator[list[events.StoreRequested]]:
-    seen: list[events.StoreRequested] = []
+def requests() -> Iterator[list[StoreRequested]]:
+    seen: list[StoreRequested] = []
 
     def note(event: object) -> None:
-        if isinstance(event, events.StoreRequested):
+        if isinstance(event, StoreRequested):
             seen.append(event)
 
     events.subscribe(note)
@@ -61,7 +62,7 @@ def requests() -> Iterator[list[events.StoreRequested]]:
     events.unsubscribe(note)
 
 
-def test_all_pieces_are_one_request(tmp_path: Path, requests: list[events.StoreRequested]) -> None:
+def test_all_pieces_are_one_request(tmp_path: Path, requests: list[StoreRequested]) -> None:
     new = ObjectStore(resolve(str(tmp_path))).create("a")
     for _ in range(3):
         new.write(b"piece")
@@ -70,7 +71,7 @@ def test_all_pieces_are_one_request(tmp_path: Path, requests: list[events.StoreR
 
 
 def test_full_disk_is_an_error_that_names_the_object(
-    tmp_path: Path, requests: list[events.StoreRequested], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, requests: list[StoreRequested], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = ObjectStore(resolve(str(tmp_path))).create("a/b")
 

@@ -9,11 +9,11 @@ import pytest
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, TensorsRemoved
-from workers.model import StepPlan
 from workers.store import commit
 from workers.store.commit import WithoutTensors
 from workers.store.objects import open_objects
-from workers.tasks.read_back import ReadBackJob, Verdict, read_back
+from workers.tasks.model import StepPlan
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def job_of(plan: StepPlan) -> ReadBackJob:
 
 def test_every_byte_is_compared(plan: StepPlan) -> None:
     found = read_back(job_of(plan))
-    assert found.verdicts.tolist() == [Verdict.SAME] * 3
+    assert found.verdicts.tolist() == [ReadBackVerdict.SAME] * 3
     assert found.nbytes == plan.nbytes
 
 
@@ -57,7 +57,11 @@ def test_a_file_that_the_commit_does_not_have_as_it_is_now_is_told(plan: StepPla
     (again,) = plan_all(Path(plan.origin.root), plan.store.url)
     job = job_of(again)
     found = read_back(ReadBackJob(job.key, 0, plan.fingerprint, job.root, job.store, job.files))
-    assert sorted(found.verdicts.tolist()) == [Verdict.SAME, Verdict.SAME, Verdict.NOT_STORED]
+    assert sorted(found.verdicts.tolist()) == [
+        ReadBackVerdict.SAME,
+        ReadBackVerdict.SAME,
+        ReadBackVerdict.NOT_STORED,
+    ]
 
 
 def test_a_missing_shard_a_later_generation_and_removed_tensors_are_told_apart(

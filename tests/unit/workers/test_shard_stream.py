@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.workers.test_shards import elements, pack, spec_of
 from workers.errors import DamagedStore, StoreUnavailable
-from workers.model import ArraySpec
 from workers.store import shard_stream, shards
+from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore, resolve
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from workers.arrays.dtypes import from_npy_descr
 from workers.errors import DamagedStore
-from workers.model import ArraySpec
 from workers.store import metadata, shards
+from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore, resolve
 from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker, ShardReader

@@ -7,10 +7,11 @@ import pytest
 
 from tests.dumps import DumpLibrary
 from tests.pipeline import SMALL_GRID, plan_all
-from workers.model import StepPlan, TensorName
+from workers.dump.model import TensorName
 from workers.tasks import run as tasks
 from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
+from workers.tasks.model import StepPlan
 
 
 @pytest.fixture(

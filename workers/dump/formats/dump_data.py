@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias
 from google.protobuf.message import DecodeError
 
 from workers.arrays import device_format
+from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType, from_name
 from workers.dump.formats.dump_data_pb2 import (
     DataType,
@@ -32,7 +33,7 @@ from workers.dump.formats.dump_data_pb2 import (
     OpOutput,
     Workspace,
 )
-from workers.dump.formats.header import MAX_NDIM, DeviceLayout, ReadAt, TensorHeader, Truncated
+from workers.dump.formats.header import MAX_NDIM, ReadAt, TensorHeader, Truncated
 from workers.dump.formats.wire import LENGTH_DELIMITED, Field, FieldWalk, varint
 from workers.errors import UnreadableTensor
 

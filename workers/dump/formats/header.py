@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType
 from workers.errors import UnreadableTensor
-from workers.positional import Positional
+from workers.model import Positional
 
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """`read(offset, nbytes)` returns that many bytes of a file, fewer only at its end."""
@@ -45,18 +46,6 @@ class Truncated(UnreadableTensor):
 
 class HoldsNoTensor(UnreadableTensor):
     """The file is whole, but what it holds is no tensor: a pickled `None`, where a writer saves arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLayout:
-    """How a tensor lay in the memory of the accelerator, where that is not the order of its axes."""
-
-    format: str
-    """Name of the format, such as `NC1HWC0`."""
-    shape: tuple[int, ...]
-    """Lengths of the axes in device memory."""
-    groups: int = 1
-    """Groups of a convolution (`sub_format`), for FRACTAL_Z."""
 
 
 @dataclass(frozen=True, slots=True)

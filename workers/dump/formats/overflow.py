@@ -58,7 +58,7 @@ Word: TypeAlias = int | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RecordBlock:
     """What one unit of the device reports."""
 
     unit: str
@@ -109,7 +109,7 @@ class Failure:
 class OverflowRecord:
     """The content of one overflow file."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[RecordBlock, ...]
     accelerator: Accelerator | None = None
     """None for the old layout."""
 
@@ -181,7 +181,7 @@ def parse(payload: bytes) -> OverflowRecord:
             **_words(payload, begin, _OLD_TASK),
             **_words(payload, more_begin, more_names),
         }
-        blocks.append(Block(unit, words, overflowed=any(words.values())))
+        blocks.append(RecordBlock(unit, words, overflowed=any(words.values())))
     return OverflowRecord(tuple(blocks))
 
 
@@ -200,7 +200,7 @@ def _parse_magic(payload: bytes) -> OverflowRecord:
         words["status"] = struct.unpack_from(
             f"<{_LONG_STATUS}Q", payload, needed - _WORD_BYTES * _LONG_STATUS
         )
-    block = Block(unit, words, overflowed=valid != 0)
+    block = RecordBlock(unit, words, overflowed=valid != 0)
     return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
 
 
@@ -236,7 +236,7 @@ def parse_json(text: bytes) -> OverflowRecord:
         if unit in content:
             words = _words_of_json(unit, content[unit])
             overflowed = any(any(word) if isinstance(word, tuple) else word for word in words.values())
-            blocks.append(Block(unit, words, overflowed=overflowed))
+            blocks.append(RecordBlock(unit, words, overflowed=overflowed))
     if not blocks:
         raise UnreadableTensor("JSON without any unit of an overflow record")
     return OverflowRecord(tuple(blocks))
@@ -249,7 +249,7 @@ def _parse_magic_json(content: Mapping[str, Any]) -> OverflowRecord:
     numbers = [content.get("version"), *(found.get(name) for name in ("valid", "rsv", "data_len"))]
     version, valid, rsv, data_len = (_number("a word", number) for number in numbers)
     unit = found["acc_type"]
-    block = Block(unit, _words_of_json(unit, found.get("data")), overflowed=valid != 0)
+    block = RecordBlock(unit, _words_of_json(unit, found.get("data")), overflowed=valid != 0)
     return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 import ingest
 from ingest.questions.divergence import Divergence, divergence, parse_groups
-from ingest.questions.divergence.kinds import Kind, kind_of
+from ingest.questions.divergence.kinds import SlotKind, kind_of
 from ingest.questions.divergence.patterns import ABSENT, Patterns, patterns_of
 from tests.cli import run
 from tests.dumps import DumpLibrary
@@ -57,38 +57,38 @@ def replicas(
 @pytest.mark.parametrize(
     ("op_type", "io", "kind"),
     [
-        ("AllReduce", "output", Kind.COLLECTIVE),
-        ("AllReduce", "input", Kind.OTHER),
-        ("HcomAllReduce", "output", Kind.COLLECTIVE),
-        ("hcom_all_reduce_", "output", Kind.COLLECTIVE),
-        ("hcom_allReduce__428_1", "output", Kind.COLLECTIVE),
-        ("allreduce", "output", Kind.COLLECTIVE),
-        ("_c10d_functional.all_reduce", "output", Kind.COLLECTIVE),
-        ("c10d::allgather_into_tensor_coalesced_", "output", Kind.COLLECTIVE),
-        ("Distributed.all_gather_into_tensor", "output", Kind.COLLECTIVE),
-        ("DistCommAllGatherIntoTensor", "output", Kind.COLLECTIVE),
-        ("NcclBroadcast", "output", Kind.COLLECTIVE),
-        ("Broadcast", "output", Kind.COLLECTIVE),
-        ("BroadcastTo", "output", Kind.OTHER),
-        ("BroadcastGradientArgs", "output", Kind.OTHER),
-        ("DynamicBroadcastTo", "output", Kind.OTHER),
-        ("ReduceScatter", "output", Kind.OTHER),
-        ("AllToAll", "output", Kind.OTHER),
-        ("AllGatherMatmul", "output", Kind.OTHER),
-        ("ApplyMomentum", "input", Kind.OPTIMIZER),
-        ("ApplyMomentum", "output", Kind.OPTIMIZER_OUTPUT),
-        ("AdamWeightDecay", "input", Kind.OPTIMIZER),
-        ("FusedCastAdamWeightDecay", "input", Kind.OPTIMIZER),
-        ("SparseApplyFtrlV2", "input", Kind.OPTIMIZER),
-        ("npu_apply_adam_w", "input", Kind.OPTIMIZER),
-        ("AdaptiveAvgPool2D", "input", Kind.OTHER),
-        ("Lambda", "input", Kind.OTHER),
-        ("Parameter", "output", Kind.PARAMETER),
-        ("Module.Linear", "parameters.weight", Kind.PARAMETER),
-        ("Module.Linear", "parameters_grad.weight", Kind.OTHER),
+        ("AllReduce", "output", SlotKind.COLLECTIVE),
+        ("AllReduce", "input", SlotKind.OTHER),
+        ("HcomAllReduce", "output", SlotKind.COLLECTIVE),
+        ("hcom_all_reduce_", "output", SlotKind.COLLECTIVE),
+        ("hcom_allReduce__428_1", "output", SlotKind.COLLECTIVE),
+        ("allreduce", "output", SlotKind.COLLECTIVE),
+        ("_c10d_functional.all_reduce", "output", SlotKind.COLLECTIVE),
+        ("c10d::allgather_into_tensor_coalesced_", "output", SlotKind.COLLECTIVE),
+        ("Distributed.all_gather_into_tensor", "output", SlotKind.COLLECTIVE),
+        ("DistCommAllGatherIntoTensor", "output", SlotKind.COLLECTIVE),
+        ("NcclBroadcast", "output", SlotKind.COLLECTIVE),
+        ("Broadcast", "output", SlotKind.COLLECTIVE),
+        ("BroadcastTo", "output", SlotKind.OTHER),
+        ("BroadcastGradientArgs", "output", SlotKind.OTHER),
+        ("DynamicBroadcastTo", "output", SlotKind.OTHER),
+        ("ReduceScatter", "output", SlotKind.OTHER),
+        ("AllToAll", "output", SlotKind.OTHER),
+        ("AllGatherMatmul", "output", SlotKind.OTHER),
+        ("ApplyMomentum", "input", SlotKind.OPTIMIZER),
+        ("ApplyMomentum", "output", SlotKind.OPTIMIZER_OUTPUT),
+        ("AdamWeightDecay", "input", SlotKind.OPTIMIZER),
+        ("FusedCastAdamWeightDecay", "input", SlotKind.OPTIMIZER),
+        ("SparseApplyFtrlV2", "input", SlotKind.OPTIMIZER),
+        ("npu_apply_adam_w", "input", SlotKind.OPTIMIZER),
+        ("AdaptiveAvgPool2D", "input", SlotKind.OTHER),
+        ("Lambda", "input", SlotKind.OTHER),
+        ("Parameter", "output", SlotKind.PARAMETER),
+        ("Module.Linear", "parameters.weight", SlotKind.PARAMETER),
+        ("Module.Linear", "parameters_grad.weight", SlotKind.OTHER),
     ],
 )
-def test_names_of_every_vendor_tell_what_replicas_share(op_type: str, io: str, kind: Kind) -> None:
+def test_names_of_every_vendor_tell_what_replicas_share(op_type: str, io: str, kind: SlotKind) -> None:
     assert kind_of(TensorKey("", "0", op_type, "op", io, 0)) is kind
 
 
@@ -135,7 +135,7 @@ class TestRealDumps:
                     tensor.occurrence,
                 )
             )
-            if kind in (Kind.COLLECTIVE, Kind.OPTIMIZER, Kind.OPTIMIZER_OUTPUT):
+            if kind in (SlotKind.COLLECTIVE, SlotKind.OPTIMIZER, SlotKind.OPTIMIZER_OUTPUT):
                 payload = np.load(root / tensor.source).tobytes()
                 by_key.setdefault((tensor.step, tensor.name), set()).add(payload)
         differing = {tensor for (_, tensor), payloads in by_key.items() if len(payloads) > 1}

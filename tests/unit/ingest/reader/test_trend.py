@@ -5,6 +5,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,9 @@ class TestNumbers:
         store = ingest.open_store(nan_log)
         frame = trend(store, "Log.*", "norm")
         assert frame.attrs["statistic"] == "l2_norm"
-        tensors = {(one.name, one.rank, one.step): one for one in store.tensors(name="Log.*")}
+        tensors: dict[tuple[Any, ...], ingest.Tensor] = {
+            (one.name, one.rank, one.step): one for one in store.tensors(name="Log.*")
+        }
         assert len(frame) == len(tensors) == 12
         for row in frame.itertuples():
             values = np.load(dumps["nan-log-2rank"] / "dump" / tensors[row.name, row.rank, row.step].source)

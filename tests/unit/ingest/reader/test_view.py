@@ -33,7 +33,7 @@ from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError
-from workers.model import Grid
+from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
 PROTOTYPE = default_buffer_prototype()

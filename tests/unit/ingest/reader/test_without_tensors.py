@@ -7,14 +7,15 @@ import pytest
 import zarr
 
 import ingest
-from ingest.reader.store import DumpStore
+from ingest.api import DumpStore
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, StoreFormatError, TensorsRemoved
-from workers.model import StepKey, StoreAddress
+from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import WithoutTensors
+from workers.store.model import StoreAddress
 from workers.store.objects import open_objects
 
 WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "no anomaly within 3 steps")

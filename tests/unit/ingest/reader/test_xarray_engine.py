@@ -15,7 +15,7 @@ from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
-from workers.model import Grid
+from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ingest.api import open_store
 from ingest.cli.sources import refuse_idle
-from ingest.dump_retention.policy import KeepPolicy, Kept
+from ingest.dump_retention.policy import RetentionPolicy
 from ingest.dump_retention.retention import SourceKept
-from ingest.reader.store import open_store
-from ingest.reporting.report import Report
+from ingest.service.report import Report
+from ingest.service.service import _Pause
 from ingest.settings import load
 from ingest.steps.events import CommitKept
-from ingest.steps.service import _Pause
+from ingest.steps.keep_reasons import KeepReason
 from tests.checker import leaves
 from tests.deleting import Run
 from tests.fake_client import FakeClient, FakeFuture
@@ -35,7 +36,7 @@ def files_of(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def reasons(report: Report) -> dict[StepKey, Kept]:
+def reasons(report: Report) -> dict[StepKey, KeepReason]:
     return {one.key: one.reason for one in report.source_kept}
 
 
@@ -57,7 +58,7 @@ def test_all_but_the_newest_steps_of_each_rank_are_deleted(filled: MadeDump, sto
     report = run.ingest()
     assert {one.key for one in report.deleted} == {StepKey(r, s) for r in range(2) for s in range(2)}
     assert sum(one.files for one in report.deleted) == 12
-    assert reasons(report) == {StepKey(0, 2): Kept.NEWEST, StepKey(1, 2): Kept.NEWEST}
+    assert reasons(report) == {StepKey(0, 2): KeepReason.NEWEST, StepKey(1, 2): KeepReason.NEWEST}
     left = {path.relative_to(filled.root).parts[:4] for path in filled.root.rglob("*.npy")}
     assert left == {("rank_0", "Net", "0", "2"), ("rank_1", "Net", "0", "2")}
     assert not list(filled.root.glob("rank_*/Net/0/[01]"))
@@ -72,7 +73,7 @@ def test_all_but_the_newest_steps_of_each_rank_are_deleted(filled: MadeDump, sto
 
 def test_a_kill_between_two_files_is_made_up_for_in_silence(filled: MadeDump, store: Path) -> None:
     """What is left of a step is found on the disk and in the store: there is no other state."""
-    Run(filled.root, store, KeepPolicy(keep_last=9)).ingest()
+    Run(filled.root, store, RetentionPolicy(keep_last=9)).ingest()
     for path in sorted(filled.root.glob("rank_0/Net/0/0/*"))[:2]:
         path.unlink()
     run = Run(filled.root, store)
@@ -118,7 +119,7 @@ def test_a_file_that_is_replaced_after_it_was_read_back_stays(filled: MadeDump, 
     run = Run(filled.root, store, client=AfterReadBack(replace))
     report = run.ingest()
     assert path.read_bytes().endswith(b"!")
-    assert Kept.CHANGED in {one.reason for one in run.told(SourceKept)}
+    assert KeepReason.CHANGED in {one.reason for one in run.told(SourceKept)}
     assert [error.reason for error in report.read_back_failures.values()] == ["source_differs"]
     assert len(open_store(str(store)).tensors(rank=0, step=0)) == 3
 
@@ -138,7 +139,7 @@ def test_a_file_that_comes_after_the_others_were_read_back_is_taken_with_them(
 
 
 def test_a_damaged_store_deletes_nothing_of_the_step(filled: MadeDump, store: Path) -> None:
-    Run(filled.root, store, KeepPolicy(keep_last=9)).ingest()
+    Run(filled.root, store, RetentionPolicy(keep_last=9)).ingest()
     (shard,) = (path for path in (store / "rank_0/step_0").rglob("c/0") if "tensors" in path.parts)
     data = bytearray(shard.read_bytes())
     data[5] ^= 1
@@ -147,7 +148,7 @@ def test_a_damaged_store_deletes_nothing_of_the_step(filled: MadeDump, store: Pa
     assert len(list(filled.root.glob("rank_0/Net/0/0/*"))) == 3
     assert len(report.deleted) == 3
     assert [error.reason for error in report.read_back_failures.values()] == ["damaged_store"]
-    assert reasons(report)[StepKey(0, 0)] is Kept.READ_BACK_FAILED
+    assert reasons(report)[StepKey(0, 0)] is KeepReason.READ_BACK_FAILED
 
 
 def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(
@@ -156,11 +157,11 @@ def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(
     """Without tensors, partial, or of another dump: a copy with the same times has the same fingerprint."""
     header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False"
     filled.add(header, tensor_name(slot=7), step=0)
-    Run(filled.root, store, KeepPolicy(keep_last=9)).ingest()
+    Run(filled.root, store, RetentionPolicy(keep_last=9)).ingest()
     shutil.copytree(filled.root, tmp_path / "copy")
     report = Run(tmp_path / "copy", store).ingest()
     assert not report.deleted
-    assert set(reasons(report).values()) == {Kept.ELSEWHERE, Kept.PARTIAL, Kept.NEWEST}
+    assert set(reasons(report).values()) == {KeepReason.ELSEWHERE, KeepReason.PARTIAL, KeepReason.NEWEST}
 
     objects = open_objects(resolve(str(store)))
     found = commit.read(objects, StepKey(1, 0))
@@ -168,20 +169,20 @@ def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(
     commit.drop_tensors(objects, found, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
     report = Run(filled.root, store).ingest()
     assert {one.key for one in report.deleted} == {StepKey(0, 1), StepKey(1, 1)}
-    assert reasons(report)[StepKey(1, 0)] is Kept.NO_TENSORS
-    assert reasons(report)[StepKey(0, 0)] is Kept.PARTIAL
+    assert reasons(report)[StepKey(1, 0)] is KeepReason.NO_TENSORS
+    assert reasons(report)[StepKey(0, 0)] is KeepReason.PARTIAL
 
 
 def test_a_file_that_is_not_understood_stays_and_is_told_once(filled: MadeDump, store: Path) -> None:
     odd = filled.add(np.zeros(3), "what.npy", step=0)
     report = Run(filled.root, store).ingest()
     assert list(odd.parent.iterdir()) == [odd]
-    assert reasons(report)[StepKey(0, 0)] is Kept.NOT_UNDERSTOOD
+    assert reasons(report)[StepKey(0, 0)] is KeepReason.NOT_UNDERSTOOD
     again = Run(filled.root, store)
     report = again.ingest()
     assert (report.commits, report.deleted) == ([], [])
     assert [(one.key, one.reason, one.files) for one in again.told(SourceKept)] == [
-        (StepKey(0, 0), Kept.NOT_UNDERSTOOD, 1)
+        (StepKey(0, 0), KeepReason.NOT_UNDERSTOOD, 1)
     ]
 
 
@@ -196,7 +197,7 @@ def test_a_late_file_of_a_deleted_step_stays_and_is_told(filled: MadeDump, store
     report = run.ingest()
     assert (late.exists(), table.exists(), report.commits) == (True, True, [])
     assert [(one.key, one.reason, one.files) for one in run.told(SourceKept)] == [
-        (StepKey(0, 0), Kept.NOT_STORED, 2)
+        (StepKey(0, 0), KeepReason.NOT_STORED, 2)
     ]
     after = commit.read(open_objects(resolve(str(store))), StepKey(0, 0))
     assert before is not None
@@ -218,24 +219,24 @@ def test_a_step_that_is_dumped_again_after_it_was_deleted_is_a_new_generation(
 
 def test_steps_with_an_anomaly_on_any_rank_stay_where_they_are_to(filled: MadeDump, store: Path) -> None:
     filled.add(np.array([np.nan], "<f4"), tensor_name(slot=8), step=1, rank=1)
-    report = Run(filled.root, store, KeepPolicy(keep_anomalous=True)).ingest()
+    report = Run(filled.root, store, RetentionPolicy(keep_anomalous=True)).ingest()
     assert {one.key.step for one in report.deleted} == {0}
-    kept = [key for key, why in reasons(report).items() if why is Kept.ANOMALOUS]
+    kept = [key for key, why in reasons(report).items() if why is KeepReason.ANOMALOUS]
     assert kept == [StepKey(0, 1), StepKey(1, 1)]
 
 
 def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store: Path) -> None:
     """Its files were seen before its commit was there, and have not changed since."""
     filled.add(np.array([np.nan], "<f4"), tensor_name(slot=8), step=1, rank=1)
-    run = Run(filled.root, store, KeepPolicy(keep_anomalous=True))
+    run = Run(filled.root, store, RetentionPolicy(keep_anomalous=True))
     run.service._paused[StepKey(1, 1)] = _Pause(float("inf"))
     for _ in range(40):
         run.service.look_soon()
         run.service.tick()
-    assert run.retention.reasons[StepKey(0, 1)].reason is Kept.UNDECIDED
+    assert run.retention.reasons[StepKey(0, 1)].reason is KeepReason.UNDECIDED
     del run.service._paused[StepKey(1, 1)]
     report = run.ingest()
-    assert {key for key, why in reasons(report).items() if why is Kept.ANOMALOUS} == {
+    assert {key for key, why in reasons(report).items() if why is KeepReason.ANOMALOUS} == {
         StepKey(0, 1),
         StepKey(1, 1),
     }

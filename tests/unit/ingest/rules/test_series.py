@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import ingest
 from bench.steps import commit_tables, make_tables
+from ingest.api import DumpStore
 from ingest.consolidating.consolidator import Consolidator
 from ingest.findings import series as module
-from ingest.findings.evaluator import FindingsKeeper
+from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
-from ingest.reader.store import DumpStore
 from tests.replicas import Replicas
 from workers.arrays.digest import digest
 from workers.arrays.statistics import summarise
@@ -59,7 +59,7 @@ def objects() -> ObjectStore:
 
 def evaluated(objects: ObjectStore, chosen: RuleSet) -> list[StepFindings]:
     # Not entered: nobody else wants the lease.
-    return list(Consolidator(objects, keeper=FindingsKeeper(objects, chosen)).once().findings)
+    return list(Consolidator(objects, keeper=SeriesEvaluator(objects, chosen)).once().findings)
 
 
 def steps_found(values: Sequence[Sequence[float] | None], **rule: Any) -> list[int]:
@@ -154,7 +154,7 @@ def test_a_step_is_evaluated_once_also_by_another_process_and_after_a_rebuild(ob
     written = documents(objects)
     assert len(written) == 1 + 3
     assert evaluated(objects, chosen) == []
-    other = Consolidator(objects, keeper=FindingsKeeper(objects, rules(kind="unchanged", steps=2)))
+    other = Consolidator(objects, keeper=SeriesEvaluator(objects, rules(kind="unchanged", steps=2)))
     assert not other.once(rebuild=True).findings
     assert documents(objects) == written
 
@@ -162,7 +162,7 @@ def test_a_step_is_evaluated_once_also_by_another_process_and_after_a_rebuild(ob
 def test_killed_before_it_was_written_a_step_is_evaluated_again(objects: ObjectStore) -> None:
     put(objects, [[1], [1], [1], [1]])
     chosen = rules(kind="unchanged", include="*Grad*")
-    killed = Consolidator(objects, keeper=FindingsKeeper(objects, chosen))
+    killed = Consolidator(objects, keeper=SeriesEvaluator(objects, chosen))
     assert [one.step for one in killed.once(most=2).findings] == [0, 1]
     assert [(one.step, len(one.found.findings)) for one in evaluated(objects, chosen)] == [(2, 1), (3, 1)]
 
@@ -180,7 +180,7 @@ def test_a_step_that_is_dumped_again_is_evaluated_again(objects: ObjectStore) ->
 def test_a_step_that_cannot_be_read_is_named_and_the_others_are_evaluated(objects: ObjectStore) -> None:
     put(objects, [[1], [1], [2], [2], [2]])
     chosen = rules(kind="unchanged", include="*Grad*")
-    keeper = FindingsKeeper(objects, chosen)
+    keeper = SeriesEvaluator(objects, chosen)
     # As the view has it, for the consolidator would not take in what is damaged.
     generations = {step: {0: str(step)} for step in (0, 1, 2, 3, 4, 9)}
     for name in [name for name in objects.sizes("rank_0/step_1") if name.endswith("labels/c/0/0")]:

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 import ingest
-from ingest.findings.stored import findings_of
+from ingest.reader.step_findings import findings_of
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name

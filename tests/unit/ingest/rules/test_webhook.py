@@ -19,7 +19,7 @@ from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary
 from workers.errors import UsageError
-from workers.rules.values import Finding
+from workers.store.model import Finding
 
 SECRET = "not-for-logs"  # noqa: S105  (of a test)
 

@@ -15,7 +15,8 @@ from workers.model import StepKey
 from workers.rules.load import rule_set
 from workers.rules.schema import RULE
 from workers.rules.step import LIMITS, evaluate
-from workers.rules.values import Evaluated, Rule, RuleSet, Selector
+from workers.rules.values import Rule, RuleSet, Selector
+from workers.store.model import Evaluated
 from workers.store.tables import LABELS, Tables
 
 KEY = StepKey(3, 7)

@@ -21,7 +21,8 @@ from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.servers.cluster import DaskCluster
 from workers.arrays.comparison import METRICS
 from workers.errors import UsageError
-from workers.model import MIB, Grid, StepKey
+from workers.model import MIB, StepKey
+from workers.store.model import Grid
 from workers.tasks import compare as task
 
 A = "Add.net_Add-op0"

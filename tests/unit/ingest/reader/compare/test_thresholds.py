@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from ingest.questions.compare.mapping import load_mapping
-from ingest.questions.compare.thresholds import Limits, Rule, Thresholds, default_limit, load_thresholds
+from ingest.questions.compare.thresholds import (
+    ThresholdLimits,
+    ThresholdRule,
+    Thresholds,
+    default_limit,
+    load_thresholds,
+)
 from workers.arrays.comparison import Metrics, no_difference
 from workers.arrays.statistics import Statistics
 from workers.errors import UsageError
@@ -53,23 +59,23 @@ def test_the_coarser_type_counts() -> None:
 @pytest.mark.parametrize(
     ("limits", "broken"),
     [
-        (Limits(), ""),
-        (Limits(max_abs=1e-3), ""),
-        (Limits(max_abs=9e-4), "max_abs 0.001 > 0.0009"),
-        (Limits(max_relative=1e-3), "max_relative"),
-        (Limits(mean_relative=1e-4), "mean_relative"),
-        (Limits(rmse=1e-4), "rmse"),
-        (Limits(relative_euclidean=1e-3), "relative_euclidean"),
-        (Limits(relative_euclidean=0), "100 of 100 elements differ"),
-        (Limits(cosine=0.9999), "cosine 0.999 < 0.9999"),
-        (Limits(within_1_per_mille=0.91), "within_1_per_mille"),
-        (Limits(within_5_per_mille=0.96), "within_5_per_mille"),
-        (Limits(norm_ratio=0.005), "norm_ratio 1.01 is not 1"),
-        (Limits(norm_ratio=0.02), ""),
-        (Limits(max_relative=0, negligible=1e-2), ""),
+        (ThresholdLimits(), ""),
+        (ThresholdLimits(max_abs=1e-3), ""),
+        (ThresholdLimits(max_abs=9e-4), "max_abs 0.001 > 0.0009"),
+        (ThresholdLimits(max_relative=1e-3), "max_relative"),
+        (ThresholdLimits(mean_relative=1e-4), "mean_relative"),
+        (ThresholdLimits(rmse=1e-4), "rmse"),
+        (ThresholdLimits(relative_euclidean=1e-3), "relative_euclidean"),
+        (ThresholdLimits(relative_euclidean=0), "100 of 100 elements differ"),
+        (ThresholdLimits(cosine=0.9999), "cosine 0.999 < 0.9999"),
+        (ThresholdLimits(within_1_per_mille=0.91), "within_1_per_mille"),
+        (ThresholdLimits(within_5_per_mille=0.96), "within_5_per_mille"),
+        (ThresholdLimits(norm_ratio=0.005), "norm_ratio 1.01 is not 1"),
+        (ThresholdLimits(norm_ratio=0.02), ""),
+        (ThresholdLimits(max_relative=0, negligible=1e-2), ""),
     ],
 )
-def test_the_limit_that_does_not_hold_is_named(limits: Limits, broken: str) -> None:
+def test_the_limit_that_does_not_hold_is_named(limits: ThresholdLimits, broken: str) -> None:
     assert limits.broken(SLIGHT).startswith(broken)
     assert bool(limits.broken(SLIGHT)) == bool(broken)
     assert limits.broken(no_difference(5)) == ""
@@ -77,16 +83,16 @@ def test_the_limit_that_does_not_hold_is_named(limits: Limits, broken: str) -> N
 
 def test_a_figure_that_is_not_defined_is_not_within_a_limit() -> None:
     unknown = replace(SLIGHT, max_abs=math.nan, relative_euclidean=math.nan, cosine=math.nan)
-    assert Limits(cosine=0.1).broken(unknown)
-    assert Limits(relative_euclidean=1).broken(unknown)
-    assert Limits(negligible=1, max_abs=1).broken(unknown)
+    assert ThresholdLimits(cosine=0.1).broken(unknown)
+    assert ThresholdLimits(relative_euclidean=1).broken(unknown)
+    assert ThresholdLimits(negligible=1, max_abs=1).broken(unknown)
 
 
 def test_nan_in_one_of_the_two_is_a_difference_unless_it_may_be() -> None:
     odd = replace(no_difference(5), nan_mismatch=1, inf_mismatch=1)
-    assert Limits().broken(odd) == "2 NaN or Inf in one of the two"
-    assert Limits(negligible=1).broken(odd)
-    assert Limits(nan_inf_mismatch=2).broken(odd) == ""
+    assert ThresholdLimits().broken(odd) == "2 NaN or Inf in one of the two"
+    assert ThresholdLimits(negligible=1).broken(odd)
+    assert ThresholdLimits(nan_inf_mismatch=2).broken(odd) == ""
 
 
 def test_the_first_rule_that_fits_counts_alone(tmp_path: Path) -> None:
@@ -101,10 +107,10 @@ rules:
   - {dtype: "float16", cosine: 0.9}
 """,
     )
-    assert found.limits(("x.Adam.y", "z"), FLOAT) == Rule(name="*Adam*", max_abs=1e-3)
+    assert found.limits(("x.Adam.y", "z"), FLOAT) == ThresholdRule(name="*Adam*", max_abs=1e-3)
     assert found.limits(("z", "x.Adam.y"), FLOAT).max_abs == 1e-3
     dropped = found.limits(("Dropout.1", ""), FLOAT)
-    assert isinstance(dropped, Rule)
+    assert isinstance(dropped, ThresholdRule)
     assert dropped.ignore
     assert found.limits(("x", "x"), ("float32", "float16")).cosine == 0.9
     assert found.limits(("x", "x"), FLOAT).relative_euclidean == 0.5
@@ -137,12 +143,12 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
 
 def test_statistics_may_differ_by_rounding() -> None:
     a = Statistics(10, 0, 0, 0, 1, 4, 5, min=-2.0, max=3.0, mean=0.1, std=1.0, l2_norm=5.0)
-    limits = Limits(relative_euclidean=1e-4)
+    limits = ThresholdLimits(relative_euclidean=1e-4)
     assert limits.broken_by_statistics(a, replace(a, mean=0.1001, max=3.0002)) == ""
     assert limits.broken_by_statistics(a, replace(a, mean=0.2)) == "mean 0.1 and 0.2"
     assert limits.broken_by_statistics(a, replace(a, nan_count=1)) == "nan_count 0 and 1"
     assert limits.broken_by_statistics(a, replace(a, l2_norm=math.nan, nan_count=math.nan)) == ""
-    assert Limits().broken_by_statistics(a, replace(a, max=3.00001)) == ""
+    assert ThresholdLimits().broken_by_statistics(a, replace(a, max=3.00001)) == ""
 
 
 def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:

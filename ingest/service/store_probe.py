@@ -14,7 +14,7 @@ _PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
-class Outage:
+class StoreProbe:
     """Asks a store that failed whether it is there, until it is.
 
     Work that failed waits longer and longer, so as not to burden a store in distress; without this, it would
@@ -27,14 +27,14 @@ class Outage:
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def suspect(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         """Begin to ask, if this error says that the store did not answer; nothing happens while asking."""
         if not isinstance(error, StoreUnavailable) or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(target=self._ask, name="outage", daemon=True)
         self._thread.start()
 
-    def take_end(self) -> bool:
+    def poll_recovered(self) -> bool:
         """Whether the store was found to be away, and back since; true once for each time."""
         if not self._over.is_set():
             return False

@@ -1,42 +1,29 @@
-"""A store, opened for reading."""
+"""The catalog of a store: which ranks and steps are committed, and the steps themselves."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
-import numpy as np
-
-from ingest.reader.spans import spans
+from ingest.reader.opened_step import COLUMNS
+from ingest.reader.ranges import format_ranges
+from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
-from ingest.reader.where import Where
-from workers.arrays.statistics import FIELDS
+from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
-from workers.model import Kind, StepKey, StoreAddress
-from workers.store import commit, tables
-from workers.store.commit import Commit
+from workers.model import StepKey
+from workers.store import commit
 from workers.store.objects import ObjectStore, open_objects, resolve
-from workers.store.step import StoredStep
-from workers.store.tables import Tables
-
-if TYPE_CHECKING:
-    from ingest.reader.consolidated import ConsolidatedView
-    from ingest.reader.export import Exported
-    from ingest.reader.snapshot import Snapshot
-    from ingest.reader.zarr_view.store import TensorView
 
 Choice: TypeAlias = int | Iterable[int] | None
 
-#: What `where` may name.
-COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
 #: Commits that are asked for at once, to find one.
 _COMMITS_AT_ONCE = 256
 #: Steps whose index is read ahead of need, and of how many it is kept where nothing was found in it.
@@ -46,7 +33,7 @@ _TABLES_KEPT = 64
 _LISTINGS_AT_ONCE = 16
 
 
-def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
+def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
     """Open a store for reading.
 
     Args:
@@ -61,7 +48,7 @@ def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
     objects = open_objects(resolve(url, storage_options))
     if commit.read_root(objects) is None:
         raise no_store(str(url))
-    return DumpStore(objects)
+    return Catalog(objects)
 
 
 def no_store(url: str) -> UsageError:
@@ -80,7 +67,7 @@ class Damage:
 
 
 @dataclass(eq=False)
-class DumpStore:
+class Catalog:
     """All committed steps of a run, keyed by rank and step. A step that is not committed is not here.
 
     Nothing is listed or read before it is asked for, and then no more than what was asked for; what was read
@@ -93,7 +80,7 @@ class DumpStore:
     """By rank: the steps for which there is anything at all."""
 
     def __repr__(self) -> str:
-        return f"<DumpStore {self.url}>"
+        return f"<{type(self).__name__} {self.url}>"
 
     @property
     def url(self) -> str:
@@ -241,7 +228,7 @@ class DumpStore:
         Raises:
             UsageError: a rank or step is not in the store, or `where` is no condition.
         """
-        condition = Where(where, COLUMNS) if where is not None else None
+        condition = Filter(where, COLUMNS) if where is not None else None
         equal = {"graph": graph, "op_type": op_type, "io": io}
         wanted = {k: v for k, v in equal.items() if v is not None}
         found: list[Tensor] = []
@@ -254,56 +241,9 @@ class DumpStore:
                 one.forget_tables()
         return found
 
-    def snapshot(
-        self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
-    ) -> Snapshot:
-        """Note which of these steps are complete now; see `reader.snapshot.take_snapshot`."""
-        from ingest.reader.snapshot import take_snapshot
-
-        return take_snapshot(self, rank, step, include_partial=include_partial)
-
-    def consolidated(self) -> ConsolidatedView:
-        """Return the consolidated view: statistics and digests of all tensors over steps and ranks.
-
-        Raises:
-            UsageError: there is none yet.
-            DamagedStore: it is damaged.
-        """
-        from ingest.reader.consolidated import open_view
-
-        view = open_view(self.objects)
-        if view is None:
-            raise UsageError(
-                f"{self.url}: no consolidated view", hint=f"Make it: dump-ingest consolidate {self.url}"
-            )
-        return view
-
-    def as_zarr(self, *, include_partial: bool = False) -> TensorView:
-        """Return a read-only zarr-python store in which every tensor is an array of its own.
-
-        `zarr.open_group(store.as_zarr(), mode="r")["rank_1/step_2/Log.Default_net-Log-op0/output.0"]` reads
-        the ranges that it needs, and no list of anything. See `reader.view.store.TensorView`.
-
-        Args:
-            include_partial: show steps with quarantined or missing files, too.
-        """
-        from ingest.reader.zarr_view.store import TensorView
-
-        return TensorView(self, include_partial=include_partial)
-
-    def reopened(self) -> DumpStore:
+    def reopened(self) -> Self:
         """Return the same store with nothing read of it yet, so that it shows what is committed now."""
-        return DumpStore(self.objects)
-
-    def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage]:
-        """Read these steps back, or all, and yield what is not as it was written; see `reader.verify`."""
-        from ingest.reader.verify import verify
-
-        if rank is None and step is None:
-            return verify(self)
-        damages: list[Damage] = []
-        chosen = self.select(rank, step, damages=damages)
-        return verify(self, [*(one.key for one in chosen), *(one.key for one in damages)])
+        return type(self)(self.objects)
 
     def _nothing_of(
         self, ranks: set[int], steps: set[int], asked: set[int] | None, asked_steps: set[int]
@@ -331,85 +271,9 @@ class DumpStore:
         keys = self._list(self._listed_ranks if of is None else sorted(of))
         ranks, steps = self._listed_ranks, {key.step for key in keys if key.step is not None} - absent_steps
         if of is None:
-            return f"It holds ranks {spans(ranks)} and steps {spans(steps)}."
-        whose = f"rank{'s' * (len(of) > 1)} {spans(of)}"
-        return f"It holds ranks {spans(ranks)}, and of {whose} steps {spans(steps)}."
-
-
-@dataclass(eq=False)
-class Step(StoredStep):
-    """One committed step of one rank."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # It opens the store again where it arrives; what was read of the index goes with it.
-        return _reopen, (self.objects.address, self.commit, self._tables)
-
-    def __repr__(self) -> str:
-        return f"<Step {self.key} {self.commit.summary.status}>"
-
-    @property
-    def address(self) -> StoreAddress:
-        """The store it is in."""
-        return self.objects.address
-
-    @property
-    def fingerprint(self) -> str:
-        """The generation that is committed."""
-        return self.commit.fingerprint
-
-    def only(self, row: int) -> Step:
-        """Return this generation of the step with one row alone, which is its row 0.
-
-        Small enough to be sent to where that row is read; nothing but its elements is read there, and they
-        are found also when a later generation of the step has been committed.
-        """
-        table, path = self.tables, str(self.tables.label("array")[row])
-        nodes = {path: self.commit.nodes[path]} if path in self.commit.nodes else {}
-        one = Tables(**{part.name: getattr(table, part.name)[row : row + 1] for part in fields(Tables)})
-        return Step(self.objects, replace(self.commit, record={}, nodes=nodes), one)
-
-    def export(self, directory: str | Path, *, overwrite: bool = False) -> list[Exported]:
-        """Write the source files of this step below `directory`, byte for byte; see `reader.export`."""
-        from ingest.reader.export import export
-
-        return list(export(self, Path(directory), overwrite=overwrite))
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors, in order of time."""
-        return [Tensor(self, row) for row in self.rows()]
-
-    def rows(self, where: Where | None = None, equal: Mapping[str, str] | None = None) -> list[int]:
-        """Return the rows of the tensors that fulfil a condition and have these labels."""
-        kinds = self.tables.label("kind")
-        mask = (kinds == Kind.TENSOR.value) | (kinds == Kind.STATISTICS.value)
-        for label, value in (equal or {}).items():
-            mask &= self.tables.label(label) == value
-        if where is not None:
-            mask &= where.mask(self._columns(where.names), len(mask))
-        return [int(row) for row in np.flatnonzero(mask)]
-
-    def _columns(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return these columns; `rank` and `step` are single numbers."""
-        found: dict[str, Any] = {}
-        for name in names:
-            if name in tables.LABELS:
-                found[name] = self.tables.label(name)
-            elif name in tables.NUMBERS:
-                found[name] = self.tables.number(name)
-            elif name in FIELDS:
-                found[name] = self.tables.statistic(name)
-            elif name == "rank":
-                found[name] = self.key.rank
-            elif name == "step":
-                found[name] = -1 if self.key.step is None else self.key.step
-            else:
-                rows = range(len(self.tables.labels))
-                found[name] = np.array([Tensor(self, row).name for row in rows], object)
-        return found
-
-
-def _reopen(address: StoreAddress, found: Commit, table: Tables | None) -> Step:
-    return Step(open_objects(address), found, table)
+            return f"It holds ranks {format_ranges(ranks)} and steps {format_ranges(steps)}."
+        whose = f"rank{'s' * (len(of) > 1)} {format_ranges(of)}"
+        return f"It holds ranks {format_ranges(ranks)}, and of {whose} steps {format_ranges(steps)}."
 
 
 def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.spans import spans
-from ingest.reader.where import Where
+from ingest.reader.ranges import format_ranges
+from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.store.blocks import TensorKey
@@ -18,20 +18,18 @@ from workers.store.cubes import ANOMALY_FIELDS, KEY_FIELDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ingest.reader.consolidated import ConsolidatedView
+    from ingest.reader.cube_reader import CubeReader
 
 _OF_TENSOR = (*KEY_FIELDS, "name")
 COLUMNS = frozenset([*_OF_TENSOR, "rank", "step", *FIELDS])
 Array = npt.NDArray[Any]
 
 
-def find(
-    view: ConsolidatedView, where: str, steps: Sequence[int] | None, *, include_partial: bool
-) -> pd.DataFrame:
-    """Return the tensors that fulfil a condition; see `ConsolidatedView.find`."""
+def find(view: CubeReader, where: str, steps: Sequence[int] | None, *, include_partial: bool) -> pd.DataFrame:
+    """Return the tensors that fulfil a condition; see `CubeReader.find`."""
     import pandas as pd
 
-    condition = Where(where, COLUMNS)
+    condition = Filter(where, COLUMNS)
     _check_steps(view, steps)
     statistics = [name for name in FIELDS if name in condition.names]
     keys = view.axis.keys
@@ -78,14 +76,14 @@ def find(
     return frame
 
 
-def _check_steps(view: ConsolidatedView, steps: Sequence[int] | None) -> None:
+def _check_steps(view: CubeReader, steps: Sequence[int] | None) -> None:
     there = set(view.steps.tolist())
     absent = set(steps or ()) - there
     if absent:
         names = ", ".join(map(str, sorted(absent)))
         raise UsageError(
             f"{view.objects.address.url}: the consolidated view has no step {names}",
-            hint=f"It has steps {spans(sorted(there))}; `dump-ingest consolidate` brings it up to date.",
+            hint=f"It has steps {format_ranges(sorted(there))}; `dump-ingest consolidate` brings it up to date.",
         )
 
 
@@ -102,7 +100,7 @@ def _field(key: TensorKey, name: str) -> str | int:
 
 
 def _read(
-    view: ConsolidatedView, statistics: Sequence[str], steps: Sequence[int] | None
+    view: CubeReader, statistics: Sequence[str], steps: Sequence[int] | None
 ) -> Iterator[tuple[Array, dict[str, Array]]]:
     """Yield places of steps with the cubes that are wanted of them, (step, rank, tensor).
 
@@ -127,7 +125,7 @@ def _read(
             yield np.array([place]), {name: values[None] for name, values in cubes.items()}
 
 
-def _there(view: ConsolidatedView, places: Array, cubes: dict[str, Array], hit: Array) -> Array:
+def _there(view: CubeReader, places: Array, cubes: dict[str, Array], hit: Array) -> Array:
     """Return those hits that the ranks have: what is not there fulfils conditions on names, or negations.
 
     Where anything is known of a tensor, it is there; else its row tells, at a request for each step.

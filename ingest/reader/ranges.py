@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def spans(numbers: Iterable[int]) -> str:
+def format_ranges(numbers: Iterable[int]) -> str:
     """Write numbers shortly, in order: `0-3, 7`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from ingest.disk.space import DiskSpace
 from ingest.units import parse_size
-from ingest.watching.disk import DiskSpace
+from workers.events import Event
 
 #: What is done with a backlog while the disk is nearly full; see the setting `under_pressure`.
 Policy: TypeAlias = Literal["keep", "newest", "statistics"]
@@ -97,7 +98,7 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSeen:
+class DiskSeen(Event):
     """How full the disk of the dump is, at one look."""
 
     space: DiskSpace

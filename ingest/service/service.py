@@ -13,25 +13,28 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from ingest.disk.pressure import Pressure
+from ingest.disk.space import space_at
 from ingest.dispatch.submitter import Outcome, StepCommitted, StepFailed, StepStale, Submitter, TaskRetried
-from ingest.dump_retention.retention import RetentionEvent, SourceDeleted, SourceRetention
+from ingest.dump_retention.retention import SourceDeleted, SourceRetention
 from ingest.layouts.base import Listing
+from ingest.planning.inspection import Inspected
 from ingest.planning.plan import plan_step
-from ingest.reporting.report import Report
+from ingest.service.report import Report
+from ingest.service.store_probe import StoreProbe
 from ingest.steps.caches import keep_only
 from ingest.steps.committed import Committed
-from ingest.steps.events import CommitWentBack, Happening, Observer, StoreIsBack, Trouble
+from ingest.steps.events import CommitReverted, DependencyDown, StoreRecovered
 from ingest.steps.replacement import Standing
-from ingest.steps.store_probe import Outage
-from ingest.watching.completeness import Inspected
-from ingest.watching.disk import space_at
-from ingest.watching.pressure import Pressure
-from ingest.watching.watcher import View, Watcher
+from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
-from workers.model import Origin, StepKey, StepPlan, StoreAddress
+from workers.events import Event, Observer
+from workers.model import StepKey
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.commit import Commit
+from workers.store.model import Origin, StoreAddress
+from workers.tasks.model import StepPlan
 
 #: Steps under way at once, and rows of their plans; more only wait in memory.
 MAX_STEPS_UNDER_WAY = 256
@@ -107,7 +110,7 @@ class Service:
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
     clock: Callable[[], float] = time.monotonic
-    view: View | None = None
+    view: DumpState | None = None
     _prepared: bool = False
     """Whether cluster and store have been there once, so that steps can be offered."""
     _next_look: float = 0.0
@@ -116,7 +119,7 @@ class Service:
     _next_recheck: float | None = None
     _view_is_fresh: bool = False
     """Whether nothing has come of any task since the last look."""
-    _outage: Outage = field(init=False)
+    _outage: StoreProbe = field(init=False)
     _paused: dict[StepKey, _Pause] = field(default_factory=dict)
     """Steps that are left alone for a while."""
     _run_pauses: dict[StepKey, float] = field(default_factory=dict)
@@ -129,13 +132,13 @@ class Service:
 
     def __post_init__(self) -> None:
         """Hear what is deleted, and know how to ask for the store."""
-        self._outage = Outage(lambda: commit.read_root(self.committed.objects))
+        self._outage = StoreProbe(lambda: commit.read_root(self.committed.objects))
         if self.retention is not None:
             self.retention.tell = self._tell_of_retention
 
     def tick(self, *, wake: Callable[[float], object] | None = None) -> list[Outcome]:
         """Look if it is time to, take on what is complete, and wait a moment for tasks to finish."""
-        if self._outage.take_end():
+        if self._outage.poll_recovered():
             self._go_on_after_outage()
         if self.clock() >= self._next_look:
             self._look()
@@ -221,11 +224,11 @@ class Service:
     def ingest(self, stop: threading.Event) -> Report:
         """Take everything that is there, wait for what is not complete yet, and say what came of it."""
         report = Report()
-        self.observers.append(report.hear)
+        self.observers.append(report.observe)
         try:
             self._ingest(stop, report)
         finally:
-            self.observers.remove(report.hear)
+            self.observers.remove(report.observe)
         return report
 
     def _ingest(self, stop: threading.Event, report: Report) -> None:
@@ -307,7 +310,7 @@ class Service:
         self._next_recheck = now + _RECHECK_S
         try:
             for key in self.committed.recheck(_RECHECKED):
-                self._tell(CommitWentBack(key))
+                self._tell(CommitReverted(key))
                 self._view_is_fresh = False
         except StoreError as exc:
             self._tell_trouble(exc)
@@ -446,7 +449,7 @@ class Service:
 
     def _go_on_after_outage(self) -> None:
         """Try at once what waited for the store."""
-        self._tell(StoreIsBack())
+        self._tell(StoreRecovered())
         self.submitter.retry_now(StoreUnavailable)
         self._paused = {key: pause for key, pause in self._paused.items() if not pause.for_store}
         self.look_soon()
@@ -455,7 +458,7 @@ class Service:
         self._view_is_fresh = False
         key = outcome.plan.key
         if isinstance(outcome, StepFailed | TaskRetried):
-            self._outage.suspect(outcome.error)
+            self._outage.report_failure(outcome.error)
         if isinstance(outcome, StepStale):
             self._stale[key] = (outcome.plan.fingerprint, self._stale_in_a_row(outcome.plan) + 1)
             self.watcher.forget(key)
@@ -480,15 +483,15 @@ class Service:
             self._drive(_TICK_S)
         self.submitter.cancel()
 
-    def _tell_of_retention(self, event: RetentionEvent) -> None:
+    def _tell_of_retention(self, event: Event) -> None:
         if isinstance(event, SourceDeleted):
             self._view_is_fresh = False
         self._tell(event)
 
     def _tell_trouble(self, error: StoreError | ClusterError) -> None:
-        self._outage.suspect(error)
-        self._tell(Trouble(error))
+        self._outage.report_failure(error)
+        self._tell(DependencyDown(error))
 
-    def _tell(self, happening: Happening) -> None:
+    def _tell(self, event: Event) -> None:
         for observer in self.observers:
-            observer(happening)
+            observer(event)

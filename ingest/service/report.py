@@ -9,10 +9,12 @@ from ingest.dispatch.submitter import Outcome, StepCommitted, StepFailed
 from ingest.dump_retention.retention import ReadBackFailed, SourceDeleted, SourceKept
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
-from ingest.steps.events import CommitKept, Happening
-from ingest.watching.watcher import View
+from ingest.steps.events import CommitKept
+from ingest.watching.watcher import DumpState
 from workers.errors import DumpIngestError, PoisonedFile, StoreError, UnreadableFile
-from workers.model import CommitSummary, StepKey
+from workers.events import Event
+from workers.model import StepKey
+from workers.store.model import CommitSummary
 
 
 @dataclass(slots=True)
@@ -44,15 +46,15 @@ class Report:
     read_back_failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
     """Why steps could not be read back; nothing of them was deleted."""
 
-    def hear(self, happening: Happening) -> None:
+    def observe(self, event: Event) -> None:
         """Note what was kept and deleted, and what could not be."""
-        if isinstance(happening, CommitKept):
-            self.kept.append(happening)
-        elif isinstance(happening, SourceDeleted):
-            self.deleted.append(happening)
-            self.read_back_failures.pop(happening.key, None)
-        elif isinstance(happening, ReadBackFailed):
-            self.read_back_failures[happening.key] = happening.error
+        if isinstance(event, CommitKept):
+            self.kept.append(event)
+        elif isinstance(event, SourceDeleted):
+            self.deleted.append(event)
+            self.read_back_failures.pop(event.key, None)
+        elif isinstance(event, ReadBackFailed):
+            self.read_back_failures[event.key] = event.error
 
     def take(self, outcome: Outcome) -> None:
         """Note what came of a step."""
@@ -65,7 +67,7 @@ class Report:
         elif isinstance(outcome, StepFailed):
             self.failures[outcome.plan.key] = outcome.error
 
-    def close(self, view: View, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
+    def close(self, view: DumpState, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
         """Note what the last look showed: what was there already, and what could not be taken."""
         committed = {summary.key for summary in self.commits}
         there = {*(view.present.keys() - view.pending.keys()), *(one.key for one in self.deleted)}

@@ -1,0 +1,1 @@
+"""How full the disk of a dump is, and when it will be full."""

@@ -1,0 +1,1 @@
+"""The service: watcher, steps, dispatch and retention wired together, and what it tells its observers."""

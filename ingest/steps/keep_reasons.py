@@ -1,0 +1,53 @@
+"""Why the source files of a step stay, and when they must."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from workers.store.commit import Commit
+
+
+class KeepReason(StrEnum):
+    """Why source files stay, although their step was looked at. A closed set, for metrics."""
+
+    NEWEST = "newest"
+    """The step is one of the newest of its rank."""
+    ANOMALOUS = "anomalous"
+    """Something is wrong with the step on this or another rank of the dump, and such steps are to stay."""
+    UNDECIDED = "undecided"
+    """The same, as long as another rank of the dump has not committed the step yet."""
+    PARTIAL = "partial"
+    """The commit does not have everything: the source may be all that there is."""
+    NO_TENSORS = "no_tensors"
+    """The commit was made, or is kept, without the payloads of its tensors."""
+    ELSEWHERE = "elsewhere"
+    """The commit was made from another dump, or on another host."""
+    NO_COMMIT = "no_commit"
+    """There is no commit, or it cannot be read."""
+    NOT_STORED = "not_stored"
+    """Files that came after the rest of their step was deleted, or are not as they were committed."""
+    NOT_UNDERSTOOD = "not_understood"
+    """Files whose names or contents are not understood; the store has them as files."""
+    CHANGED = "changed"
+    """Something in the step changed between reading it back and deleting it."""
+    DENIED = "denied"
+    """The dump may not be written."""
+    READ_BACK_FAILED = "read_back_failed"
+    """The store did not give back what the dump has."""
+
+
+def must_stay(found: Commit | None) -> tuple[KeepReason, str] | None:
+    """Return why the source of a step stays whatever was asked for, and in words; None where it need not.
+
+    `found` is its commit; None where there is none that can be read.
+    """
+    if found is None:
+        return KeepReason.NO_COMMIT, "the store has no commit of it that can be read"
+    if found.without_tensors is not None:
+        return KeepReason.NO_TENSORS, str(found.without_tensors)
+    if found.summary.status != "complete":
+        return (
+            KeepReason.PARTIAL,
+            f"its commit is {found.summary.status}: the source may be all that there is",
+        )
+    return None

@@ -1,0 +1,56 @@
+"""What the names and tables of a dump tell about its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workers.arrays.statistics import UNKNOWN, Statistics
+from workers.model import Positional
+
+
+class TensorName(NamedTuple):
+    """What the name and the place of a dump file tell about its tensor. -1 and "" where they do not.
+
+    A tuple, for a step has thousands, and a frozen dataclass takes four times as long to make.
+    """
+
+    net: str = ""
+    graph: str = ""
+    op_type: str = ""
+    op_name: str = ""
+    io: str = ""
+    slot: int = -1
+    occurrence: int = 0
+    """Number of this dump among those of the same op and slot in one step, in order of time (loops)."""
+    task: int = -1
+    stream: int = -1
+    timestamp: int = -1
+    """Microseconds since the epoch, by the writer's clock."""
+    format: str = ""
+    declared_dtype: str = ""
+    """The type before the writer converted it, as the dump spells it."""
+    full_name: str = ""
+    """The name of the operator as the framework spells it, where the dump says so."""
+    sequence: int = -1
+    """Its place in the list that the dump itself keeps, where no time is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedStatistics(Positional):
+    """Statistics of one tensor as the dump system wrote them down."""
+
+    source: str
+    """The file that says so."""
+    name: TensorName
+    dtype: str
+    """As the file spells it."""
+    shape: tuple[int, ...]
+    statistics: Statistics = UNKNOWN
+    """NaN in each field that the file does not give, or gives by another definition."""
+    tensor: str = ""
+    """Path of the file that holds the tensor, where the report names it; else it is found by `name`."""
+    checksum: str = ""
+    """As the file gives it, with its kind: `md5:...`, `crc32:...`."""
+    digits: int = 6
+    """How many significant decimal digits its numbers have."""

@@ -1,0 +1,206 @@
+"""Values of the store: where it is, how it is cut, what a row and a finding are, what a commit totals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from workers.model import MIB, Positional, StepKey
+
+#: From the mildest to the worst.
+SEVERITIES = ("info", "warning", "critical")
+WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
+
+
+class RowKind(StrEnum):
+    """What a row of the index is."""
+
+    TENSOR = "tensor"
+    STATISTICS = "statistics"
+    """A tensor of which only statistics were dumped: they stand in a table that is kept as a file."""
+    OVERFLOW = "overflow"
+    """What the hardware wrote down about an operator that overflowed."""
+    FILE = "file"
+    """Kept as it is: IR, execution order, CSV, JSON, anything with an unknown name."""
+    QUARANTINED = "quarantined"
+    """Claims to be a tensor and is not; its raw bytes are kept where they could be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAddress:
+    """Where a store is. Holds no credentials: those come from the environment of each process."""
+
+    url: str
+    options: str = "{}"
+    """fsspec storage options as JSON text, so that an address can be hashed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How payloads are cut into chunks, shards and tasks; part of every fingerprint."""
+
+    chunk_nbytes: int = MIB
+    """Inner chunks: what a small read costs."""
+    shard_nbytes: int = 128 * MIB
+    """Shards before compression: what one object holds; but into a directory, a task keeps it in memory."""
+    job_nbytes: int = 128 * MIB
+    """What one task reads, unless one tensor or one set of possible copies is larger."""
+    keep_device_layout: bool = False
+    """Whether tensors stay in the layout of the accelerator, padding and all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """The grid of one packed 1-D array."""
+
+    path: str
+    data_type: str
+    itemsize: int
+    big_endian: bool
+    chunk: int
+    """Elements per inner chunk."""
+    chunks_per_shard: int
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of one inner chunk before compression."""
+        return self.chunk * self.itemsize
+
+    @property
+    def shard(self) -> int:
+        """Elements per shard."""
+        return self.chunk * self.chunks_per_shard
+
+    @property
+    def shard_nbytes(self) -> int:
+        """Bytes of one shard before compression."""
+        return self.shard * self.itemsize
+
+    def shards_for(self, nbytes: int) -> int:
+        """How many shards hold `nbytes` payload bytes."""
+        return math.ceil(nbytes / self.shard_nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a step comes from; part of its commit record."""
+
+    layout: str
+    host: str
+    root: str
+    rank_from: str = "path"
+    """What gave the rank: the path, the user, a rank table, or the id of the device or process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Positional):
+    """What a rule found."""
+
+    rule: str
+    severity: str
+    rank: int | None
+    """None where it is about no one rank."""
+    step: int
+    row: int
+    """Of the index of that step; -1 where it is about no one tensor."""
+    graph: str
+    name: str
+    """Of the tensor; "" where it is about none."""
+    value: float
+    """What was compared; NaN where nothing was."""
+    threshold: float
+    reason: str
+    """A sentence."""
+
+    @property
+    def order(self) -> tuple[int, int, int, int, str]:
+        """A sort key: the worst first, then the first."""
+        rank = -1 if self.rank is None else self.rank
+        return (-SEVERITIES.index(self.severity), self.step, rank, self.row, self.rule)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a flat dictionary of plain values."""
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What a set of rules found in one step: of one rank, or of all."""
+
+    rules: str
+    """The digest of the set."""
+    findings: tuple[Finding, ...] = ()
+    """What is stored: of each rule no more than its limit. The worst first, then in order of execution."""
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """By rule that found something: how much, all of it counted."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """By rule that could not be evaluated: why."""
+
+    @property
+    def severities(self) -> dict[str, str]:
+        """The severity of each rule that found something."""
+        return {finding.rule: finding.severity for finding in self.findings}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """The totals of one committed step; also part of its commit record."""
+
+    key: StepKey
+    fingerprint: str
+    status: str
+    """`complete`, or `partial` when something is quarantined or missing."""
+    tensors: int
+    files: int
+    quarantined: int
+    overflows: int
+    """Overflow records."""
+    statistics_only: int
+    """Tensors of which only statistics were dumped; they count neither as tensors nor as files."""
+    disagreements: int
+    """Tensors whose statistics, as the dump gives them, differ from the computed ones."""
+    unparsed: int
+    """Files in a step whose name is not understood; kept as files."""
+    duplicates: int
+    """Tensors whose payload is that of another tensor of the step."""
+    raw_bytes: int
+    stored_bytes: int
+    """Of shards and tables; metadata documents are not counted."""
+    objects: int
+    """Objects written for this step, metadata documents included."""
+    nan_count: int
+    pos_inf_count: int
+    neg_inf_count: int
+    nan_tensors: int
+    pos_inf_tensors: int
+    neg_inf_tensors: int
+    anomalous_tensors: int
+    """Tensors with at least one NaN or infinity."""
+    rules: str = ""
+    """Which set of rules was evaluated: its digest; "" where none was, as in steps of earlier versions."""
+    findings: Mapping[str, int] = field(default_factory=dict)
+    """By rule that found something: how much, what was not stored for its limit included."""
+    severities: Mapping[str, str] = field(default_factory=dict)
+    """By the same rules: info, warning or critical."""
+    failed_rules: Mapping[str, str] = field(default_factory=dict)
+    """By rule that could not be evaluated: why. The step stands without it."""
+    first_findings: tuple[Finding, ...] = field(default=(), compare=False)
+    """The worst of them, a few: for logs and messages. Not in the commit record, the tables have them all."""
+
+    @property
+    def is_anomalous(self) -> bool:
+        """Whether it counts NaN, Inf, an overflow record, or a finding of severity warning or worse."""
+        severities = {name for name, count in self.findings_by_severity.items() if count}
+        return bool(self.anomalous_tensors or self.overflows or severities & WORSE_THAN_INFO)
+
+    @property
+    def findings_by_severity(self) -> dict[str, int]:
+        """How much was found, by severity."""
+        totals: dict[str, int] = {}
+        for rule, count in self.findings.items():
+            severity = self.severities.get(rule, "")
+            totals[severity] = totals.get(severity, 0) + count
+        return totals

@@ -1,0 +1,166 @@
+"""What passes between the planner and the Dask tasks. All frozen, all picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.dump.formats.header import TensorHeader
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile, StepKey
+from workers.rules.values import RuleSet
+from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
+
+#: Raised whenever the same source would be stored differently; part of every fingerprint.
+CONVERTER_VERSION = 2
+
+
+class Entry(NamedTuple):
+    """One row of the index of a step: a tensor, or a file that holds none."""
+
+    source: SourceFile
+    kind: RowKind
+    name: TensorName
+    header: TensorHeader | None = None
+    problem: str = ""
+    readable: bool = True
+    """Whether the disk gives its bytes; what it does not give is named in the index, and nothing more."""
+    record: str = ""
+    """JSON text of what was read out of an overflow record."""
+
+    @property
+    def array(self) -> str:
+        """The packed array that takes the payload, relative to the generation; "" where there is none."""
+        return array_of(self.kind, self.header)
+
+    @property
+    def offset(self) -> int:
+        """Where the payload begins in the file, in bytes."""
+        return self.header.offset if self.header else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes in the file."""
+        return payload_nbytes(self.kind, self.header, self.source.size)
+
+    @property
+    def read_nbytes(self) -> int:
+        """Bytes to read of the file for this row: the payload, and what stands before it."""
+        return self.nbytes + (len(self.header.lead) if self.header else 0)
+
+
+def array_of(kind: RowKind, header: TensorHeader | None) -> str:
+    """Return the packed array that takes a payload, relative to the generation; "" where there is none."""
+    if kind is RowKind.STATISTICS:
+        return ""
+    return f"tensors/{header.element.array}" if header else "files"
+
+
+def payload_nbytes(kind: RowKind, header: TensorHeader | None, file_nbytes: int) -> int:
+    """Return the payload bytes of a row in its file."""
+    if kind is RowKind.STATISTICS:
+        return 0
+    return header.nbytes if header else file_nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of one packed array that one task fills: it begins on a shard boundary."""
+
+    array: ArraySpec
+    first_shard: int
+    rows: tuple[int, ...]
+    """Rows of the index, in the order in which their payloads are packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """The work of one Dask task: read these files once, write these whole shards."""
+
+    key: StepKey
+    number: int
+    fingerprint: str
+    root: str
+    store: StoreAddress
+    segments: tuple[Segment, ...]
+    entries: dict[int, Entry]
+    """By row, in the order of `rows`."""
+    keep_device_layout: bool = False
+    """Whether tensors stay in the layout of the accelerator."""
+    without_tensors: bool = False
+    """Whether the payloads of tensors are read for digests and statistics only, and not stored."""
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of the index, segment by segment."""
+        return tuple(row for segment in self.segments for row in segment.rows)
+
+    def of(self, entries: Sequence[Entry]) -> ShardJob:
+        """Return the job with its part of the entries of a step."""
+        return replace(self, entries={row: entries[row] for row in self.rows})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that will be read."""
+        return sum(entry.read_nbytes for entry in self.entries.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Everything needed to convert and commit one step: what is in it and which task does what."""
+
+    key: StepKey
+    fingerprint: str
+    origin: Origin
+    store: StoreAddress
+    nbytes: int
+    """Bytes of all source files."""
+    entries: Sequence[Entry]
+    """The rows of the index; in a worker by columns, see `workers.tasks.columns`."""
+    arrays: tuple[ArraySpec, ...]
+    jobs: tuple[ShardJob, ...] = field(repr=False, default=())
+    problems: tuple[str, ...] = ()
+    """What is wrong with the step as a whole, beside the problems of its entries."""
+    reported: Mapping[int, ReportedStatistics] = field(repr=False, default_factory=dict)
+    """By row: the statistics that the dump itself gives."""
+    poison: tuple[SourceFile, ...] = field(repr=False, default=())
+    """Files that kill the process that reads them; they are among the quarantined."""
+    rules: RuleSet | None = field(repr=False, default=None)
+    """What to look for when it is committed; None for nothing. No part of the fingerprint."""
+    replaces: str | None = None
+    """The generation that was committed when this was planned, "" for none: its commit takes the place of
+    that one and of no other. None: of whatever is there."""
+    without_tensors: str = ""
+    """Why the payloads of its tensors are not stored; "" where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one finished `ShardJob` reports. Columns are aligned with `rows`."""
+
+    number: int
+    rows: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    """First element in the packed array, shape (n,); -1 where nothing could be read."""
+    digests: npt.NDArray[np.uint8]
+    """Shape (n, 16)."""
+    statistics: npt.NDArray[np.float64]
+    """Shape (n, len(statistics.FIELDS)); NaN rows for what is no tensor."""
+    nbytes: npt.NDArray[np.int64]
+    """Payload bytes as they are stored, shape (n,): less than in the file without the padding of a device."""
+    in_device_layout: npt.NDArray[np.bool_]
+    """Whether what is stored is still in device layout, shape (n,)."""
+    ends: dict[str, int]
+    """For each packed array, one past the last element written."""
+    stored: dict[str, int]
+    """For each shard written (key relative to the generation), its size in bytes."""
+    bytes_read: int
+    duplicates: int
+    """Tensors that were already there under the same type and digest."""
+    duplicate_bytes: int
+    """The payload bytes of those."""
+    seconds: float
