@@ -39,7 +39,7 @@ def call(words: Sequence[str | Path], cwd: Path, *, code: int | None = 0) -> sub
         check=False,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=300,
         stdin=subprocess.DEVNULL,
     )
     assert code is None or done.returncode == code, f"{done.stdout}\n{done.stderr}"
@@ -88,6 +88,7 @@ def test_source_distribution_makes_the_same_wheel(built: Built, tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.dask
+@pytest.mark.timeout(600)  # 20 s on an idle machine: the kernels are compiled anew
 def test_demo_runs_from_the_wheel_and_its_declared_dependencies_alone(built: Built, tmp_path: Path) -> None:
     """In an environment of its own, far from the repository; what is not declared would be missing."""
     prefix = tmp_path / "environment"
