@@ -102,9 +102,9 @@ DUMP_CASES: dict[str, tuple[Callable[[MadeDump], object], str]] = {
     "device file": (_device, "not followed"),
     "socket": (_socket, "not followed"),
     "control characters and markup in a name": (_add(b"x", "a\x1b[2J\n<script>\r%00.npy"), "taken"),
-    "bytes in a name that are no UTF-8": (_add(b"x", os.fsdecode(b"\xff\xfe.npy")), "taken"),
+    "bytes in a name that are not UTF-8": (_add(b"x", os.fsdecode(b"\xff\xfe.npy")), "taken"),
     "20,000 empty files in one directory": (_many, "quarantined"),
-    "1,500 directories in one another": (_deep, "taken"),
+    "1,500 nested directories": (_deep, "taken"),
     "npy header of a terabyte": (_sparse, "quarantined"),
     "npy header that announces 4 GB of header": (
         _add(b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 100),
@@ -115,7 +115,7 @@ DUMP_CASES: dict[str, tuple[Callable[[MadeDump], object], str]] = {
         "quarantined",
     ),
     "npy of pickled objects": (_add(npy_header("|O", (1,)) + b"cos\nsystem\n(S'true'\ntR."), "quarantined"),
-    "pickle that is called .pt": (_add(b"cos\nsystem\n(S'true'\ntR.", _PT), "taken"),
+    "pickle with the ending .pt": (_add(b"cos\nsystem\n(S'true'\ntR.", _PT), "taken"),
 }
 
 
@@ -205,11 +205,11 @@ def _both(*parts: Callable[[Path], object]) -> Callable[[Path], object]:
 STORE_CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata nested 100,000 deep": (_raw(b"[" * 100_000), "damage"),
     "metadata of a store nested 100,000 deep": (_raw(b"[" * 100_000, "zarr.json"), "refused"),
-    "format version that is infinite": (
+    "infinite format version": (
         _raw(b'{"attributes": {"dump_ingest": {"format_version": Infinity}}}', "zarr.json"),
         "refused",
     ),
-    "totals that are no numbers": (_json(lambda _, r: r["summary"].update(tensors="<b>")), "damage"),
+    "totals that are not numbers": (_json(lambda _, r: r["summary"].update(tensors="<b>")), "damage"),
     "generation named ../..": (_json(lambda _, r: r.update(fingerprint="../..")), "damage"),
     "table of 64 GiB in 2 MB of zstd": (_zstd_bomb("index/numbers"), "damage"),
     "texts of 64 GiB in 2 MB of zstd": (_zstd_bomb("index/labels"), "damage"),
@@ -217,11 +217,11 @@ STORE_CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "blosc chunk that claims 2 GiB": (_blosc_lie(slice(4, 8)), "damage"),
     "blosc chunk that claims to be longer than it is": (_blosc_lie(slice(12, 16)), "damage"),
     "tensor of 2^62 elements": (_number("size", 1 << 62), "damage"),
-    "tensor of 2^50 elements in an array that says that it is as long": (
+    "tensor of 2^50 elements in an array that claims the same length": (
         _both(_json(_array(chunk=1 << 10, chunks=1 << 40, length=1 << 60)), _number("size", 1 << 50)),
         "damage",
     ),
-    "chunks of no length": (_json(_array(chunk=0)), "damage"),
+    "chunks of length 0": (_json(_array(chunk=0)), "damage"),
     "chunks of 2^40 elements": (_json(_array(chunk=1 << 40)), "damage"),
     "negative offsets in the source": (_number("source_offset", -1 << 40), "damage"),
     "array named ../../secret": (_label("array", "../../secret"), "damage"),
