@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.digest import digest
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.model import StepKey
@@ -81,7 +82,7 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
     return fingerprint
 
 
-class CountingStore(ObjectStore):
+class CountingStore(WrappedObjects):
     """Counts the objects that are asked for."""
 
     requests = 0

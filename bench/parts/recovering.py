@@ -27,7 +27,7 @@ from tests.servers.ceph import PROGRAMS
 from tests.servers.cluster import DaskCluster
 from workers.store.commit import LEAF
 from workers.store.model import Grid, Origin
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 

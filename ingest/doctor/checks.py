@@ -19,7 +19,7 @@ from ingest.wiring import place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from workers.arrays.statistics import FIELDS
 from workers.store import tables
 from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.step import StoredStep
 from workers.store.tables import Tables
 

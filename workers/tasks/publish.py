@@ -20,7 +20,8 @@ from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
 from workers.store.commit import WithoutTensors
 from workers.store.model import CommitSummary, Evaluated, RowKind
-from workers.store.objects import ObjectStore, open_objects
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.events import Published

@@ -20,7 +20,7 @@ from ingest.watching.watcher import Watcher
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient
 from workers.store.model import Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 
 def ingest(dump: Path, store: Path, host: str) -> Report:

@@ -14,7 +14,9 @@ from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, resolve
+from workers.store.backends.observed import ObservedObjects
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 
@@ -22,7 +24,7 @@ KEY = StepKey(0, 0)
 
 
 def objects_of(store: Path) -> ObjectStore:
-    return ObjectStore(resolve(str(store)))
+    return connect(resolve(str(store)))
 
 
 def content(store: Path) -> dict[str, bytes]:
@@ -61,11 +63,11 @@ def test_interrupted_publish_is_invisible_and_repaired_by_another(
     """Whichever write is the last one that succeeds."""
     (plan,) = plan_all(filled.root, store, SMALL_GRID)
     receipts = [convert(job) for job in plan.jobs]
-    put = ObjectStore.put
+    put = ObservedObjects.put
     for allowed in range(100):
         left = allowed
 
-        def dying(self: ObjectStore, key: str, data: bytes) -> None:
+        def dying(self: ObservedObjects, key: str, data: bytes) -> None:
             nonlocal left
             if left == 0:
                 raise _Crash
@@ -73,7 +75,7 @@ def test_interrupted_publish_is_invisible_and_repaired_by_another(
             put(self, key, data)
 
         with monkeypatch.context() as patch:
-            patch.setattr(ObjectStore, "put", dying)
+            patch.setattr(ObservedObjects, "put", dying)
             try:
                 publish(plan, receipts)
             except _Crash:

@@ -16,7 +16,7 @@ from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import WithoutTensors
 from workers.store.model import StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 
 WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "no anomaly within 3 steps")
 KEY = StepKey(1, 2)

@@ -26,7 +26,7 @@ from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import WithoutTensors
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -22,7 +22,7 @@ from workers.rules.load import load_rules, rule_set
 from workers.rules.schema import RULE
 from workers.rules.values import Rule, Selector
 from workers.store import commit
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 RULES = load_rules().enabled
 NAN_TENSORS = 10
