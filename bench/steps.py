@@ -16,6 +16,7 @@ from workers.model import StepKey
 from workers.store import commit, metadata, tables
 from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
+from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 
@@ -77,7 +78,7 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
         origin=Origin("made", "bench", "/nowhere"),
         nodes={"": metadata.group(), "index": metadata.group(), **documents},
         objects_to_write=chunks,
-        facts={"nets": [], "graphs": ["0"], "stored": {}, "problems": []},
+        contents=StepContents(nets=(), graphs=("0",), stored={}, problems=()),
     )
     return fingerprint
 

@@ -126,7 +126,7 @@ def _store(settings: Settings, directory: Path | None) -> str:
     if objects.get(key) != payload:
         raise StoreError(f"{settings.store}: an object did not come back as it was written")
     objects.delete(key)
-    state = "no store there yet" if root is None else f"store format {root['format_version']}"
+    state = "no store there yet" if root is None else f"store format {root}"
     return f"{settings.store}: writable, {state}"
 
 

@@ -21,8 +21,9 @@ from ingest.store_gc.policy import duration
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store import commit, removed
-from workers.store.commit import CHANGED, LEAF, REMOVED, Commit, WithoutTensors
+from workers.store.commit import CHANGED, REMOVED, Commit
 from workers.store.objects import ObjectStore, StoredObject
+from workers.store.record import LEAF, WithoutTensors
 from workers.store.removed import Tombstone
 
 #: Steps that are worked on at once.

@@ -43,7 +43,7 @@ def test_a_late_file_is_taken_from_the_same_host_alone(
     dump, store = tmp_path / "dump", tmp_path / "run.zarr"
     shutil.copytree(dumps["cann-bin-synthetic"] / "tf", dump)
     assert not ingest(dump, store, "node-1").failures
-    assert {step.commit.record["source"]["host"] for step in open_store(store).select()} == {"node-1"}
+    assert {step.commit.record.source.host for step in open_store(store).select()} == {"node-1"}
 
     file = next(path for path in sorted(dump.rglob("*")) if path.is_file())
     shutil.copyfile(file, file.with_name("late.txt"))

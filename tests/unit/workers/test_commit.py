@@ -113,7 +113,7 @@ def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -
     found = commit.read(objects_of(store), KEY)
     assert found is not None
     assert found.fingerprint == names[2]
-    assert found.record["previous"] == names[:2]
+    assert found.record.previous == tuple(names[:2])
     assert opened.tensors()[0].read().shape == (40,)
 
 
@@ -127,7 +127,7 @@ def test_return_to_an_old_generation_does_not_list_it_twice(filled: MadeDump, st
     run(old)
     found = commit.read(objects_of(store), KEY)
     assert found is not None
-    assert (found.fingerprint, found.record["previous"]) == (old.fingerprint, [new.fingerprint])
+    assert (found.fingerprint, found.record.previous) == (old.fingerprint, (new.fingerprint,))
 
 
 def test_receipts_must_cover_the_plan(filled: MadeDump, store: Path) -> None:
@@ -147,15 +147,15 @@ def test_record_says_what_is_in_the_step(filled: MadeDump, store: Path) -> None:
     found = commit.read(objects_of(store), KEY)
     assert found is not None
     assert found.summary == summary
-    assert found.record["nets"] == ["Net"]
-    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record["problems"]] == [
+    assert found.record.nets == ("Net",)
+    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record.problems] == [
         "odd",
         "Mat",
     ]
     on_disk = content(store / found.prefix)
-    assert {key: len(on_disk[key]) for key in found.record["stored"]} == found.record["stored"]
+    assert {key: len(on_disk[key]) for key in found.record.stored} == found.record.stored
     assert summary.objects == len(on_disk) + 1
-    datetime.fromisoformat(found.record["committed_at"]).astimezone(UTC)
+    datetime.fromisoformat(found.record.committed_at).astimezone(UTC)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_foreign_hierarchy_is_neither_read_nor_written(
 ) -> None:
     store.mkdir()
     (store / "zarr.json").write_bytes(document)
-    with pytest.raises(StoreFormatError, match="no dump-ingest store"):
+    with pytest.raises(StoreFormatError, match="not a dump-ingest store"):
         open_store(str(store))
     with pytest.raises(StoreFormatError):
         ingest_directly(filled.root, store)

@@ -13,9 +13,9 @@ from workers.errors import SourceChanged
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.backends.observed import ObservedObjects
-from workers.store.commit import WithoutTensors
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
+from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
@@ -91,7 +91,7 @@ def test_two_watchers_with_the_same_plan_do_not_hinder_one_another(made: MadeDum
     assert run(plan) == run(other) == run(plan)
     found = commit.read(objects_of(store), KEY)
     assert found is not None
-    assert found.record["previous"] == []
+    assert found.record.previous == ()
 
 
 def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store
         names.append(run(planned(made, store)).fingerprint)
     found = commit.read(objects_of(store), KEY)
     assert found is not None
-    assert [*found.record["previous"], found.fingerprint] == names
+    assert [*found.record.previous, found.fingerprint] == names
 
 
 def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDump, store: Path) -> None:
