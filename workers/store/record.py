@@ -131,14 +131,6 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
-class _RootAttributes(msgspec.Struct):
-    dump_ingest: _Version
-
-
-class _Root(msgspec.Struct):
-    attributes: _RootAttributes
-
-
 class _LeafAttributes(msgspec.Struct):
     dump_ingest: msgspec.Raw
 
@@ -152,7 +144,6 @@ class _Leaf(msgspec.Struct):
     consolidated_metadata: _InlineMetadata
 
 
-_DECODE_ROOT = msgspec.json.Decoder(_Root).decode
 _DECODE_LEAF = msgspec.json.Decoder(_Leaf).decode
 _DECODE_VERSION = msgspec.json.Decoder(_Version).decode
 _DECODE_RECORD = msgspec.json.Decoder(CommitRecord).decode
@@ -165,7 +156,7 @@ def root_format(data: bytes, url: str) -> int:
         StoreFormatError: it was written by a newer version, or is something else.
     """
     try:
-        version = _DECODE_ROOT(data).attributes.dump_ingest.format_version
+        version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
     except (ValueError, RecursionError) as exc:
         raise StoreFormatError(
             f"{url} is a Zarr hierarchy, but not a dump-ingest store",
