@@ -149,7 +149,7 @@ class Execution:
         if key.rank not in self._with_tombstones:
             removed.ensure_group(self.objects, key.rank)
             self._with_tombstones.add(key.rank)
-        removed.write(self.objects, tombstone, {"removed_at": _iso(self.clock()), "why": one.why})
+        removed.write(self.objects, tombstone, removed_at=_iso(self.clock()), why=one.why)
         announcement = f"{CHANGED}/{key.rank}.{key.step}.{REMOVED}"
         self.objects.put(announcement, b"")
         # The last look: it is as close to the deletion as it can be.
