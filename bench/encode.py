@@ -91,7 +91,7 @@ def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> Took:
 
 
 def _ours(arrays: Sequence[Packed], target: Path) -> Took:
-    from workers.store.objects import open_objects, resolve
+    from workers.store.opening import open_objects, resolve
     from workers.store.pieces import NewObject
     from workers.store.shards import ShardPacker
 

@@ -26,7 +26,7 @@ from ingest.watching.watcher import Watcher
 from workers.model import MIB
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 if TYPE_CHECKING:
     from tests.servers.ceph import CephS3, Store

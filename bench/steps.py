@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.digest import digest
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.model import StepKey
 from workers.store import commit, metadata, tables
 from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
+from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 
@@ -76,12 +78,12 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
         origin=Origin("made", "bench", "/nowhere"),
         nodes={"": metadata.group(), "index": metadata.group(), **documents},
         objects_to_write=chunks,
-        facts={"nets": [], "graphs": ["0"], "stored": {}, "problems": []},
+        contents=StepContents(nets=(), graphs=("0",), stored={}, problems=()),
     )
     return fingerprint
 
 
-class CountingStore(ObjectStore):
+class CountingStore(WrappedObjects):
     """Counts the objects that are asked for."""
 
     requests = 0

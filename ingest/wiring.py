@@ -32,7 +32,8 @@ from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.model import Grid, StoreAddress
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 
 
 def grid_of(settings: Settings) -> Grid:

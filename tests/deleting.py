@@ -21,7 +21,7 @@ from tests.fake_client import FakeClient
 from workers.events import Event
 from workers.rules.load import load_rules
 from workers.store.model import Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 
 class Run:

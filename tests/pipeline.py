@@ -9,7 +9,7 @@ from ingest.planning.plan import plan_step
 from workers.model import StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin
-from workers.store.objects import resolve
+from workers.store.opening import resolve
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish

@@ -12,7 +12,7 @@ from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import RowKind, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 _NUMBERS = itertools.count()

@@ -81,7 +81,7 @@ def packed_arrays(plan: StepPlan) -> list[Packed]:
 
 def check(arrays: list[Packed], store: Path) -> None:
     """Check the first and the last chunk of each array: they are what was put in."""
-    from workers.store.objects import open_objects, resolve
+    from workers.store.opening import open_objects, resolve
     from workers.store.shards import ShardReader
 
     for one in arrays:

@@ -351,7 +351,7 @@ class Consolidator:
             for fingerprint in fingerprints:
                 # A removal is announced before it happens: it stands until it has happened.
                 is_gone = fingerprint == REMOVED and found is None and key not in damaged
-                if is_gone or (found and fingerprint in (found.fingerprint, *found.record["previous"])):
+                if is_gone or (found and fingerprint in found.record.generations):
                     self.objects.delete(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}")
 
 

@@ -19,7 +19,7 @@ from ingest.wiring import place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def _store(settings: Settings, directory: Path | None) -> str:
     if objects.get(key) != payload:
         raise StoreError(f"{settings.store}: an object did not come back as it was written")
     objects.delete(key)
-    state = "no store there yet" if root is None else f"store format {root['format_version']}"
+    state = "no store there yet" if root is None else f"store format {root}"
     return f"{settings.store}: writable, {state}"
 
 

@@ -20,7 +20,8 @@ from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 
 Choice: TypeAlias = int | Iterable[int] | None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +13,7 @@ from workers.arrays.statistics import FIELDS
 from workers.store import tables
 from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.step import StoredStep
 from workers.store.tables import Tables
 
@@ -49,9 +49,8 @@ class OpenedStep(StoredStep):
         are found also when a later generation of the step has been committed.
         """
         table, path = self.tables, str(self.tables.label("array")[row])
-        nodes = {path: self.commit.nodes[path]} if path in self.commit.nodes else {}
         one = Tables(**{part.name: getattr(table, part.name)[row : row + 1] for part in fields(Tables)})
-        return type(self)(self.objects, replace(self.commit, record={}, nodes=nodes), one)
+        return type(self)(self.objects, self.commit.abridged(path), one)
 
     def rows(self, where: Filter | None = None, equal: Mapping[str, str] | None = None) -> list[int]:
         """Return the rows of the tensors that fulfil a condition and have these labels."""

@@ -17,11 +17,12 @@ from workers.store.model import CommitSummary, RowKind
 def summary_row(summary: CommitSummary) -> dict[str, Any]:
     """Return the totals of one committed step."""
     fields = asdict(summary)
-    for name in ("key", "severities", "failed_rules", "first_findings"):
+    for name in ("key", "fingerprint", "severities", "failed_rules", "first_findings"):
         del fields[name]
     # Flat: what each rule found is the answer of `dump-ingest anomalies`.
     fields["findings"] = sum(summary.findings.values())
-    return {"rank": summary.key.rank, "step": summary.key.step, **fields}
+    key = summary.key
+    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **fields}
 
 
 def step_row(step: Step) -> dict[str, Any]:
@@ -29,12 +30,12 @@ def step_row(step: Step) -> dict[str, Any]:
     record = step.commit.record
     return {
         **summary_row(step.commit.summary),
-        "committed_at": record["committed_at"],
-        "layout": record["source"]["layout"],
-        "host": record["source"]["host"],
-        "root": record["source"]["root"],
-        "rank_from": record["source"]["rank_from"],
-        "generations": 1 + len(record["previous"]),
+        "committed_at": record.committed_at,
+        "layout": record.source.layout,
+        "host": record.source.host,
+        "root": record.source.root,
+        "rank_from": record.source.rank_from,
+        "generations": len(record.generations),
         "has_tensors": step.has_tensors,
     }
 
@@ -85,7 +86,7 @@ def _skipped(step: Step) -> Iterator[dict[str, Any]]:
         f"{source}: {problem}"
         for source, problem in zip(table.label("source"), table.label("problem"), strict=True)
     }
-    for problem in step.commit.record["problems"]:
+    for problem in step.commit.record.problems:
         source, colon, reason = problem.partition(": ")
         if colon and problem not in indexed:
             yield {

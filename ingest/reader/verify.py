@@ -63,7 +63,7 @@ def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None
     table = step.tables
     sources = table.label("source")
     sizes = step.objects.sizes(step.commit.prefix)
-    for path, nbytes in step.commit.record["stored"].items():
+    for path, nbytes in step.commit.record.stored.items():
         if path not in sizes:
             yield Damage(step.key, "", f"{step.commit.prefix}/{path} is missing")
         elif sizes[path] != nbytes:

@@ -200,7 +200,7 @@ class Service:
     def _as_seen(self, outcome: StepCommitted, found: Mapping[StepKey, Commit]) -> Outcome:
         plan = outcome.plan
         there = found.get(plan.key)
-        if there is not None and plan.fingerprint in (there.fingerprint, *there.record["previous"]):
+        if there is not None and plan.fingerprint in there.record.generations:
             return outcome
         message = f"{plan.key}: the workers committed it, but it is not in {self.store.url} as seen from here"
         return StepFailed(plan, StoreError(message, hint=_ELSEWHERE_HINT))

@@ -75,12 +75,7 @@ class BadFiles:
 
 def _poison_of(found: Commit) -> dict[SourceFile, bool]:
     """Return the files that a commit says are poison, and whether it has their bytes."""
-    try:
-        return {
-            SourceFile(from_text(row["source"]), int(row["size"]), int(row["mtime_ns"])): bool(
-                row["bytes_kept"]
-            )
-            for row in found.record.get("poison", [])
-        }
-    except (KeyError, TypeError, ValueError):
-        return {}  # then it is found out again
+    return {
+        SourceFile(from_text(row.source), row.size, row.mtime_ns): row.bytes_kept
+        for row in found.record.poison
+    }

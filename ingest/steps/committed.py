@@ -156,7 +156,7 @@ class Committed:
         for key in keys:
             known = self._fingerprints.pop(key)
             there = found.get(key)
-            if there is not None and known not in (there.fingerprint, *there.record["previous"]):
+            if there is not None and known not in there.record.generations:
                 back.append(key)
                 self._covered.pop(key, None)
                 known = there.fingerprint
@@ -195,12 +195,12 @@ class Committed:
 
 def comes_from_elsewhere(key: StepKey, origin: Origin, found: Commit) -> UsageError | None:
     """Return why a committed step is another one than that of this origin, of the same rank and step."""
-    source = found.record["source"]
-    if str(source["root"]) != paths.to_text(origin.root):
-        return UsageError(f"{key} is in the store already, from {source['root']}", hint=_REPLACE_HINT)
-    if origin.rank_from in _NO_RANKS and source["host"] != origin.host:
+    source = found.record.source
+    if source.root != paths.to_text(origin.root):
+        return UsageError(f"{key} is in the store already, from {source.root}", hint=_REPLACE_HINT)
+    if origin.rank_from in _NO_RANKS and source.host != origin.host:
         return UsageError(
-            f"{key} is in the store already, from host {source['host']}, and neither is known by its "
+            f"{key} is in the store already, from host {source.host}, and neither is known by its "
             f"rank but by its {origin.rank_from}",
             hint=_RANK_HINT,
         )

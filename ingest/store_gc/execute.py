@@ -21,8 +21,9 @@ from ingest.store_gc.policy import duration
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store import commit, removed
-from workers.store.commit import CHANGED, LEAF, REMOVED, Commit, WithoutTensors
+from workers.store.commit import CHANGED, REMOVED, Commit
 from workers.store.objects import ObjectStore, StoredObject
+from workers.store.record import LEAF, WithoutTensors
 from workers.store.removed import Tombstone
 
 #: Steps that are worked on at once.
@@ -148,7 +149,7 @@ class Execution:
         if key.rank not in self._with_tombstones:
             removed.ensure_group(self.objects, key.rank)
             self._with_tombstones.add(key.rank)
-        removed.write(self.objects, tombstone, {"removed_at": _iso(self.clock()), "why": one.why})
+        removed.write(self.objects, tombstone, removed_at=_iso(self.clock()), why=one.why)
         announcement = f"{CHANGED}/{key.rank}.{key.step}.{REMOVED}"
         self.objects.put(announcement, b"")
         # The last look: it is as close to the deletion as it can be.

@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from ingest.findings.stored import read_series
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.commit import LEAF, Commit
+from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject
+from workers.store.record import LEAF
 
 #: Ranks that are listed at once.
 _RANKS_AT_ONCE = 4
@@ -170,7 +171,7 @@ def facts_of(found: Commit) -> Facts:
 
 def committed_at(found: Commit) -> datetime:
     """Return when a step was committed."""
-    said = datetime.fromisoformat(found.record["committed_at"])
+    said = datetime.fromisoformat(found.record.committed_at)
     return said if said.tzinfo else said.replace(tzinfo=UTC)
 
 

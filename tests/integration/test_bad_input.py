@@ -139,7 +139,7 @@ class TestStore:
         zarr.create_group(store).create_array("weights", shape=(4,), dtype="f4")
         before = checker.objects(store)
         words = (dump, "-s", store) if command == "ingest" else (store,)
-        refused(command, *words, code=1, says=["no dump-ingest store"])
+        refused(command, *words, code=1, says=["not a dump-ingest store"])
         assert checker.objects(store) == before
 
     def test_unknown_protocol(self, dump: Path) -> None:

@@ -19,7 +19,8 @@ from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 
 NAMES = [f"op{i}" for i in range(50)]
 
@@ -113,7 +114,7 @@ def test_on_a_cluster_and_on_object_storage(
     by_cluster = open_cubes(objects)
     assert by_cluster is not None
     blocks = [by_cluster.block(place) for place in (0, 16, 17)]
-    counting = CountingStore(objects.address)
+    counting = CountingStore(objects)
     found = ingest.DumpStore(counting).consolidated().find("nan_count > 0")
     assert list(zip(found["rank"], found["step"], found["op_name"], strict=True)) == [(1, 17, "op7")]
     assert counting.requests <= 25

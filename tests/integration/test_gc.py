@@ -29,13 +29,14 @@ from tests.cli import run
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all
 from tests.servers.ceph import S3Bucket
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import StepRemoved, StoreDenied, TensorsRemoved, UsageError
 from workers.model import SourceFile, StepKey
 from workers.rules.load import load_rules
 from workers.store import commit, removed
 from workers.store.commit import CHANGED
-from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, open_objects, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 
@@ -171,11 +172,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Fragile(ObjectStore):
+class Fragile(WrappedObjects):
     """Ends the process before one of its writes or deletions."""
 
-    def __init__(self, address: StoreAddress, left: int) -> None:
-        super().__init__(address)
+    def __init__(self, inner: ObjectStore, left: int) -> None:
+        super().__init__(inner)
         self.left = left
 
     def _one(self) -> None:
@@ -216,7 +217,7 @@ def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same
     while True:
         store = tmp_path / "run.zarr"
         shutil.copytree(small, store)
-        fragile = Fragile(resolve(str(store)), killed)
+        fragile = Fragile(connect(resolve(str(store))), killed)
         plan = make_plan(take_inventory(fragile, anomalies=True), policy, time.time())
         try:
             Execution(fragile, plan, threads=1).run()
@@ -303,7 +304,7 @@ def test_a_removed_step_is_not_taken_again_unless_it_is_dumped_again(store: Path
     """The dump still has it, or a part of it; only files that are newer are a step of their own."""
     step = ingest.open_store(store).step(1, 1)
     gc(store)
-    objects = ObjectStore(resolve(str(store)))
+    objects = connect(resolve(str(store)))
     asked = Committed(objects)
     key = StepKey(1, 1)
     assert asked.holds(key, step.fingerprint)
@@ -352,7 +353,7 @@ def test_the_view_forgets_what_was_removed_and_keeps_statistics(tmp_path: Path) 
         # Before it, the clock takes two writes, the tombstone two, the announcement one.
         for writes, rewritten in ((5, ()), (6, (0,))):
             with pytest.raises(Killed):
-                Execution(Fragile(objects.address, writes), plan, threads=1).run()
+                Execution(Fragile(objects, writes), plan, threads=1).run()
             assert consolidator.once() == StepsConsolidated(rewritten=rewritten)
             view = open_cubes(objects)
             assert view is not None
@@ -469,7 +470,7 @@ def test_on_object_storage(
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
     url = f"{s3_bucket.url}/run.zarr"
-    objects = ObjectStore(resolve(url))
+    objects = connect(resolve(url))
     objects.put_many(
         {key: data for key, data in checker.objects(base / "run.zarr").items() if not key.endswith(".tmp")}
     )
@@ -488,6 +489,6 @@ def test_on_object_storage(
     assert list(opened.verify()) == []
     objects.delete_many(["nothing/there"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    denied = ObjectStore(resolve(url, {"use_ssl": False}))
+    denied = connect(resolve(url, {"use_ssl": False}))
     with pytest.raises(StoreDenied):
         denied.delete_many(["zarr.json"])

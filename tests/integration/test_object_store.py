@@ -22,7 +22,8 @@ from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, run_tool
 from workers.model import MIB
-from workers.store.objects import ObjectStore, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
 from workers.store.uploads import Uploads
 
 pytestmark = pytest.mark.s3
@@ -63,7 +64,7 @@ def url(s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest
 
 @pytest.fixture
 def objects(url: str) -> ObjectStore:
-    return ObjectStore(resolve(url))
+    return connect(resolve(url))
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ def https_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[O
             "region_name": "default",
             "verify": str(certificate),
         }
-        yield ObjectStore(resolve(bucket.url, {"client_kwargs": client}))
+        yield connect(resolve(bucket.url, {"client_kwargs": client}))
 
 
 def test_https_works_without_further_settings(https_objects: ObjectStore) -> None:
@@ -191,7 +192,7 @@ def test_a_large_tensor_is_read_in_several_ranges_at_once(
 
 def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3, requests: Requests) -> None:
     """The clients send again by themselves, unless told otherwise."""
-    objects = ObjectStore(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
+    objects = connect(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
     contents = {f"shard/{number}": np.random.default_rng(number).bytes(8 * MIB) for number in range(6)}
 
     def upload() -> None:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
+
 from workers.arrays import dtypes
 from workers.store import shards
 from workers.store.model import ArraySpec
@@ -42,6 +44,26 @@ def leaf(record: Mapping[str, Any], nodes: Mapping[str, Document]) -> Document:
     """Return the metadata of a leaf group: its commit record, and the metadata of all nodes below it."""
     inline = {"kind": "inline", "must_understand": False, "metadata": dict(nodes)}
     return {**group({ATTRIBUTE: dict(record)}), "consolidated_metadata": inline}
+
+
+class _OwnAttributes(msgspec.Struct):
+    dump_ingest: msgspec.Raw
+
+
+class _Group(msgspec.Struct):
+    attributes: _OwnAttributes
+
+
+_DECODE_GROUP = msgspec.json.Decoder(_Group).decode
+
+
+def own_attributes(data: bytes) -> msgspec.Raw:
+    """Return what stands under our attribute in the `zarr.json` of a group, to be decoded as its type.
+
+    Raises:
+        ValueError, RecursionError: it is not such a document.
+    """
+    return _DECODE_GROUP(data).attributes.dump_ingest
 
 
 def packed_array(spec: ArraySpec, length: int) -> Document:

@@ -6,10 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
 
 from workers.model import MIB, Positional, StepKey
 
+#: What a counter of 64 bits holds, checked when it is decoded.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 #: From the mildest to the worst.
 SEVERITIES = ("info", "warning", "critical")
 WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
@@ -145,50 +149,46 @@ class Evaluated:
         return {finding.rule: finding.severity for finding in self.findings}
 
 
-@dataclass(frozen=True, slots=True)
-class CommitSummary:
-    """The totals of one committed step; also part of its commit record."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the record of a commit counts and names; in the order in which it is written."""
 
-    key: StepKey
-    fingerprint: str
-    status: str
-    """`complete`, or `partial` when something is quarantined or missing."""
-    tensors: int
-    files: int
-    quarantined: int
-    overflows: int
+    status: Literal["complete", "partial"]
+    """`partial` when something is quarantined or missing."""
+    tensors: Count
+    files: Count
+    quarantined: Count
+    overflows: Count
     """Overflow records."""
-    statistics_only: int
+    statistics_only: Count
     """Tensors of which only statistics were dumped; they count neither as tensors nor as files."""
-    disagreements: int
+    disagreements: Count
     """Tensors whose statistics, as the dump gives them, differ from the computed ones."""
-    unparsed: int
+    unparsed: Count
     """Files in a step whose name is not understood; kept as files."""
-    duplicates: int
+    duplicates: Count
     """Tensors whose payload is that of another tensor of the step."""
-    raw_bytes: int
-    stored_bytes: int
+    raw_bytes: Count
+    stored_bytes: Count
     """Of shards and tables; metadata documents are not counted."""
-    objects: int
+    objects: Count
     """Objects written for this step, metadata documents included."""
-    nan_count: int
-    pos_inf_count: int
-    neg_inf_count: int
-    nan_tensors: int
-    pos_inf_tensors: int
-    neg_inf_tensors: int
-    anomalous_tensors: int
+    nan_count: Count
+    pos_inf_count: Count
+    neg_inf_count: Count
+    nan_tensors: Count
+    pos_inf_tensors: Count
+    neg_inf_tensors: Count
+    anomalous_tensors: Count
     """Tensors with at least one NaN or infinity."""
     rules: str = ""
-    """Which set of rules was evaluated: its digest; "" where none was, as in steps of earlier versions."""
-    findings: Mapping[str, int] = field(default_factory=dict)
-    """By rule that found something: how much, what was not stored for its limit included."""
+    """Which set of rules was evaluated: its digest; "" if none was, as in steps of earlier versions."""
+    findings: Mapping[str, Count] = field(default_factory=dict)
+    """By rule that found something: how many findings, including those beyond the limit of what is stored."""
     severities: Mapping[str, str] = field(default_factory=dict)
     """By the same rules: info, warning or critical."""
     failed_rules: Mapping[str, str] = field(default_factory=dict)
-    """By rule that could not be evaluated: why. The step stands without it."""
-    first_findings: tuple[Finding, ...] = field(default=(), compare=False)
-    """The worst of them, a few: for logs and messages. Not in the commit record, the tables have them all."""
+    """By rule that could not be evaluated: why. The step is committed without it."""
 
     @property
     def is_anomalous(self) -> bool:
@@ -204,3 +204,13 @@ class CommitSummary:
             severity = self.severities.get(rule, "")
             totals[severity] = totals.get(severity, 0) + count
         return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSummary(Totals):
+    """The totals of one committed step, and which step that is."""
+
+    key: StepKey
+    fingerprint: str
+    first_findings: tuple[Finding, ...] = field(default=(), compare=False)
+    """The worst of them, a few: for logs and messages. Not in the commit record; the tables have them all."""

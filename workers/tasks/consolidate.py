@@ -21,7 +21,8 @@ from workers.store.blocks import Block, TensorAxis, TensorKey, block_of
 from workers.store.commit import Commit
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid, Cubes, read_axis
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, open_objects
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects
 from workers.store.tables import Tables
 
 

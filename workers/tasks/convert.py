@@ -27,7 +27,7 @@ from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.model import RowKind
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads

@@ -20,7 +20,7 @@ from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import SourceFile
 from workers.store.model import ArraySpec, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -18,9 +17,10 @@ from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
-from workers.store.commit import WithoutTensors
 from workers.store.model import CommitSummary, Evaluated, RowKind
-from workers.store.objects import ObjectStore, open_objects
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects
+from workers.store.record import PoisonedSource, StepContents, WithoutTensors
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.events import Published
@@ -83,13 +83,13 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         origin=plan.origin,
         nodes=nodes,
         objects_to_write=chunks,
-        facts={
-            "nets": sorted(set(built.label("net")) - {""}),
-            "graphs": sorted(set(built.label("graph")) - {""}),
-            "stored": shards,
-            "problems": _problems(plan, built),
-            **_poison(plan.poison, entries),
-        },
+        contents=StepContents(
+            nets=tuple(sorted(set(built.label("net")) - {""})),
+            graphs=tuple(sorted(set(built.label("graph")) - {""})),
+            stored=shards,
+            problems=tuple(_problems(plan, built)),
+            poison=_poison(plan.poison, entries),
+        ),
         without_tensors=without,
         replaces=plan.replaces,
     )
@@ -113,24 +113,18 @@ def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
         raise SourceChanged(f"{key}: it has been committed with its tensors meanwhile")
 
 
-def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> dict[str, Any]:
-    """Return what the record says of files that kill the process that reads them; nothing where none does.
+def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> tuple[PoisonedSource, ...]:
+    """Return the files that kill the process that reads them, as the record lists them.
 
     Whoever plans the step again need not find out again.
     """
     if not poison:
-        return {}
+        return ()
     readable = dict(zip(entries.column("source.path"), entries.column("readable"), strict=True))
-    rows = [
-        {
-            "source": paths.to_text(file.path),
-            "size": file.size,
-            "mtime_ns": file.mtime_ns,
-            "bytes_kept": readable[file.path],
-        }
+    return tuple(
+        PoisonedSource(paths.to_text(file.path), file.size, file.mtime_ns, readable[file.path])
         for file in poison
-    ]
-    return {"poison": rows}
+    )
 
 
 def _evaluated(plan: StepPlan, built: Tables) -> Evaluated | None:

@@ -31,7 +31,7 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.restore import begin_of, nbytes_of, part
 from workers.store.step import StoredStep
 

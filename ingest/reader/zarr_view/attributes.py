@@ -43,7 +43,7 @@ def of_operator(step: Step, operator: Operator) -> dict[str, Any]:
 
 def of_step(step: Step) -> dict[str, Any]:
     """Return the attributes of one step of one rank: its totals."""
-    committed_at = step.commit.record.get("committed_at")
+    committed_at = step.commit.record.committed_at
     return _plain({**summary_row(step.commit.summary), "committed_at": committed_at})
 
 

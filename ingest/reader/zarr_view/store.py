@@ -31,7 +31,7 @@ from workers.model import StepKey
 from workers.store import commit, metadata, zarr_dtypes
 from workers.store.commit import Commit
 from workers.store.model import StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 
 # Not in the class, where `list` is a method.
 _LeftOut: TypeAlias = list[LeftOut]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tests.pipeline import listings, plan_all
 from workers.errors import ClusterError, PoisonedFile, StoreError, UnreadableFile
 from workers.model import SourceFile
 from workers.store.commit import Commit
+from workers.store.record import PoisonedSource
 from workers.tasks.model import StepPlan
 
 
@@ -28,12 +29,9 @@ def dump(tmp_path: Path) -> tuple[StepPlan, Listing]:
     return plan, listing
 
 
-def commit_of(*files: SourceFile, **more: Any) -> Commit:
-    rows = [
-        {"source": file.path, "size": file.size, "mtime_ns": file.mtime_ns, "bytes_kept": True, **more}
-        for file in files
-    ]
-    return cast("Commit", SimpleNamespace(record={"poison": rows}))
+def commit_of(*files: SourceFile) -> Commit:
+    rows = tuple(PoisonedSource(file.path, file.size, file.mtime_ns, bytes_kept=True) for file in files)
+    return cast("Commit", SimpleNamespace(record=SimpleNamespace(poison=rows)))
 
 
 def test_a_file_that_failed_is_known_and_nothing_else(dump: tuple[StepPlan, Listing]) -> None:
@@ -56,8 +54,7 @@ def test_what_a_commit_tells_is_taken_over_once(dump: tuple[StepPlan, Listing]) 
     assert bad.learn(listing, commit_of(file, elsewhere))
     assert bad.poison(plan.key) == {file: True}
     assert not bad.learn(listing, commit_of(file))
-    assert not bad.learn(listing, commit_of(listing.files[1], size="much"))  # found out again then
-    assert not bad.learn(listing, cast("Commit", SimpleNamespace(record={})))
+    assert not bad.learn(listing, commit_of())
 
 
 def test_where_too_many_files_are_deadly_it_is_not_the_files(dump: tuple[StepPlan, Listing]) -> None:

@@ -24,7 +24,7 @@ from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 STEPS = 40
 KEYS = [StepKey(0, step) for step in range(STEPS)]
@@ -58,7 +58,7 @@ def opened(made: MadeDump) -> Iterator[list[str]]:
 def started(made: MadeDump, store: Path) -> tuple[Service, CountingStore, list[DumpState]]:
     """Return a service that has done nothing yet, the store that it asks, and what it sees."""
     address = resolve(str(store))
-    objects = CountingStore(address)
+    objects = CountingStore(open_objects(address))
     views: list[DumpState] = []
     service = Service(
         Watcher(find_dump(made.root), CompletenessPolicy(0, 0), Grid(), clock=QuietClock(wall=lambda: 4e9)),

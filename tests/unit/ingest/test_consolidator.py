@@ -22,14 +22,16 @@ from ingest.reader.snapshot import take_snapshot
 from ingest.reader.survey import StepStatistics
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store import commit, cubes
+from workers.store.backends.observed import ObservedObjects
 from workers.store.blocks import Block, TensorAxis, block_of
 from workers.store.cubes import CubeGrid
-from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
 
 SMALL = CubeGrid(ranks=2, tensors=4, inner_tensors=2, steps=3)
@@ -305,11 +307,11 @@ class Killed(Exception):
     """The process ends here."""
 
 
-class Fragile(ObjectStore):
+class Fragile(WrappedObjects):
     """Ends the process before one of its writes."""
 
-    def __init__(self, address: StoreAddress, writes: int) -> None:
-        super().__init__(address)
+    def __init__(self, inner: ObjectStore, writes: int) -> None:
+        super().__init__(inner)
         self._left = writes
 
     def put(self, key: str, data: bytes | bytearray) -> None:
@@ -344,8 +346,7 @@ def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects
     for rank in range(3):
         put(objects, rank, 3, [*NAMES, "new"])  # to be appended
     for writes in count():
-        fragile = Fragile(objects.address, writes)
-        fragile._local = objects._local
+        fragile = Fragile(objects, writes)
         try:
             Consolidator(fragile, run_with(fragile)).once()
         except Killed:
@@ -356,7 +357,7 @@ def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects
     assert_is_what_is_committed(objects)
 
 
-class Unpublished(ObjectStore):
+class Unpublished(WrappedObjects):
     """Ends the process before the metadata of the view is written."""
 
     def put(self, key: str, data: bytes | bytearray) -> None:
@@ -373,7 +374,7 @@ def test_tensors_of_a_writer_that_was_killed_are_not_taken_for_those_of_the_next
     once(objects)
     put(objects, 0, 2, [*NAMES, "one"])
     with pytest.raises(Killed):
-        once(Unpublished(objects.address))
+        once(Unpublished(objects))
     objects.delete("rank_0/step_2/zarr.json")
     put(objects, 0, 2, [*NAMES, "another"])
     assert once(objects).appended == (2,)
@@ -382,7 +383,7 @@ def test_tensors_of_a_writer_that_was_killed_are_not_taken_for_those_of_the_next
 
 def test_after_an_error_a_consolidator_goes_on_from_what_is_stored(objects: ObjectStore) -> None:
     put(objects, 0, 1)
-    with Consolidator(Unpublished(objects.address)) as consolidator:
+    with Consolidator(Unpublished(objects)) as consolidator:
         with pytest.raises(Killed):
             consolidator.once()
         consolidator.objects = objects
@@ -517,7 +518,7 @@ def test_a_store_that_refuses_leaves_the_view_as_it_was(
         raise StoreUnavailable("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "put_many", refuse)
+        patch.setattr(ObservedObjects, "put_many", refuse)
         with pytest.raises(StoreUnavailable):
             once(objects)
     view = open_cubes(objects)

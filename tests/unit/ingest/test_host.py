@@ -20,7 +20,7 @@ from ingest.watching.watcher import Watcher
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient
 from workers.store.model import Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 
 def ingest(dump: Path, store: Path, host: str) -> Report:
@@ -43,7 +43,7 @@ def test_a_late_file_is_taken_from_the_same_host_alone(
     dump, store = tmp_path / "dump", tmp_path / "run.zarr"
     shutil.copytree(dumps["cann-bin-synthetic"] / "tf", dump)
     assert not ingest(dump, store, "node-1").failures
-    assert {step.commit.record["source"]["host"] for step in open_store(store).select()} == {"node-1"}
+    assert {step.commit.record.source.host for step in open_store(store).select()} == {"node-1"}
 
     file = next(path for path in sorted(dump.rglob("*")) if path.is_file())
     shutil.copyfile(file, file.with_name("late.txt"))

@@ -25,7 +25,7 @@ from workers.errors import REASONS, ClusterError, StoreUnavailable, UsageError
 from workers.model import SourceFile, StepKey
 from workers.store.events import STORE_OPS, StoreRequested
 from workers.store.model import CommitSummary, Evaluated, Finding
-from workers.store.objects import ObjectStore, resolve
+from workers.store.opening import connect, resolve
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics
 
 NOW = 1_800_000_000.0
@@ -228,7 +228,7 @@ class TestConsolidator:
     ) -> None:
         ingest_directly(dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr")
         metrics = ConsolidatorMetrics(registry)
-        with Consolidator(ObjectStore(resolve(str(tmp_path / "run.zarr")))) as consolidator:
+        with Consolidator(connect(resolve(str(tmp_path / "run.zarr")))) as consolidator:
             consolidator.observers.append(metrics.observe)
             consolidator.once()
             consolidator.once()
@@ -286,7 +286,7 @@ def requests() -> Iterator[list[StoreRequested]]:
 
 class TestStore:
     def test_every_operation_is_told_once(self, requests: list[StoreRequested], tmp_path: Path) -> None:
-        store = ObjectStore(resolve(str(tmp_path)))
+        store = connect(resolve(str(tmp_path)))
         calls: list[tuple[str, Callable[[], object]]] = [
             ("put", lambda: store.put("a/b", b"12345")),
             ("get", lambda: store.get("a/b")),
@@ -308,7 +308,7 @@ class TestStore:
     ) -> None:
         metrics = StoreMetrics(registry)
         (tmp_path / "file").write_bytes(b"")
-        store = ObjectStore(resolve(str(tmp_path)))
+        store = connect(resolve(str(tmp_path)))
         with pytest.raises(StoreUnavailable):
             store.put("file/below", b"")
         for one in requests:

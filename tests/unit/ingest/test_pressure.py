@@ -33,7 +33,7 @@ from tests.pipeline import run as run_plan
 from workers.errors import SourceChanged, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary, Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 GIB = 1024**3
 NEVER, ALWAYS = Threshold(), Threshold(nbytes=2**62)

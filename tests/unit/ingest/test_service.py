@@ -24,6 +24,7 @@ from ingest.watching.completeness import CompletenessPolicy, QuietClock
 from ingest.watching.watcher import DumpState, Watcher
 from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import (
     ClusterError,
     DumpIngestError,
@@ -36,8 +37,9 @@ from workers.errors import (
 )
 from workers.events import Event
 from workers.model import StepKey
+from workers.store.backends.observed import ObservedObjects
 from workers.store.model import Grid, RowKind
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.opening import open_objects, resolve
 from workers.tasks.convert import convert
 from workers.tasks.model import Entry, Receipt, ShardJob
 
@@ -139,14 +141,14 @@ def test_foreign_hierarchy_is_left_alone(filled: MadeDump, store: Path) -> None:
 def broken_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DumpIngestError]]:
     """Errors that the next writes of shards raise, first to last."""
     errors: list[DumpIngestError] = []
-    put = ObjectStore.put
+    put = ObservedObjects.put
 
-    def flaky(self: ObjectStore, key: str, data: Any) -> None:
+    def flaky(self: ObservedObjects, key: str, data: Any) -> None:
         if errors and "/c/" in key:
             raise errors.pop(0)
         put(self, key, data)
 
-    monkeypatch.setattr(ObjectStore, "put", flaky)
+    monkeypatch.setattr(ObservedObjects, "put", flaky)
     yield errors
     assert not errors
 
@@ -302,8 +304,8 @@ def test_store_that_is_away_is_waited_for_by_a_patient_service(
     running, found = service(filled, store, patient=True)
     running.tick()
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "get", _unavailable)
-        patch.setattr(ObjectStore, "children", _unavailable)
+        patch.setattr(ObservedObjects, "get", _unavailable)
+        patch.setattr(ObservedObjects, "children", _unavailable)
         filled.add(np.zeros(1), rank=0, step=7)
         running.look_soon()
         running.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
@@ -326,7 +328,7 @@ def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
     running, found = service(filled, store, patient=True)
     running._outage.pause_s = 0.01
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "put_many", _unavailable)
+        patch.setattr(ObservedObjects, "put_many", _unavailable)
         patch.setattr("ingest.service.service.commit.read_root", _unavailable)
         _tick_until(running, lambda: sum(isinstance(one, StepFailed) for one in found) == 5)
         for _ in range(5):
@@ -351,7 +353,7 @@ def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
     filled.add(np.zeros(1), rank=0, step=7)
     running, found = service(filled, store, patient=True)
     with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "children", _unavailable)
+        patch.setattr(ObservedObjects, "children", _unavailable)
         running.tick()
     assert [type(happening) for happening in found] == [DependencyDown]
     deadline = time.monotonic() + 10
@@ -459,7 +461,7 @@ def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, st
     assert len(open_store(str(store)).keys) == 5
 
 
-class Racing(ObjectStore):
+class Racing(WrappedObjects):
     """Somebody removes steps right before the index of one is read."""
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
@@ -473,7 +475,7 @@ def test_a_step_that_is_removed_while_it_is_compared_ends_nothing(filled: MadeDu
     ingest(filled, store)
     gone.unlink()
     running, _ = service(filled, store)
-    running.committed.objects = Racing(resolve(str(store)))
+    running.committed.objects = Racing(open_objects(resolve(str(store))))
     report = running.ingest(threading.Event())
     assert (report.commits, report.failures) == ([], {})
     assert report.removed == [StepKey(0, 0)]

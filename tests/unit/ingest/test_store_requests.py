@@ -15,7 +15,7 @@ from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
-from workers.store.objects import ObjectStore
+from workers.store.backends.observed import ObservedObjects
 
 RANKS, STEPS = 4, 50
 
@@ -26,32 +26,34 @@ class Counting:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
         get, get_many, get_range, children = (
-            ObjectStore.get,
-            ObjectStore.get_many,
-            ObjectStore.get_range,
-            ObjectStore.children,
+            ObservedObjects.get,
+            ObservedObjects.get_many,
+            ObservedObjects.get_range,
+            ObservedObjects.children,
         )
 
-        def count_get(this: ObjectStore, key: str) -> bytes | None:
+        def count_get(this: ObservedObjects, key: str) -> bytes | None:
             self.asked.append(key)
             return get(this, key)
 
-        def count_get_many(this: ObjectStore, keys: Sequence[str]) -> dict[str, bytes]:
+        def count_get_many(this: ObservedObjects, keys: Sequence[str]) -> dict[str, bytes]:
             self.asked += keys
             return get_many(this, keys)
 
-        def count_get_range(this: ObjectStore, key: str, start: int, stop: int | None = None) -> bytes | None:
+        def count_get_range(
+            this: ObservedObjects, key: str, start: int, stop: int | None = None
+        ) -> bytes | None:
             self.asked.append(key)
             return get_range(this, key, start, stop)
 
-        def count_children(this: ObjectStore, prefix: str = "") -> list[str]:
+        def count_children(this: ObservedObjects, prefix: str = "") -> list[str]:
             self.asked.append(f"{prefix}/")
             return children(this, prefix)
 
-        monkeypatch.setattr(ObjectStore, "get", count_get)
-        monkeypatch.setattr(ObjectStore, "get_many", count_get_many)
-        monkeypatch.setattr(ObjectStore, "get_range", count_get_range)
-        monkeypatch.setattr(ObjectStore, "children", count_children)
+        monkeypatch.setattr(ObservedObjects, "get", count_get)
+        monkeypatch.setattr(ObservedObjects, "get_many", count_get_many)
+        monkeypatch.setattr(ObservedObjects, "get_range", count_get_range)
+        monkeypatch.setattr(ObservedObjects, "children", count_children)
 
     def of(self, question: Callable[[], object]) -> int:
         """Return how many requests a question takes."""

@@ -15,7 +15,7 @@ from tests import checker
 from tests.dumps import unpack
 from workers.errors import StoreFormatError
 from workers.store import commit, metadata, tables
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 #: By dump: what was taken into the one store. Made by version 0.1.0 with the rules that are built in.
 DUMPS = ("run", "torchair", "stats", "acl")

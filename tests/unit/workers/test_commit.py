@@ -14,7 +14,9 @@ from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
 from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, resolve
+from workers.store.backends.observed import ObservedObjects
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 
@@ -22,7 +24,7 @@ KEY = StepKey(0, 0)
 
 
 def objects_of(store: Path) -> ObjectStore:
-    return ObjectStore(resolve(str(store)))
+    return connect(resolve(str(store)))
 
 
 def content(store: Path) -> dict[str, bytes]:
@@ -61,11 +63,11 @@ def test_interrupted_publish_is_invisible_and_repaired_by_another(
     """Whichever write is the last one that succeeds."""
     (plan,) = plan_all(filled.root, store, SMALL_GRID)
     receipts = [convert(job) for job in plan.jobs]
-    put = ObjectStore.put
+    put = ObservedObjects.put
     for allowed in range(100):
         left = allowed
 
-        def dying(self: ObjectStore, key: str, data: bytes) -> None:
+        def dying(self: ObservedObjects, key: str, data: bytes) -> None:
             nonlocal left
             if left == 0:
                 raise _Crash
@@ -73,7 +75,7 @@ def test_interrupted_publish_is_invisible_and_repaired_by_another(
             put(self, key, data)
 
         with monkeypatch.context() as patch:
-            patch.setattr(ObjectStore, "put", dying)
+            patch.setattr(ObservedObjects, "put", dying)
             try:
                 publish(plan, receipts)
             except _Crash:
@@ -111,7 +113,7 @@ def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -
     found = commit.read(objects_of(store), KEY)
     assert found is not None
     assert found.fingerprint == names[2]
-    assert found.record["previous"] == names[:2]
+    assert found.record.previous == tuple(names[:2])
     assert opened.tensors()[0].read().shape == (40,)
 
 
@@ -125,7 +127,7 @@ def test_return_to_an_old_generation_does_not_list_it_twice(filled: MadeDump, st
     run(old)
     found = commit.read(objects_of(store), KEY)
     assert found is not None
-    assert (found.fingerprint, found.record["previous"]) == (old.fingerprint, [new.fingerprint])
+    assert (found.fingerprint, found.record.previous) == (old.fingerprint, (new.fingerprint,))
 
 
 def test_receipts_must_cover_the_plan(filled: MadeDump, store: Path) -> None:
@@ -145,15 +147,15 @@ def test_record_says_what_is_in_the_step(filled: MadeDump, store: Path) -> None:
     found = commit.read(objects_of(store), KEY)
     assert found is not None
     assert found.summary == summary
-    assert found.record["nets"] == ["Net"]
-    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record["problems"]] == [
+    assert found.record.nets == ("Net",)
+    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record.problems] == [
         "odd",
         "Mat",
     ]
     on_disk = content(store / found.prefix)
-    assert {key: len(on_disk[key]) for key in found.record["stored"]} == found.record["stored"]
+    assert {key: len(on_disk[key]) for key in found.record.stored} == found.record.stored
     assert summary.objects == len(on_disk) + 1
-    datetime.fromisoformat(found.record["committed_at"]).astimezone(UTC)
+    datetime.fromisoformat(found.record.committed_at).astimezone(UTC)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_foreign_hierarchy_is_neither_read_nor_written(
 ) -> None:
     store.mkdir()
     (store / "zarr.json").write_bytes(document)
-    with pytest.raises(StoreFormatError, match="no dump-ingest store"):
+    with pytest.raises(StoreFormatError, match="not a dump-ingest store"):
         open_store(str(store))
     with pytest.raises(StoreFormatError):
         ingest_directly(filled.root, store)

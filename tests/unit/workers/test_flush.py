@@ -9,7 +9,7 @@ import pytest
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
 from workers.errors import StoreUnavailable
-from workers.store.objects import ObjectStore, resolve
+from workers.store.opening import connect, resolve
 from workers.tasks.read_back import ReadBackJob, read_back
 
 
@@ -36,7 +36,7 @@ def test_the_disk_has_a_step_that_was_read_back(
 
 
 def test_a_disk_that_refuses_is_an_error_of_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = ObjectStore(resolve(str(store)))
+    objects = connect(resolve(str(store)))
     objects.put("a/b", b"1")
     objects.flush("a/none")
 
@@ -49,7 +49,7 @@ def test_a_disk_that_refuses_is_an_error_of_the_store(store: Path, monkeypatch: 
 
 
 def test_a_pipe_in_a_store_keeps_nobody_waiting(store: Path) -> None:
-    objects = ObjectStore(resolve(str(store)))
+    objects = connect(resolve(str(store)))
     objects.put("a/b", b"1")
     os.mkfifo(store / "a" / "pipe")
     with pytest.raises(StoreUnavailable, match="cannot flush"):

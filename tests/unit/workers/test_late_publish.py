@@ -12,8 +12,10 @@ from tests.pipeline import plan_all, run
 from workers.errors import SourceChanged
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.commit import WithoutTensors
-from workers.store.objects import ObjectStore, resolve
+from workers.store.backends.observed import ObservedObjects
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
+from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
@@ -29,7 +31,7 @@ def planned(dump: MadeDump, store: Path) -> StepPlan:
 
 
 def objects_of(store: Path) -> ObjectStore:
-    return ObjectStore(resolve(str(store)))
+    return connect(resolve(str(store)))
 
 
 @pytest.fixture
@@ -68,14 +70,14 @@ def test_a_task_that_is_stopped_right_before_its_commit_looks_again(
 ) -> None:
     """Everything but the last look and the commit was done before it was stopped."""
     old, new = plans
-    put_many = ObjectStore.put_many
+    put_many = ObservedObjects.put_many
 
-    def stopped(self: ObjectStore, objects: dict[str, bytes]) -> None:
+    def stopped(self: ObservedObjects, objects: dict[str, bytes]) -> None:
         put_many(self, objects)
         monkeypatch.undo()
         run(new)
 
-    monkeypatch.setattr(ObjectStore, "put_many", stopped)
+    monkeypatch.setattr(ObservedObjects, "put_many", stopped)
     with pytest.raises(SourceChanged):
         run(old)
     found = commit.read(objects_of(store), KEY)
@@ -89,7 +91,7 @@ def test_two_watchers_with_the_same_plan_do_not_hinder_one_another(made: MadeDum
     assert run(plan) == run(other) == run(plan)
     found = commit.read(objects_of(store), KEY)
     assert found is not None
-    assert found.record["previous"] == []
+    assert found.record.previous == ()
 
 
 def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store: Path) -> None:
@@ -99,7 +101,7 @@ def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store
         names.append(run(planned(made, store)).fingerprint)
     found = commit.read(objects_of(store), KEY)
     assert found is not None
-    assert [*found.record["previous"], found.fingerprint] == names
+    assert [*found.record.previous, found.fingerprint] == names
 
 
 def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDump, store: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from workers.errors import StoreUnavailable, UsageError
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, open_objects, resolve
 
 
 @pytest.fixture(params=["directory", "directory [odd] *name?", "file URL", "memory"])
@@ -19,12 +20,12 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectSt
     name = uuid.uuid4().hex
     match request.param:
         case "memory":
-            yield ObjectStore(resolve(f"memory://{name}"))
+            yield connect(resolve(f"memory://{name}"))
             fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
         case "file URL":
-            yield ObjectStore(resolve(f"file://{tmp_path}/store"))
+            yield connect(resolve(f"file://{tmp_path}/store"))
         case directory:
-            yield ObjectStore(resolve(str(tmp_path / directory)))
+            yield connect(resolve(str(tmp_path / directory)))
 
 
 def test_objects_come_back(objects: ObjectStore) -> None:
@@ -76,7 +77,7 @@ def test_failed_write_leaves_the_old_object_and_no_debris(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader never sees half of an object, not even after a crash."""
-    objects = ObjectStore(resolve(str(tmp_path)))
+    objects = connect(resolve(str(tmp_path)))
     objects.put("a", b"old")
 
     def full_disk(*_: object) -> None:
@@ -91,7 +92,7 @@ def test_failed_write_leaves_the_old_object_and_no_debris(
 
 def test_objects_are_readable_for_others(tmp_path: Path) -> None:
     """A store on a shared file system is read by colleagues: temporary files must not make it private."""
-    ObjectStore(resolve(str(tmp_path))).put("a", b"")
+    connect(resolve(str(tmp_path))).put("a", b"")
     usual = tmp_path / "usual"
     usual.touch()
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
@@ -100,7 +101,7 @@ def test_objects_are_readable_for_others(tmp_path: Path) -> None:
 def test_error_names_the_object(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreUnavailable, match="file/below"):
-        ObjectStore(resolve(str(tmp_path))).put("file/below", b"")
+        connect(resolve(str(tmp_path))).put("file/below", b"")
 
 
 @pytest.mark.parametrize("name", ["secret", "aws_secret_access_key", "password", "token", "account_key"])
@@ -112,7 +113,7 @@ def test_credentials_do_not_go_into_an_address(name: str) -> None:
 
 def test_unknown_protocol_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="nonsense"):
-        ObjectStore(StoreAddress("nonsense://somewhere"))
+        connect(StoreAddress("nonsense://somewhere"))
 
 
 def test_same_directory_is_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +164,7 @@ def test_nothing_behind_a_link_is_listed_or_removed(tmp_path: Path) -> None:
     precious = tmp_path / "home" / "file"
     precious.parent.mkdir()
     precious.write_bytes(b"precious")
-    objects = ObjectStore(resolve(str(tmp_path / "store")))
+    objects = connect(resolve(str(tmp_path / "store")))
     objects.put("a/b", b"")
     (tmp_path / "store" / "a" / "link").symlink_to(precious.parent)
     (precious.parent / "empty").mkdir()

@@ -11,13 +11,13 @@ from workers import events
 from workers.errors import StoreError, StoreUnavailable
 from workers.store.events import StoreRequested
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore, resolve
+from workers.store.opening import connect, resolve
 from workers.store.shards import ShardPacker
 from workers.store.uploads import Uploads
 
 
 def test_file_has_its_name_when_it_is_closed(tmp_path: Path) -> None:
-    objects = ObjectStore(resolve(str(tmp_path)))
+    objects = connect(resolve(str(tmp_path)))
     objects.put("a/b", b"before")
     new = objects.create("a/b")
     new.write(b"one ")
@@ -30,14 +30,14 @@ def test_file_has_its_name_when_it_is_closed(tmp_path: Path) -> None:
 
 
 def test_dropped_file_leaves_nothing(tmp_path: Path) -> None:
-    new = ObjectStore(resolve(str(tmp_path))).create("a/b")
+    new = connect(resolve(str(tmp_path))).create("a/b")
     new.write(b"one")
     new.drop()
     assert list((tmp_path / "a").iterdir()) == []
 
 
 def test_object_elsewhere_is_there_when_it_is_closed() -> None:
-    objects = ObjectStore(resolve("memory://test-pieces"))
+    objects = connect(resolve("memory://test-pieces"))
     for begin in (objects.create, None):
         with Uploads(objects) as uploads:
             new = (begin or uploads.create)("a")
@@ -63,7 +63,7 @@ def requests() -> Iterator[list[StoreRequested]]:
 
 
 def test_all_pieces_are_one_request(tmp_path: Path, requests: list[StoreRequested]) -> None:
-    new = ObjectStore(resolve(str(tmp_path))).create("a")
+    new = connect(resolve(str(tmp_path))).create("a")
     for _ in range(3):
         new.write(b"piece")
     new.close()
@@ -73,7 +73,7 @@ def test_all_pieces_are_one_request(tmp_path: Path, requests: list[StoreRequeste
 def test_full_disk_is_an_error_that_names_the_object(
     tmp_path: Path, requests: list[StoreRequested], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = ObjectStore(resolve(str(tmp_path))).create("a/b")
+    new = connect(resolve(str(tmp_path))).create("a/b")
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -87,7 +87,7 @@ def test_full_disk_is_an_error_that_names_the_object(
 
 
 def test_error_within_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
-    objects = ObjectStore(resolve(str(tmp_path)))
+    objects = connect(resolve(str(tmp_path)))
     spec = ArraySpec("tensors/uint8", "uint8", 1, big_endian=False, chunk=8, chunks_per_shard=2)
 
     def pack() -> None:
@@ -104,7 +104,7 @@ def test_a_disk_that_refuses_twice_leaves_nothing_and_the_first_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Network file systems say ENOSPC of a write, and again when the file is closed."""
-    new = ObjectStore(resolve(str(tmp_path))).create("a/b")
+    new = connect(resolve(str(tmp_path))).create("a/b")
     really_close = os.close
 
     def refuse(*_: object) -> int:

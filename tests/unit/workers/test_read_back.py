@@ -10,8 +10,8 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly, plan_all, run
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, TensorsRemoved
 from workers.store import commit
-from workers.store.commit import WithoutTensors
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
+from workers.store.record import WithoutTensors
 from workers.tasks.model import StepPlan
 from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
 

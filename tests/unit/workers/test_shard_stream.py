@@ -9,21 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.workers.test_shards import elements, pack, spec_of
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, StoreUnavailable
 from workers.store import shard_stream, shards
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader
 
 LENGTH = 250
 
 
-class CountingStore(ObjectStore):
+class CountingStore(WrappedObjects):
     """A directory that notes what ranges it is asked for, the indexes of shards aside."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(resolve(str(root)))
+        super().__init__(connect(resolve(str(root))))
         self.asked: list[tuple[str, int, int]] = []
         self.fail = False
 
@@ -78,7 +80,7 @@ def test_ranges_of_any_kind_are_read(
         patch.object(shard_stream, "_KEPT_NBYTES", kept_nbytes),
     ):
         pack(Path(directory), spec, [payload])
-        found = read(ObjectStore(resolve(directory)), spec, ranges, piece)
+        found = read(connect(resolve(directory)), spec, ranges, piece)
     assert found == [payload[4 * start : 4 * stop] for start, stop in ranges]
 
 

@@ -13,11 +13,12 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.dtypes import from_npy_descr
 from workers.errors import DamagedStore
 from workers.store import metadata, shards
 from workers.store.model import ArraySpec
-from workers.store.objects import ObjectStore, resolve
+from workers.store.opening import connect, resolve
 from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker, ShardReader
 
@@ -34,7 +35,7 @@ def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySp
 
 def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: int = 0) -> list[int]:
     """Write an array with its metadata; return where each payload begins."""
-    objects = ObjectStore(resolve(str(root)))
+    objects = connect(resolve(str(root)))
     starts = []
     with ShardPacker(spec, first_shard, lambda shard: objects.create(f"{spec.path}/c/{shard}")) as packer:
         for payload in payloads:
@@ -46,7 +47,7 @@ def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: in
 
 
 def reader_of(root: Path, spec: ArraySpec) -> ShardReader:
-    return ShardReader(ObjectStore(resolve(str(root))), spec.path, spec)
+    return ShardReader(connect(resolve(str(root))), spec.path, spec)
 
 
 def elements(descr: str, count: int, seed: int) -> bytes:
@@ -185,19 +186,19 @@ def test_a_small_read_is_two_requests_and_one_where_the_shard_is_small(
     root, spec, payload = packed
     asked: list[tuple[str, int]] = []
 
-    class Counting(ObjectStore):
+    class Counting(WrappedObjects):
         def get_range(self, key: str, start: int, stop: int | None = None) -> bytes | None:
             asked.append((key, start))
             return super().get_range(key, start, stop)
 
-    reader = ShardReader(Counting(resolve(str(root))), spec.path, spec)
+    reader = ShardReader(Counting(connect(resolve(str(root)))), spec.path, spec)
     assert reader.read(0, 30) == payload[:120]
     assert reader.read(3, 20) == payload[12:80]
     assert len(asked) == 1
 
     monkeypatch.setattr(shards, "_TAIL_NBYTES", 0)
     asked.clear()
-    reader = ShardReader(Counting(resolve(str(root))), spec.path, spec)
+    reader = ShardReader(Counting(connect(resolve(str(root)))), spec.path, spec)
     assert reader.read(8, 10) == payload[32:40]
     assert len(asked) == 2
     assert reader.read(10, 16) == payload[40:64]

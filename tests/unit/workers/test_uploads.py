@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import StoreUnavailable
 from workers.store import uploads
-from workers.store.objects import ObjectStore, resolve
+from workers.store.opening import connect, resolve
 from workers.store.uploads import Uploads
 
 
-class SlowStore(ObjectStore):
+class SlowStore(WrappedObjects):
     """A directory whose writes wait until they are let go; it counts those that wait at once."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(resolve(str(root)))
+        super().__init__(connect(resolve(str(root))))
         self.go = threading.Event()
         self.begun = threading.Semaphore(0)
         self.at_once = self.most_at_once = self.most_nbytes = self.nbytes = 0

@@ -33,8 +33,8 @@ from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.arrays import dtypes
 from workers.errors import DamagedStore, UsageError
+from workers.store.backends.observed import ObservedObjects
 from workers.store.model import Grid
-from workers.store.objects import ObjectStore
 
 PROTOTYPE = default_buffer_prototype()
 LOG = "rank_1/step_2/Log.Default_net-LogLoss_Log-op0"
@@ -98,7 +98,7 @@ def test_a_tree_reads_no_payload(nan_log: Path, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         raise AssertionError("a payload was read")
 
-    monkeypatch.setattr(ObjectStore, "get_range", refuse)
+    monkeypatch.setattr(ObservedObjects, "get_range", refuse)
     str(zarr.open_group(view_of(nan_log), mode="r").tree(max_nodes=10_000))
 
 
@@ -140,13 +140,13 @@ class Asked:
             self._note(monkeypatch, name)
 
     def _note(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        inner = getattr(ObjectStore, name)
+        inner = getattr(ObservedObjects, name)
 
-        def note(this: ObjectStore, what: Any = "", *rest: Any) -> Any:
+        def note(this: ObservedObjects, what: Any = "", *rest: Any) -> Any:
             self.keys += what if isinstance(what, list) else [what]
             return inner(this, what, *rest)
 
-        monkeypatch.setattr(ObjectStore, name, note)
+        monkeypatch.setattr(ObservedObjects, name, note)
 
 
 def test_a_path_costs_its_commit_its_index_and_its_chunks(
@@ -182,14 +182,14 @@ def test_a_slice_reads_no_more_chunks_than_it_touches(
     array = only_array(view_of(store))
     assert array.chunks == (256, 1024)
     asked: list[tuple[int, int]] = []
-    inner = ObjectStore.get_range
+    inner = ObservedObjects.get_range
 
-    def note(this: ObjectStore, key: str, start: int, stop: int | None = None) -> bytes | None:
+    def note(this: ObservedObjects, key: str, start: int, stop: int | None = None) -> bytes | None:
         if stop is not None:
             asked.append((start, stop))
         return inner(this, key, start, stop)
 
-    monkeypatch.setattr(ObjectStore, "get_range", note)
+    monkeypatch.setattr(ObservedObjects, "get_range", note)
     array[1000:1010, 5]
     assert len(asked) == 1
     assert asked[0][1] - asked[0][0] <= 1024 * 1024 * 1.1

@@ -15,8 +15,8 @@ from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import UsageError
+from workers.store.backends.observed import ObservedObjects
 from workers.store.model import Grid
-from workers.store.objects import ObjectStore
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
@@ -76,14 +76,14 @@ def test_a_part_reads_no_more_than_it_needs(
     (lazy,) = opened(store, rank=0, step=0).values()
     dask = lazy.chunk({"d0_1024": 128})
     fetched: list[int] = []
-    inner = ObjectStore.get_range
+    inner = ObservedObjects.get_range
 
-    def note(this: ObjectStore, key: str, start: int, stop: int | None = None) -> bytes | None:
+    def note(this: ObservedObjects, key: str, start: int, stop: int | None = None) -> bytes | None:
         data = inner(this, key, start, stop)
         fetched.append(len(data or b""))
         return data
 
-    monkeypatch.setattr(ObjectStore, "get_range", note)
+    monkeypatch.setattr(ObservedObjects, "get_range", note)
     assert lazy[500, 7].values.dtype == np.float32
     assert sum(fetched) < 150_000  # the index of the shard, and one chunk
     fetched.clear()

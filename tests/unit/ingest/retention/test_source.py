@@ -25,8 +25,8 @@ from tests.npy_files import MadeDump, tensor_name
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.commit import WithoutTensors
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
+from workers.store.record import WithoutTensors
 
 pytestmark = pytest.mark.timeout(60)
 

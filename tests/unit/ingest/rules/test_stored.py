@@ -22,7 +22,7 @@ from workers.rules.load import load_rules, rule_set
 from workers.rules.schema import RULE
 from workers.rules.values import Rule, Selector
 from workers.store import commit
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 RULES = load_rules().enabled
 NAN_TENSORS = 10
@@ -161,7 +161,7 @@ def test_totals_are_in_the_commit_record_and_first_findings_are_not(nan: Path) -
     assert found is not None
     assert found.summary.findings == {"nan": 5, "loss_not_finite": 2}
     assert found.summary.findings_by_severity == {"critical": 7}
-    assert "first_findings" not in found.record["summary"]
+    assert not hasattr(found.record.summary, "first_findings")
     assert found.summary.rules == RULES.digest
 
 
