@@ -11,7 +11,7 @@ from ingest.questions.divergence.result import Difference, Missing
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore, StoreError, UsageError
-from workers.rules.select import is_chosen
+from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector
 from workers.store.blocks import TensorKey
 from workers.store.model import Finding
