@@ -1,7 +1,7 @@
 """What a file of rules may say: one pydantic model for each kind of rule.
 
 To add a kind, add its model here (its fields, and by its base class what it looks at), and a function that
-evaluates it: in `workers.rules.step_kinds`, `ingest.findings.step_series` or `ingest.findings.replicas`.
+evaluates it: in `workers.rules.step_kinds`, `ingest.findings.series_kinds` or `ingest.findings.replicas`.
 
 Names and meanings of thresholds follow MindSpore Insight's watchpoints (`max_gt` fires if the maximum is
 greater), so that its users recognize them.
