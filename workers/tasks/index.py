@@ -15,7 +15,7 @@ from workers.arrays.statistics import Statistics
 from workers.dump import paths
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics
-from workers.rules.step import DISAGREES
+from workers.rules.step_kinds import DISAGREES
 from workers.store import tables
 from workers.store.model import RowKind
 from workers.store.tables import LABELS, NUMBERS, Tables

@@ -1,4 +1,4 @@
-"""`consolidate --follow` evaluates rules over steps and ranks as steps come, and says what they find."""
+"""`consolidate --follow` evaluates rules over steps and ranks as steps come, and reports their findings."""
 
 from pathlib import Path
 

@@ -7,10 +7,7 @@ import pytest
 
 from tests.cli import run
 from workers.errors import UsageError
-from workers.rules import table
 from workers.rules.load import load_rules, rules_like
-from workers.rules.schema import MODELS, file_schema
-from workers.rules.values import SERIES_KINDS, STEP_KINDS
 
 
 @pytest.fixture
@@ -24,11 +21,6 @@ def wrong(file: Path, text: str) -> str:
         load_rules(file)
     assert raised.value.hint
     return raised.value.message.removeprefix(str(file))
-
-
-def test_every_kind_is_evaluated_somewhere() -> None:
-    assert set(MODELS) == STEP_KINDS | SERIES_KINDS
-    assert not STEP_KINDS & SERIES_KINDS
 
 
 def test_a_rule_of_the_file_is_added(file: Path) -> None:
@@ -65,9 +57,10 @@ def test_a_file_without_rules_changes_nothing(file: Path, text: str) -> None:
 
 
 def test_the_digest_is_of_what_decides_and_not_of_words_or_order(file: Path) -> None:
-    one, other = "{name: a, kind: zeros}", "{name: b, kind: overflow}"
+    first, second = "{name: a, kind: zeros}", "{name: b, kind: overflow}"
     digests = []
-    for rules in ([one, other], [other, one], [one, "{name: b, kind: overflow, description: other words}"]):
+    reworded = "{name: b, kind: overflow, description: other words}"
+    for rules in ([first, second], [second, first], [first, reworded]):
         file.write_text("rules:\n" + "".join(f"  - {rule}\n" for rule in rules))
         digests.append(load_rules(file).enabled.digest)
     assert len(set(digests)) == 1
@@ -84,23 +77,23 @@ A = "rules:\n  - name: a\n    kind: "
     [
         (
             "rules:\n  - name: nan\n    severtiy: info\n",
-            ":3: severtiy is no field of a rule of kind not_finite; did you mean severity?",
+            ":3: severtiy is not a field of a rule of kind not_finite; did you mean severity?",
         ),
         (A + "too_large\n    max_gt: lots\n", ":4: max_gt: input should be a valid number"),
         (A + "too_large\n    max_gt: .nan\n", ":4: max_gt: input should be a finite number"),
         (A + "zeros\n    share_ge: 2\n", ":4: share_ge: input should be less than or equal to 1"),
-        (A + "not_finite\n    include: ['re:(']\n", ":4: include: 're:(' is no regular expression"),
+        (A + "not_finite\n    include: ['re:(']\n", ":4: include: 're:(' is not a valid regular expression"),
         (A + "condition\n    where: __import__('os')\n", ":4: where: where"),
-        (A + "zerro\n", ":3: 'zerro' is no kind of rule; did you mean zeros?"),
+        (A + "zerro\n", ":3: 'zerro' is not a kind of rule; did you mean zeros?"),
         ("rules:\n\n  - name: a\n", ":3: rule a has no kind"),
-        ("rules:\n  - name: nan\n    kind: zeros\n", ":3: rule nan is built in and of kind not_finite"),
+        ("rules:\n  - name: nan\n    kind: zeros\n", ":3: rule nan is built in, and its kind is not_finite"),
         (
             "rules:\n  - {name: a, kind: overflow}\n  - {name: a, kind: overflow}\n",
-            ":3: rule a is there already, in line 2",
+            ":3: rule a is there already, at ",
         ),
-        (A + "zeros\n    kind: zeros\n", ":4: kind is there twice"),
+        (A + "zeros\n    kind: zeros\n", ":4: kind occurs twice"),
         ("rules:\n  - name: A b\n    kind: zeros\n", ":2: name: string should match pattern"),
-        (A + "outlier\n    ratio_gt: 2\n    where: max > 1\n", ":5: where is no field"),
+        (A + "outlier\n    ratio_gt: 2\n    where: max > 1\n", ":5: where is not a field"),
         (A + "outlier\n    ratio_gt: 2\n    history: 3\n    least: 5\n", ":2: least is 5, but"),
         (A + "too_large\n", ":2: needs at least one of"),
         (A + "zeros\n    rank: 8-1\n", ":4: rank: must be ranks"),
@@ -110,9 +103,9 @@ A = "rules:\n  - name: a\n    kind: "
         ("rules:\n  - just text\n", ":2: a rule must be"),
         ("- a\n", ":1: a file of rules must be"),
         ("builtin: maybe\n", ":1: builtin must be true or false"),
-        ("rules:\n  - name: a\n   kind: b\n", ":3: no YAML"),
-        ("a: &x [1]\nrules: *x\n", ":2: an alias is not taken"),
-        ("rules:\n  - !!python/object/apply:os.system [ls]\n", ":2: a rule must be"),
+        ("rules:\n  - name: a\n   kind: b\n", ":3: not valid YAML"),
+        ("a: &x [1]\nrules: *x\n", ":2: aliases are not allowed"),
+        ("rules:\n  - !!python/object/apply:os.system [ls]\n", ":2: could not determine"),
         (A + "zeros\n    limit: !!python/name:os.system\n", ":4: could not determine"),
     ],
 )
@@ -120,7 +113,7 @@ def test_a_mistake_is_named_with_its_line(file: Path, text: str, message: str) -
     assert wrong(file, text).startswith(message)
 
 
-def test_what_is_no_file_of_rules_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_file_of_rules_is_refused(tmp_path: Path) -> None:
     for path, content in ((tmp_path / "b", b"\xff\xfe"), (tmp_path / "l", b"#" * (1 << 20) + b"##")):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="rules: "):
@@ -133,11 +126,6 @@ def test_a_name_that_means_no_rule_is_answered_with_those_that_are_near() -> Non
     assert rules_like(["*_not_finite"], ["nan", "loss_not_finite"]) == {"loss_not_finite"}
     with pytest.raises(UsageError, match="no rule is named like 'nam'"):
         rules_like(["nam"], ["nan", "inf"])
-
-
-def test_the_schema_knows_every_kind() -> None:
-    text = str(file_schema())
-    assert all(repr(kind) in text for kind in MODELS)
 
 
 def test_a_service_with_a_wrong_rule_does_not_start(file: Path, tmp_path: Path) -> None:
@@ -155,12 +143,6 @@ def test_a_service_with_a_wrong_rule_does_not_start(file: Path, tmp_path: Path) 
 
 
 PAGE = (Path(__file__).parents[4] / "docs" / "rules.md").read_text()
-
-
-@pytest.mark.parametrize("made", table.tables(), ids=["built-in", "kinds", "fields"])
-def test_the_page_holds_the_tables_that_the_code_makes(made: str) -> None:
-    """`python -m workers.rules.table` prints them."""
-    assert made in PAGE
 
 
 def test_the_example_of_the_page_is_a_file_of_rules(file: Path) -> None:
