@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
 from tests.samples import sample
-from workers.arrays import device_format, dtypes
+from workers.arrays import device_formulas, dtypes
 from workers.arrays.device_format import DeviceLayout, convertible, padding_is_zero, slabs, to_device, to_host
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.dump_data import read_headers
@@ -215,7 +215,7 @@ _shapes = st.lists(_lengths, max_size=7).map(tuple)
 
 
 @given(
-    st.sampled_from([*device_format._FORMATS, "NHWC", "CN", "DHWNC", "YUV"]),
+    st.sampled_from([*device_formulas.FORMATS, "NHWC", "CN", "DHWNC", "YUV"]),
     _shapes,
     _shapes,
     st.integers(-1, 2**32),

@@ -37,7 +37,7 @@ from workers.dump.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, MAX_PAD
 from workers.dump.formats.header import TensorHeader, Truncated
 from workers.errors import UnreadableTensor
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[5]
 FLOATS = Tensor(np.arange(6, dtype="<f4").tobytes(), shape=(2, 3))
 BYTES = Tensor(b"abcdefgh", DATA_TYPES["uint8"], shape=(8,))
 NULL = Tensor(bytes(16), shape=(4,), address=0, dumped=False)
