@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.device_writer import FORMATS_2D, FORMATS_3D, MATRICES, write
-from tests.samples import sample
-from workers.arrays import device_format, dtypes
+from tests.dumps import DumpLibrary
+from workers.arrays import device_formulas, dtypes
 from workers.arrays.device_format import DeviceLayout, convertible, padding_is_zero, slabs, to_device, to_host
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.dump_data import read_headers
@@ -215,7 +215,7 @@ _shapes = st.lists(_lengths, max_size=7).map(tuple)
 
 
 @given(
-    st.sampled_from([*device_format._FORMATS, "NHWC", "CN", "DHWNC", "YUV"]),
+    st.sampled_from([*device_formulas.FORMATS, "NHWC", "CN", "DHWNC", "YUV"]),
     _shapes,
     _shapes,
     st.integers(-1, 2**32),
@@ -304,8 +304,8 @@ def test_packed_elements_stay_on_the_device(name: str) -> None:
     assert slabs(layout, (2, 5, 3, 4), dtypes.from_name(name), 1000) is None
 
 
-def test_samples_are_what_the_vendor_makes_of_them() -> None:
-    root = sample("cann-bin-synthetic")
+def test_samples_are_what_the_vendor_makes_of_them(dumps: DumpLibrary) -> None:
+    root = dumps["cann-bin-synthetic"]
     checked = set()
     for file in json.loads((root / "manifest.json").read_text()):
         if not file["complete"]:

@@ -17,6 +17,9 @@ from workers.arrays.dtypes import FLOAT8, from_name, unpack
 from workers.arrays.statistics import (
     BLOCK,
     COUNT_FIELDS,
+    EXTREME_FIELDS,
+    FIELDS,
+    MOMENT_FIELDS,
     RunningStatistics,
     Statistics,
     has_statistics,
@@ -325,11 +328,16 @@ def test_opaque_elements_have_no_statistics(name: str, known: bool) -> None:
     assert has_statistics(from_name(name)) is known
 
 
-def test_every_bit_pattern_of_float16_widens_to_the_same_number() -> None:
-    """Subnormals, infinities, NaN and the sign of zero, as numpy has them."""
-    half = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    found = np.empty(half.size, np.float32)
-    kernels.widen_half(half, found)
-    np.testing.assert_array_equal(found, half.astype(np.float32))
-    is_number = ~np.isnan(half)
-    np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(half[is_number]))
+def test_every_statistic_is_of_one_kind() -> None:
+    """What is stored as an integer, and what may differ in its last digits, follows from the kind."""
+    assert (*COUNT_FIELDS, *EXTREME_FIELDS, *MOMENT_FIELDS) == FIELDS
+    assert COUNT_FIELDS[0] == "count"
+    assert all(name.endswith("count") for name in COUNT_FIELDS)
+    assert (EXTREME_FIELDS, MOMENT_FIELDS) == (("min", "max"), ("mean", "std", "l2_norm"))
+
+
+def test_row_is_the_result_in_order() -> None:
+    running = RunningStatistics()
+    running.update(np.array([1.0, math.nan, -2.0]))
+    assert running.row() == running.result().as_row()
+    assert Statistics(*running.row()) == running.result()

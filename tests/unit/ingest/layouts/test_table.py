@@ -11,7 +11,7 @@ from ingest.layouts.detect import LAYOUTS, find_dump
 from tests.npy_files import npy_bytes
 from workers.model import StepKey
 
-PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "formats.md").read_text()
 
 
 EVIDENCE = {

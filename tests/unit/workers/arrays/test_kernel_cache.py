@@ -61,7 +61,7 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
     package.mkdir(parents=True)
     source = Path(workers.__file__).parent
     shutil.copy(source / "__init__.py", package.parent)
-    for name in ("__init__.py", "kernels.py", "kernel_cache.py"):
+    for name in ("__init__.py", "kernels.py", "kernel_cache.py", "lazy_compile.py"):
         shutil.copy(source / "arrays" / name, package)
     return Installation(package, unprivileged)
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.dumps import DumpLibrary
 from tests.samples import sample
 from workers.arrays.statistics import FIELDS, Statistics
-from workers.dump.formats.statistic_csv import MAX_ROWS, Row, checksum, parse, statistics
+from workers.dump.formats.statistic_csv import MAX_ROWS, StatisticRow, checksum, parse, statistics
 
 PLACE = "Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape"
 OLD = f"{PLACE},Max Value,Min Value,Avg Value,Count,Negative Zero Count,Positive Zero Count,NaN Count,"
@@ -20,7 +21,7 @@ NATIVE = "Op Type,Op Name,Task ID,Stream ID,Timestamp,Input/Output,Slot,Data Siz
 ADD = "Add,Default_Add-op1,0,0,1700000000000001,output,0,12,float32"
 
 
-def rows(*lines: str) -> tuple[Row, ...]:
+def rows(*lines: str) -> tuple[StatisticRow, ...]:
     table = parse("".join(f"{line}\n" for line in lines).encode())
     assert table.problems == ()
     assert not table.unfinished
@@ -199,7 +200,7 @@ def test_names_keep_their_bytes_and_nothing_else_may_hold_any() -> None:
     row = ADD.encode().replace(b"Default", b"\xff\xfe") + b',"(3)",1\n'
     table = parse(f"{PLACE},Max Value\n".encode() + row + row.replace(b"float32", b"\xff"))
     assert [row.op_name.encode("utf-8", "surrogateescape") for row in table.rows] == [b"\xff\xfe_Add-op1"]
-    assert table.problems == (r"line 3: no type or format: '\udcff'",)
+    assert table.problems == (r"line 3: not a type or format: '\udcff'",)
 
 
 def test_what_is_no_table_is_one_problem() -> None:
@@ -276,29 +277,30 @@ def test_more_rows_than_a_step_can_have_are_cut_off(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("workers.dump.formats.statistic_csv.MAX_ROWS", 3)
     table = parse(f"{PLACE},Max Value\n".encode() + f'{ADD},"(3)",1,\n'.encode() * 10)
     assert len(table.rows) == 3
-    assert table.problems == ("line 5: more than 3 rows; the rest is not used",)
+    assert table.problems == ("line 5: more than 3 rows; the rest is ignored",)
 
 
 @pytest.mark.parametrize(
-    ("path", "count"),
+    ("name", "path", "count"),
     [
-        ("mindspore-2.5-statistic-csv/statistic.csv", 15),
-        ("synthetic-text/statistic-2.0/statistic.csv", 4),
-        ("synthetic-text/statistic-2.2.1-md5/statistic.csv", 1),
-        ("synthetic-text/statistic-2.5-categories/statistic.csv", 2),
+        ("synthetic-text", "statistic-2.0/statistic.csv", 4),
+        ("synthetic-text", "statistic-2.2.1-md5/statistic.csv", 1),
+        ("synthetic-text", "statistic-2.5-categories/statistic.csv", 2),
         (
-            "cann-bin-synthetic/stats/20240802000000/0/graph_1/1/4/Add.Add_2.4.7.1722556800123456.csv",
+            "cann-bin-synthetic",
+            "stats/20240802000000/0/graph_1/1/4/Add.Add_2.4.7.1722556800123456.csv",
             3,
         ),
     ],
 )
-def test_samples_read_to_the_last_row(path: str, count: int) -> None:
-    table = parse(sample(path).read_bytes())
+def test_samples_read_to_the_last_row(name: str, path: str, count: int, dumps: DumpLibrary) -> None:
+    table = parse((dumps[name] / path).read_bytes())
     assert (len(table.rows), table.problems, table.unfinished) == (count, (), False)
 
 
 def test_numbers_of_a_genuine_table_are_those_of_its_text() -> None:
     data = sample("mindspore-2.5-statistic-csv/statistic.csv").read_bytes()
+    assert len(parse(data).rows) == 15
     for row, line in zip(parse(data).rows, data.decode().splitlines()[1:], strict=True):
         found = statistics(row)
         assert ",".join(f"{value:g}" for value in (found.max, found.min, found.l2_norm)) == line.split('",')[

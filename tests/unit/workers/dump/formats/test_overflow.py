@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.dump_data_writer import DATA_TYPES, Tensor, dump_data
-from tests.samples import sample
+from tests.dumps import DumpLibrary
 from workers.dump.formats.header import Truncated
 from workers.dump.formats.overflow import (
     MAX_RECORD_BYTES,
@@ -53,8 +53,8 @@ def read(content: bytes) -> OverflowRecord:
     return read_record(lambda offset, nbytes: content[offset : offset + nbytes], len(content))
 
 
-def test_samples_come_out_as_the_vendor_converts_them() -> None:
-    root = sample("cann-bin-synthetic")
+def test_samples_come_out_as_the_vendor_converts_them(dumps: DumpLibrary) -> None:
+    root = dumps["cann-bin-synthetic"]
     paths = [path for path in root.rglob("Opdebug*") if path.suffix != ".json"]
     assert len(paths) == 2
     for path in paths:
