@@ -28,8 +28,6 @@ from workers.rules.values import Rule, RuleSet, evaluated
 from workers.store.model import Evaluated, Finding, RowKind
 from workers.store.tables import LABELS, NUMBERS, Tables
 
-#: Stands between the file that gives statistics and how they differ, in the label `problem`.
-DISAGREES = " disagrees: "
 #: What a condition may name.
 COLUMNS = frozenset([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name"])
 #: How large the finite numbers of a type get, where NumPy and ml_dtypes know it.
@@ -296,8 +294,7 @@ def _range(rule: Rule, columns: _Columns) -> Iterator[_Hits]:
 
 def _disagreement(_: Rule, columns: _Columns) -> Iterator[_Hits]:
     problems = columns.tables.label("problem")
-    mask = np.asarray(problems != "") & columns.is_tensor
-    mask[mask] = [DISAGREES in one for one in problems[mask]]
+    mask = columns.tables.disagreeing & columns.is_tensor
     yield _Hits(mask, np.full(len(mask), np.nan), math.nan, lambda row, _: str(problems[row]))
 
 
