@@ -1,4 +1,4 @@
-"""The ground that every room stands on: what a step and a file are called, and small pickles."""
+"""What all rooms use: the key of a step, a source file, and small pickles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 
 class Positional:
-    """Pickles its fields by position: by name, as slotted dataclasses do it, takes twice as long."""
+    """Pickles its fields by position; by name, as slotted dataclasses do it, takes twice as long."""
 
     __slots__ = ()
     __match_args__: tuple[str, ...]
@@ -20,7 +20,7 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """One rank's dump of one step; `step` None is what the rank dumped outside of any step."""
+    """One rank's dump of one step; `step` is None for the run files: what it dumped outside of any step."""
 
     rank: int
     step: int | None
@@ -32,7 +32,7 @@ class StepKey:
 
     @property
     def order(self) -> tuple[int, int]:
-        """A sort key: by step, then rank; what belongs to no step comes first."""
+        """A sort key: by step, then rank; run files come first."""
         return (-1 if self.step is None else self.step, self.rank)
 
     def __str__(self) -> str:
@@ -47,4 +47,4 @@ class SourceFile(Positional):
     size: int
     mtime_ns: int
     writable: bool = field(default=True, compare=False)
-    """Whether its owner may write it: MindSpore takes that away when it has closed the file."""
+    """Whether its owner may write it: MindSpore takes that permission away when it has closed the file."""

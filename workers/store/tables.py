@@ -22,10 +22,10 @@ from workers.errors import DamagedStore, DumpError
 from workers.store import metadata, problems, untrusted
 from workers.store.shards import crc32c, without_crc32c
 
-#: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of the
-#: source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is stored as
-#: it lay in the memory of the accelerator, `host` if it was brought into the order of its axes, and "" if it
-#: needed nothing; `device_shape` has the lengths of its axes there, with commas. `record` is JSON;
+#: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
+#: the source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is
+#: stored as it lay in the memory of the accelerator, `host` if it was brought into the order of its axes, and
+#: "" if it needed nothing; `device_shape` has the lengths of its axes there, with commas. `record` is JSON;
 #: `statistics_from` is `computed` or the file that gave the statistics.
 LABELS = (
     "kind",
@@ -172,7 +172,7 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
         chunk = chunks.get(f"{table.path}/c/0/0")
         if chunk is None or table.path not in documents:
             raise DamagedStore(f"{where}: {table.path} is missing")
-        rows, columns = _shape_of(documents[table.path], f"{where}: {table.path}")
+        rows, columns = shape_of(documents[table.path], f"{where}: {table.path}")
         array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
         arrays[name] = _by_field(array, table, documents[table.path], where)
     if len({len(array) for array in arrays.values()}) > 1:
@@ -193,7 +193,12 @@ def check(
     return decoded
 
 
-def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
+def shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a table; `where` names it.
+
+    Raises:
+        DamagedStore: its metadata does not have them.
+    """
     try:
         rows, columns = document["shape"]
     except (KeyError, TypeError, ValueError) as exc:
@@ -259,18 +264,31 @@ def _by_field(
     array: npt.NDArray[Any], table: _TableFormat, document: metadata.Document, where: str
 ) -> npt.NDArray[Any]:
     """Return the columns in the order of this version; another version may have had others."""
-    attributes = document.get("attributes")
-    stored = attributes.get("fields", []) if isinstance(attributes, dict) else []
-    if not table.fields or list(table.fields) == stored:
+    if not table.fields:
         return array
-    if not isinstance(stored, list) or len(stored) != array.shape[1]:
-        raise DamagedStore(f"{where}: {table.path} has {array.shape[1]} columns, but not as many names")
+    stored = fields_of(document, array.shape[1], f"{where}: {table.path}")
+    if list(table.fields) == stored:
+        return array
     missing = {"string": "", "int64": -1, "float64": np.nan}[table.data_type]
     ordered = np.full((len(array), len(table.fields)), missing, array.dtype)
     for column, field in enumerate(table.fields):
         if field in stored:
             ordered[:, column] = array[:, stored.index(field)]
     return ordered
+
+
+def fields_of(document: metadata.Document, columns: int, where: str) -> list[str]:
+    """Return the names of the columns of a table; `where` names it.
+
+    Raises:
+        DamagedStore: its metadata does not have them.
+    """
+    attributes = document.get("attributes")
+    names = attributes.get("fields", []) if isinstance(attributes, dict) else []
+    is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_text or len(names) != columns:
+        raise DamagedStore(f"{where} has {columns} columns, but not as many names")
+    return names
 
 
 def empty_statistics(rows: int) -> npt.NDArray[np.float64]:
