@@ -19,8 +19,6 @@ from workers.rules.step_columns import StepColumns, Values
 from workers.rules.values import Rule
 from workers.store.model import RowKind
 
-#: Stands between the file that gives statistics and how they differ, in the label `problem`.
-DISAGREES = " disagrees: "
 _FLOATS: tuple[str, ...] = (
     "float16",
     "bfloat16",
@@ -162,9 +160,7 @@ def _zeros(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
 @_evaluates("disagreement")
 def _disagreement(_: Rule, columns: StepColumns) -> Iterator[RowHits]:
     problems = columns.tables.label("problem")
-    mask = np.asarray(problems != "") & columns.is_tensor
-    mask[mask] = [DISAGREES in problem for problem in problems[mask]]
-    yield _flagged(mask, lambda row, _: str(problems[row]))
+    yield _flagged(columns.tables.disagreeing & columns.is_tensor, lambda row, _: str(problems[row]))
 
 
 @_evaluates("overflow")
