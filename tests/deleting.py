@@ -1,4 +1,4 @@
-"""A service that deletes what is committed, with a client that runs every task at once: no cluster."""
+"""A service that deletes committed source files, with a client that runs each task at once, without Dask."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ from workers.store.opening import open_objects, resolve
 
 
 class Run:
-    """One process that deletes; another one starts where it ended."""
+    """One watching process that deletes source files. A second `Run` plays its restart."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class Run:
         dry_run: bool = False,
         client: FakeClient | None = None,
     ) -> None:
-        """Everything in the dump has been quiet for a minute."""
+        """Set up the service; by its clock, no file has changed for a minute."""
         address = resolve(str(store))
         committed = Committed(open_objects(address))
         tree = find_dump(dump)
         self.client = client or FakeClient(eager=True)
         submitter = Submitter(lambda: cast("Client", self.client), DispatchLimits(10**9, max_attempts=2))
-        self.found: list[Event] = []
+        self.events: list[Event] = []
         self.retention = SourceRetention(
             tree.root,
             address,
@@ -58,7 +58,7 @@ class Run:
             submitter,
             committed,
             address,
-            [self.found.append],
+            [self.events.append],
             poll_s=0.02,
             host="here",
             rules=load_rules(None).enabled,
@@ -66,12 +66,12 @@ class Run:
         )
 
     def ingest(self) -> Report:
-        """Run to the end."""
+        """Run the service until the whole dump is committed and deleted."""
         try:
             return self.service.ingest(threading.Event())
         finally:
             self.retention.close()
 
     def told(self, kind: type[Any]) -> list[Any]:
-        """Return everything of one kind that was told."""
-        return [one for one in self.found if isinstance(one, kind)]
+        """Return the events of one type that the service has reported."""
+        return [event for event in self.events if isinstance(event, kind)]

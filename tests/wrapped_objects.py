@@ -1,4 +1,4 @@
-"""A store that passes everything on to another one: what tests subclass to count, to wait or to fail."""
+"""A store that forwards every call to another store; tests subclass it to count calls, to wait or to fail."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +8,9 @@ from workers.store.pieces import NewObject
 
 
 class WrappedObjects:
-    """Subclasses override what they change, and call `super()` for the rest.
+    """Forwards every call to `inner`. Subclasses override the calls that they change.
 
-    In a directory, `put_many` puts the objects one by one: to meet each write, override `put` alone.
+    In a directory, `put_many` calls `put` for each object, so overriding `put` is enough to see every write.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
