@@ -50,9 +50,9 @@ class UsageError(DumpIngestError):
 
 
 class TensorsRemoved(UsageError):
-    """The step is kept without the payloads of its tensors; index, digests and statistics are there."""
+    """The step is kept without the payloads of its tensors; index, digests and statistics are kept."""
 
-    hint = "Its index, digests, statistics and files are there: `find`, `origin`, `trend`, `divergence`."
+    hint = "Its index, digests, statistics and files are kept: `find`, `origin`, `trend`, `divergence`."
 
 
 class StepRemoved(UsageError):

@@ -1,4 +1,4 @@
-"""`dump-ingest gc`: retention of a store."""
+"""`dump-ingest gc`: deletes in the store."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ingest.store_gc.execute import GcDone, GcReport
     from ingest.store_gc.plan import GcAction, GcPlan
     from ingest.store_gc.policy import GcPolicy
+    from workers.events import Event
 
 NAME = "gc"
 _WHAT = {
@@ -284,9 +285,13 @@ def _row(plan: GcPlan, report: GcReport) -> dict[str, Any]:
     }
 
 
-def _log(done: GcDone) -> None:
+def _log(done: Event) -> None:
     import structlog
 
+    from ingest.store_gc.execute import GcDone
+
+    if not isinstance(done, GcDone):
+        return
     one = done.action
     log = structlog.get_logger("dump_ingest")
     facts = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
+from ingest.dispatch.window import run_in_order
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
 from ingest.reader.catalog import no_store
@@ -29,7 +29,7 @@ from workers.store.objects import ObjectStore
 from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult, UnknownTensors, consolidate
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
 
 Runner: TypeAlias = Callable[[Sequence[ConsolidateJob]], Iterable[ConsolidateResult]]
 
@@ -83,21 +83,7 @@ def in_threads(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
 
 def on_cluster(client: Client) -> Runner:
     """Return what runs the tasks on a Dask cluster, a bounded number at once."""
-
-    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
-        ahead: deque[Future[ConsolidateResult]] = deque()
-        try:
-            for job in jobs:
-                ahead.append(client.submit(consolidate, job, pure=False, retries=2))
-                if len(ahead) == _TASKS_AT_ONCE:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
-    return run
+    return lambda jobs: run_in_order(client, consolidate, jobs, ahead=_TASKS_AT_ONCE - 1)
 
 
 @dataclass(slots=True, eq=False)

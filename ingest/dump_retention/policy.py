@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.newest import newest_steps
 from workers.model import StepKey
 
 #: Reasons that are no news: they stand for what was asked for, will pass, or are told in another way.
@@ -24,9 +25,4 @@ class RetentionPolicy:
 
     def newest(self, keys: Iterable[StepKey]) -> set[StepKey]:
         """Return those of these steps that are the newest of their rank, by number."""
-        steps: dict[int, list[int]] = {}
-        for key in keys:
-            if key.step is not None:
-                steps.setdefault(key.rank, []).append(key.step)
-        kept = max(self.keep_last, 1)
-        return {StepKey(rank, step) for rank, of in steps.items() for step in sorted(of)[-kept:]}
+        return newest_steps(keys, max(self.keep_last, 1))

@@ -45,7 +45,7 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
     return Reports(tuple(_reported(path, row, name) for row in table.rows), tuple(problems), table.unfinished)
 
 
-def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> ReportedStatistics:
+def _reported(path: str, row: statistic_csv.StatisticRow, name: TensorName) -> ReportedStatistics:
     name = name._replace(io=row.io, slot=row.slot, format=row.format)
     if row.op_type or row.op_name:
         op_type, op_name = kind_and_name(row.op_type, row.op_name)

@@ -14,7 +14,7 @@ from ingest.layouts.ranks import RankOf
 from ingest.layouts.tree import step_of
 from workers.arrays import device_format
 from workers.arrays.dtypes import from_name
-from workers.dump.formats import dump_data
+from workers.dump.formats import dump_data_tensor
 from workers.dump.formats.dump_data_pb2 import DataType
 
 COLUMNS = ("Dump system", "Place", "What is read", "Rank or other number", "Step", "Layout")
@@ -56,7 +56,7 @@ def match(layout: Layout, system: System) -> dict[str, str]:
 
 def element_types() -> Iterator[tuple[str, ...]]:
     """Yield the data types of DumpData and what they become."""
-    for code, name in dump_data.ELEMENT_TYPES.items():
+    for code, name in dump_data_tensor.ELEMENT_TYPES.items():
         element = from_name(name)
         if element.is_opaque:
             kept = "bytes, a byte for each element"
@@ -71,8 +71,8 @@ def element_types() -> Iterator[tuple[str, ...]]:
 
 def device_formats() -> Iterator[tuple[str, ...]]:
     """Yield what becomes of tensors in the memory formats of DumpData, and the formats."""
-    known = {name for name in dump_data.FORMAT_NAMES if device_format.is_known(name)}
-    for becomes, names in (("host layout", known), ("as dumped", dump_data.FORMAT_NAMES - known)):
+    known = {name for name in dump_data_tensor.FORMAT_NAMES if device_format.is_known(name)}
+    for becomes, names in (("host layout", known), ("as dumped", dump_data_tensor.FORMAT_NAMES - known)):
         yield becomes, ", ".join(f"`{name}`" for name in sorted(names))
 
 

@@ -15,7 +15,7 @@ from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.survey import StepStatistics
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
-from workers.rules.suggest import fits, matching
+from workers.rules.names import fits, matching
 from workers.store.blocks import Block, TensorKey
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -48,9 +48,8 @@ class OpenedStep(StoredStep):
         Small enough to be sent to where that row is read; nothing but its elements is read there, and they
         are found also when a later generation of the step has been committed.
         """
-        table, path = self.tables, str(self.tables.label("array")[row])
-        one = Tables(**{part.name: getattr(table, part.name)[row : row + 1] for part in fields(Tables)})
-        return type(self)(self.objects, self.commit.abridged(path), one)
+        path = str(self.tables.label("array")[row])
+        return type(self)(self.objects, self.commit.abridged(path), self.tables.only(row))
 
     def rows(self, where: Filter | None = None, equal: Mapping[str, str] | None = None) -> list[int]:
         """Return the rows of the tensors that fulfil a condition and have these labels."""

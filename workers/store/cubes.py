@@ -12,10 +12,10 @@ The axes grow at their ends only, so nothing that was written changes its place:
 order in which they were added, which is ascending unless one came late.
 
 Most cubes are cut so that a step has objects of its own, which are never written again: appending a step
-costs the same at step 10 and step 1000. The three counts of values that are not finite are cut into blocks of
-several steps, because questions about them are about all steps, and nearly all of them are zero: sixteen steps
-of 320,000 tensors are a few hundred KiB. So the last block of these is written again with each step, and so is
-the last one of what has one value for each step and rank.
+costs the same at step 10 and step 1000. The three counts of values that are not finite are cut into blocks
+of several steps, because questions about them are about all steps, and nearly all of them are zero: sixteen
+steps of 320,000 tensors are a few hundred KiB. So the last block of these is written again with each step,
+and so is the last one of what has one value for each step and rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of the store: where it is, how it is cut, what a row and a finding are, what a commit totals."""
+"""Values of the store: its address and grid, kinds of rows, findings, and the totals of a commit."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class RowKind(StrEnum):
 
     TENSOR = "tensor"
     STATISTICS = "statistics"
-    """A tensor of which only statistics were dumped: they stand in a table that is kept as a file."""
+    """A tensor of which only statistics were dumped, in a table that is kept as a file."""
     OVERFLOW = "overflow"
-    """What the hardware wrote down about an operator that overflowed."""
+    """What the hardware recorded about an operator that overflowed."""
     FILE = "file"
     """Kept as it is: IR, execution order, CSV, JSON, anything with an unknown name."""
     QUARANTINED = "quarantined"
-    """Claims to be a tensor and is not; its raw bytes are kept where they could be read."""
+    """Claims to be a tensor and is not; its raw bytes are kept if they could be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where a store is. Holds no credentials: those come from the environment of each process."""
+    """Where a store is. Without credentials: those come from the environment of each process."""
 
     url: str
     options: str = "{}"
@@ -49,7 +49,7 @@ class Grid:
     chunk_nbytes: int = MIB
     """Inner chunks: what a small read costs."""
     shard_nbytes: int = 128 * MIB
-    """Shards before compression: what one object holds; but into a directory, a task keeps it in memory."""
+    """Shards before compression: one object each. A task keeps one in memory, unless it writes a directory."""
     job_nbytes: int = 128 * MIB
     """What one task reads, unless one tensor or one set of possible copies is larger."""
     keep_device_layout: bool = False
@@ -84,7 +84,7 @@ class ArraySpec:
         return self.shard * self.itemsize
 
     def shards_for(self, nbytes: int) -> int:
-        """How many shards hold `nbytes` payload bytes."""
+        """Return how many shards hold `nbytes` payload bytes."""
         return math.ceil(nbytes / self.shard_nbytes)
 
 
@@ -96,7 +96,7 @@ class Origin:
     host: str
     root: str
     rank_from: str = "path"
-    """What gave the rank: the path, the user, a rank table, or the id of the device or process."""
+    """What the rank was taken from: the path, the user, a rank table, or the id of the device or process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +106,22 @@ class Finding(Positional):
     rule: str
     severity: str
     rank: int | None
-    """None where it is about no one rank."""
+    """None if it is not about a single rank."""
     step: int
     row: int
-    """Of the index of that step; -1 where it is about no one tensor."""
+    """Of the index of that step; -1 if it is not about a single tensor."""
     graph: str
     name: str
-    """Of the tensor; "" where it is about none."""
+    """Of the tensor; "" if it is not about one."""
     value: float
-    """What was compared; NaN where nothing was."""
+    """What was compared with the threshold; NaN if nothing was."""
     threshold: float
     reason: str
     """A sentence."""
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
-        """A sort key: the worst first, then the first."""
+        """A sort key: the worst first, then the earliest."""
         rank = -1 if self.rank is None else self.rank
         return (-SEVERITIES.index(self.severity), self.step, rank, self.row, self.rule)
 
@@ -137,9 +137,9 @@ class Evaluated:
     rules: str
     """The digest of the set."""
     findings: tuple[Finding, ...] = ()
-    """What is stored: of each rule no more than its limit. The worst first, then in order of execution."""
+    """The stored ones: of each rule at most its limit. The worst first, then in order of execution."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """By rule that found something: how much, all of it counted."""
+    """By rule that found something: how many findings, including those that are not stored."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """By rule that could not be evaluated: why."""
 
@@ -184,7 +184,7 @@ class Totals:
     rules: str = ""
     """Which set of rules was evaluated: its digest; "" if none was, as in steps of earlier versions."""
     findings: Mapping[str, Count] = field(default_factory=dict)
-    """By rule that found something: how many findings, including those beyond the limit of what is stored."""
+    """By rule that found something: how many findings, including those that are not stored."""
     severities: Mapping[str, str] = field(default_factory=dict)
     """By the same rules: info, warning or critical."""
     failed_rules: Mapping[str, str] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Totals:
 
     @property
     def findings_by_severity(self) -> dict[str, int]:
-        """How much was found, by severity."""
+        """The number of findings by severity."""
         totals: dict[str, int] = {}
         for rule, count in self.findings.items():
             severity = self.severities.get(rule, "")

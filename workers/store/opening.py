@@ -33,17 +33,26 @@ def resolve(url: str | os.PathLike[str], options: Mapping[str, Any] | None = Non
         UsageError: `url` names no place, or `options` hold a credential, which belongs into the environment.
     """
     url = os.fspath(url)
-    protocol, is_url, rest = url.partition("://")
-    # As paths, these would name a local directory; `s3://$UNSET` is a frequent mistake.
+    _refuse_torn(url)
+    _refuse_credentials(options or {})
+    protocol, is_url, path = url.partition("://")
+    if is_url and protocol in _LOCAL_PROTOCOLS:
+        url = path
+    elif is_url or "::" in url:
+        return StoreAddress(url.rstrip("/"), _frozen(options))
+    # Absolute: a relative one means a directory of this process, not of each worker.
+    return StoreAddress(str(Path(url).expanduser().absolute()), _frozen(options))
+
+
+def _frozen(options: Mapping[str, Any] | None) -> str:
+    return json.dumps(dict(options or {}), sort_keys=True)
+
+
+def _refuse_torn(url: str) -> None:
+    """Raise UsageError for a broken URL, such as `s3://$UNSET`: as a path it would name a directory."""
+    _, is_url, rest = url.partition("://")
     if not url or (is_url and not rest.strip("/")) or (not is_url and _TORN_URL.match(url)):
         raise UsageError(f"store {url!r} names no place", hint=PROTOCOL_HINT)
-    _refuse_credentials(options or {})
-    frozen = json.dumps(dict(options or {}), sort_keys=True)
-    if is_url and protocol in _LOCAL_PROTOCOLS:
-        url = rest  # a relative one means a directory of this process, not of each worker
-    elif is_url or "::" in url:
-        return StoreAddress(url.rstrip("/"), frozen)
-    return StoreAddress(str(Path(url).expanduser().absolute()), frozen)
 
 
 def _refuse_credentials(options: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,
 
 @dataclass(frozen=True, slots=True)
 class WithoutTensors:
-    """Why a step has no payloads of tensors. Its index, digests, statistics, findings and files are there."""
+    """Why a step has no payloads of tensors. Its index, digests, statistics, findings and files are kept."""
 
     at: str
     """Since when, in ISO 8601."""

@@ -15,9 +15,9 @@ from workers.arrays.statistics import Statistics
 from workers.dump import paths
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics
-from workers.rules.step import DISAGREES
 from workers.store import tables
 from workers.store.model import RowKind
+from workers.store.problems import with_disagreement
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.model import Receipt, array_of, payload_nbytes
@@ -65,14 +65,16 @@ def tables_of(
         "layout": _layouts(headers, in_device_layout),
         "statistics_from": np.where(np.isnan(statistics).all(axis=1), "", "computed").astype(object),
     }
+    disagreeing = np.zeros(n, np.bool_)
     built = Tables(
         labels=_filled(LABELS, object, labels),
         numbers=_filled(NUMBERS, np.int64, numbers),
         shape=tables.shape_table(shapes),
         digest=digest,
         statistics=statistics,
+        known_disagreeing=disagreeing,
     )
-    _take_reported(reported, built)
+    _take_reported(reported, built, disagreeing)
     return built
 
 
@@ -163,7 +165,9 @@ def _filled(fields: Sequence[str], dtype: Any, columns: Mapping[str, _Column]) -
     return table
 
 
-def _take_reported(reported: Mapping[int, ReportedStatistics], built: Tables) -> None:
+def _take_reported(
+    reported: Mapping[int, ReportedStatistics], built: Tables, disagreeing: npt.NDArray[np.bool_]
+) -> None:
     """Enter the statistics that the dump gives, where none were computed; elsewhere compare them."""
     kinds, dtypes, declared = (built.label(name) for name in ("kind", "dtype", "declared_dtype"))
     statistics_from, problems = built.label("statistics_from"), built.label("problem")
@@ -177,5 +181,5 @@ def _take_reported(reported: Mapping[int, ReportedStatistics], built: Tables) ->
         computed = Statistics(*built.statistics[row].tolist())
         differ = disagreements(report.statistics, computed, report.digits, dtypes[row])
         if differ:
-            said = f"{paths.to_text(report.source)}{DISAGREES}{', '.join(differ)}"
-            problems[row] = "; ".join(filter(None, [problems[row], said]))
+            problems[row] = with_disagreement(problems[row], paths.to_text(report.source), differ)
+            disagreeing[row] = True

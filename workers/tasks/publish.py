@@ -67,7 +67,6 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
     summary = _summarise(
         plan,
-        entries,
         receipts,
         built,
         stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
@@ -144,7 +143,6 @@ def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
 
 def _summarise(
     plan: StepPlan,
-    entries: EntryColumns,
     receipts: Sequence[Receipt],
     built: Tables,
     *,
@@ -152,7 +150,6 @@ def _summarise(
     objects: int,
     found: Evaluated | None,
 ) -> CommitSummary:
-    before = entries.column("problem")
     kinds, problems = built.label("kind"), built.label("problem")
     is_tensor = kinds == RowKind.TENSOR
     has_statistics = is_tensor | (kinds == RowKind.STATISTICS)
@@ -170,7 +167,7 @@ def _summarise(
         quarantined=quarantined,
         overflows=int(np.count_nonzero(kinds == RowKind.OVERFLOW)),
         statistics_only=int(np.count_nonzero(kinds == RowKind.STATISTICS)),
-        disagreements=sum(1 for row in plan.reported if is_tensor[row] and problems[row] != before[row]),
+        disagreements=int(np.count_nonzero(built.disagreeing & is_tensor)),
         unparsed=int(np.count_nonzero((kinds == RowKind.FILE) & (problems != ""))),
         duplicates=sum(receipt.duplicates for receipt in receipts),
         raw_bytes=plan.nbytes,

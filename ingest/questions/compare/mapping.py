@@ -19,7 +19,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from ingest.questions.compare.yaml_file import load_yaml
+from workers.rules.yaml_file import load_model
 
 _HINT = "A mapping file holds `pairs:`, a list of {a: GLOB, b: GLOB} or {regex: REGEX, b: TEMPLATE}."
 _WILD = re.compile(r"[*?]")
@@ -122,4 +122,4 @@ def load_mapping(path: Path) -> NameMapping:
     Raises:
         UsageError: it cannot be read, or says something else than pairs of names.
     """
-    return NameMapping(tuple(pair.compiled() for pair in load_yaml(path, MappingFile, _HINT).pairs))
+    return NameMapping(tuple(pair.compiled() for pair in load_model(path, MappingFile, _HINT).pairs))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, Self
 
+from ingest.dispatch.window import run_in_order
 from workers.errors import ClusterError, DumpIngestError
+from workers.store.prefetch import in_order
 from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
 
 if TYPE_CHECKING:
@@ -69,13 +70,7 @@ class Threads:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        ahead: deque[Future[list[PairComparison]]] = deque()
-        for batch in batches:
-            ahead.append(self._pool.submit(compare_pairs, batch))
-            if len(ahead) > 2 * self.parts:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        return in_order(batches, lambda batch: self._pool.submit(compare_pairs, batch), ahead=2 * self.parts)
 
 
 class Tasks:
@@ -88,24 +83,11 @@ class Tasks:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        ahead: deque[Any] = deque()
+        packed = map(pack_pairs, batches)
         try:
-            for batch in batches:
-                ahead.append(self._client.submit(run_compare, pack_pairs(batch), pure=False, retries=2))
-                if len(ahead) > _TASKS_AHEAD * self.parts:
-                    yield _result(ahead.popleft())
-            while ahead:
-                yield _result(ahead.popleft())
-        finally:
-            self._client.cancel(list(ahead))
-
-
-def _result(future: Any) -> list[PairComparison]:
-    try:
-        found: list[PairComparison] = future.result()
-    except DumpIngestError:
-        raise
-    except Exception as exc:
-        message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
-        raise ClusterError(message, hint="Run the same command again, or without --scheduler.") from exc
-    return found
+            yield from run_in_order(self._client, run_compare, packed, ahead=_TASKS_AHEAD * self.parts)
+        except DumpIngestError:
+            raise
+        except Exception as exc:
+            message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
+            raise ClusterError(message, hint="Run the same command again, or without --scheduler.") from exc

@@ -22,10 +22,10 @@ import ml_dtypes
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ingest.questions.compare.yaml_file import load_yaml
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
+from workers.rules.yaml_file import load_model
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
 #: Types that are no floats: they must be equal.
@@ -216,4 +216,4 @@ def load_thresholds(path: Path) -> Thresholds:
     Raises:
         UsageError: it cannot be read, or something in it is not known: with the line.
     """
-    return load_yaml(path, Thresholds, _HINT)
+    return load_model(path, Thresholds, _HINT)

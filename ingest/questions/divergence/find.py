@@ -20,7 +20,7 @@ from ingest.reader.snapshot import take_snapshot
 from ingest.reader.survey import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
-from workers.rules.suggest import matching
+from workers.rules.names import matching
 from workers.store.blocks import Block, TensorKey
 
 #: Steps that are looked at again for the order of execution and the values of what came first.

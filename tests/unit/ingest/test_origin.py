@@ -515,7 +515,7 @@ class TestOtherCauses:
             ask(cause="naan")
         with pytest.raises(UsageError, match="exclude each other"):
             ask(cause="nan", where="max > 1")
-        with pytest.raises(UsageError, match="no column"):
+        with pytest.raises(UsageError, match="not a column"):
             ask(where="maximum > 1")
         with pytest.raises(UsageError, match="no rank 7"):
             ask(rank=7)
