@@ -47,7 +47,7 @@ def test_type_is_found_by_its_name_and_by_its_dtype() -> None:
 def test_every_extended_type_is_registered() -> None:
     by_name = {cls._zarr_v3_name: cls for cls in TYPES}
     assert set(by_name) == {"bfloat16", *FLOAT8}
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
     points = project["entry-points"]["zarr.data_type"]
     assert {name: EntryPoint(name, value, "").load() for name, value in points.items()} == by_name
 

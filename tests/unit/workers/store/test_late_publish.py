@@ -26,8 +26,8 @@ KEY = StepKey(0, 0)
 def planned(dump: MadeDump, store: Path) -> StepPlan:
     """Plan the step as the service does: with the generation that is committed at that time."""
     (plan,) = plan_all(dump.root, store)
-    found = commit.read(objects_of(store), KEY)
-    return replace(plan, replaces=found.fingerprint if found else "")
+    committed = commit.read(objects_of(store), KEY)
+    return replace(plan, replaces=committed.fingerprint if committed else "")
 
 
 def objects_of(store: Path) -> ObjectStore:
@@ -59,9 +59,9 @@ def test_a_late_task_does_not_bring_back_an_older_generation(
     run(new)
     with pytest.raises(SourceChanged):
         publish(old, receipts)
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert found.fingerprint == new.fingerprint
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.fingerprint == new.fingerprint
     assert len(open_store(str(store)).tensors()) == (2 if is_first else 4)
 
 
@@ -80,18 +80,18 @@ def test_a_task_that_is_stopped_right_before_its_commit_looks_again(
     monkeypatch.setattr(ObservedObjects, "put_many", stopped)
     with pytest.raises(SourceChanged):
         run(old)
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert found.fingerprint == new.fingerprint
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.fingerprint == new.fingerprint
 
 
 def test_two_watchers_with_the_same_plan_do_not_hinder_one_another(made: MadeDump, store: Path) -> None:
     made.add(np.zeros(3), tensor_name(slot=0))
     plan, other = planned(made, store), planned(made, store)
     assert run(plan) == run(other) == run(plan)
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert found.record.previous == ()
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.record.previous == ()
 
 
 def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store
     for slot in range(3):
         made.add(np.full(3, slot), tensor_name(slot=slot))
         names.append(run(planned(made, store)).fingerprint)
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert [*found.record.previous, found.fingerprint] == names
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert [*committed.record.previous, committed.fingerprint] == names
 
 
 def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDump, store: Path) -> None:
@@ -110,11 +110,11 @@ def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDum
     plan = planned(made, store)
     run(plan)
     objects = objects_of(store)
-    found = commit.read(objects, KEY)
-    assert found is not None
-    commit.drop_tensors(objects, found, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+    committed = commit.read(objects, KEY)
+    assert committed is not None
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
     with pytest.raises(SourceChanged):
         run(plan)
-    there = commit.read(objects, KEY)
-    assert there is not None
-    assert there.without_tensors is not None
+    again = commit.read(objects, KEY)
+    assert again is not None
+    assert again.without_tensors is not None

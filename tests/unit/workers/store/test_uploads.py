@@ -122,4 +122,4 @@ def test_an_error_of_the_task_goes_first_and_leaves_nothing_running(slow: SlowSt
     with pytest.raises(ZeroDivisionError):
         fail_after_one(slow)
     assert slow.at_once == 0
-    assert not [one for one in threading.enumerate() if one.name.startswith("dump-ingest-upload")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("dump-ingest-upload")]

@@ -96,7 +96,7 @@ def test_publishing_again_changes_the_time_of_the_commit_and_nothing_else(
     after = content(store)
     leaf = f"{KEY.path}/zarr.json"
     assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} <= {leaf}
-    records = [json.loads(found[leaf])["attributes"]["dump_ingest"] for found in (before, after)]
+    records = [json.loads(objects[leaf])["attributes"]["dump_ingest"] for objects in (before, after)]
     for record in records:
         del record["committed_at"]
     assert records[0] == records[1]
@@ -110,10 +110,10 @@ def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -
         names.append(summary.fingerprint)
         opened = open_store(str(store)).step(0, 0)
         filled.add(np.zeros(3))
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert found.fingerprint == names[2]
-    assert found.record.previous == tuple(names[:2])
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.fingerprint == names[2]
+    assert committed.record.previous == tuple(names[:2])
     assert opened.tensors()[0].read().shape == (40,)
 
 
@@ -125,9 +125,9 @@ def test_return_to_an_old_generation_does_not_list_it_twice(filled: MadeDump, st
     run(new)
     extra.unlink()
     run(old)
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert (found.fingerprint, found.record.previous) == (old.fingerprint, (new.fingerprint,))
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert (committed.fingerprint, committed.record.previous) == (old.fingerprint, (new.fingerprint,))
 
 
 def test_receipts_must_cover_the_plan(filled: MadeDump, store: Path) -> None:
@@ -144,18 +144,18 @@ def test_record_says_what_is_in_the_step(filled: MadeDump, store: Path) -> None:
     assert (summary.status, summary.tensors, summary.files, summary.quarantined) == ("partial", 13, 2, 1)
     assert (summary.unparsed, summary.nan_count, summary.pos_inf_count, summary.neg_inf_count) == (1, 1, 1, 1)
     assert summary.anomalous_tensors == 1
-    found = commit.read(objects_of(store), KEY)
-    assert found is not None
-    assert found.summary == summary
-    assert found.record.nets == ("Net",)
-    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in found.record.problems] == [
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.summary == summary
+    assert committed.record.nets == ("Net",)
+    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in committed.record.problems] == [
         "odd",
         "Mat",
     ]
-    on_disk = content(store / found.prefix)
-    assert {key: len(on_disk[key]) for key in found.record.stored} == found.record.stored
+    on_disk = content(store / committed.prefix)
+    assert {key: len(on_disk[key]) for key in committed.record.stored} == committed.record.stored
     assert summary.objects == len(on_disk) + 1
-    datetime.fromisoformat(found.record.committed_at).astimezone(UTC)
+    datetime.fromisoformat(committed.record.committed_at).astimezone(UTC)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def change_leaf(store: Path, change: Any) -> None:
 def test_newer_format_is_refused_with_what_to_do(filled: MadeDump, store: Path) -> None:
     ingest_directly(filled.root, store)
     change_leaf(store, lambda document: document["attributes"]["dump_ingest"].update(format_version=99))
-    with pytest.raises(StoreFormatError, match="format 99") as found:
+    with pytest.raises(StoreFormatError, match="format 99") as raised:
         open_store(str(store)).step(0, 0)
-    assert "Upgrade" in found.value.hint
+    assert "Upgrade" in raised.value.hint
     root = store / "zarr.json"
     root.write_bytes(root.read_bytes().replace(b'"format_version":2', b'"format_version":99'))
     with pytest.raises(StoreFormatError, match="format 99"):
@@ -282,7 +282,7 @@ def test_totals_that_a_later_version_added_do_no_harm(filled: MadeDump, store: P
 
 
 def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Path) -> None:
-    """Listings and alerts go by the totals: a record that hides a NaN must be found."""
+    """Listings and alerts go by the totals: a record that hides a NaN must not go unnoticed."""
     ingest_directly(filled.root, store)
     change_leaf(store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(nan_count=3))
     (damage,) = open_store(str(store)).verify(rank=0, step=0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.workers.test_shards import elements, pack, spec_of
+from tests.packed_arrays import elements, pack, spec_of
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, StoreUnavailable
 from workers.store import shard_stream, shards
@@ -80,8 +80,8 @@ def test_ranges_of_any_kind_are_read(
         patch.object(shard_stream, "_KEPT_NBYTES", kept_nbytes),
     ):
         pack(Path(directory), spec, [payload])
-        found = read(connect(resolve(directory)), spec, ranges, piece)
-    assert found == [payload[4 * start : 4 * stop] for start, stop in ranges]
+        contents = read(connect(resolve(directory)), spec, ranges, piece)
+    assert contents == [payload[4 * start : 4 * stop] for start, stop in ranges]
 
 
 def test_each_chunk_is_fetched_once_and_no_other(packed: tuple[CountingStore, ArraySpec, bytes]) -> None:

@@ -23,9 +23,9 @@ TEXT = ArrayLayout("text", "string", ("a",), (5,), "")
 def test_a_plain_array_comes_back_chunk_by_chunk(values: np.ndarray[Any, Any]) -> None:
     for index, key in PLAIN.keys(values.shape).items():
         part = values[index[0] * 3 : index[0] * 3 + 3, index[1] * 4 : index[1] * 4 + 4]
-        found = PLAIN.decode(PLAIN.encode(part), key)
-        np.testing.assert_array_equal(found[: part.shape[0], : part.shape[1]], part)
-        assert (found[part.shape[0] :] == -1).all()
+        decoded = PLAIN.decode(PLAIN.encode(part), key)
+        np.testing.assert_array_equal(decoded[: part.shape[0], : part.shape[1]], part)
+        assert (decoded[part.shape[0] :] == -1).all()
 
 
 @given(values=hnp.arrays(np.float64, (1, 3, 8)))
@@ -35,12 +35,14 @@ def test_a_sharded_array_comes_back_bit_for_bit(values: np.ndarray[Any, Any]) ->
 
 @given(values=st.lists(st.text(st.characters(codec="utf-8")), max_size=5))
 def test_text_comes_back(values: list[str]) -> None:
-    found = TEXT.decode(TEXT.encode(np.array(values, object)), "here").tolist()
-    assert found == values + [""] * (5 - len(values))
+    texts = TEXT.decode(TEXT.encode(np.array(values, object)), "here").tolist()
+    assert texts == values + [""] * (5 - len(values))
 
 
 @pytest.mark.parametrize(
-    ("layout", "shape"), [(PLAIN, (5, 7)), (SHARDED, (4, 5, 11)), (TEXT, (7,))], ids=lambda one: str(one)[:20]
+    ("layout", "shape"),
+    [(PLAIN, (5, 7)), (SHARDED, (4, 5, 11)), (TEXT, (7,))],
+    ids=lambda value: str(value)[:20],
 )
 def test_zarr_python_reads_what_is_written(
     layout: ArrayLayout, shape: tuple[int, ...], tmp_path: Path
@@ -54,17 +56,17 @@ def test_zarr_python_reads_what_is_written(
         (tmp_path / key).write_bytes(layout.encode(values[place]))
     (tmp_path / layout.path / "zarr.json").write_text(json.dumps(layout.document(shape)))
 
-    found: Any = zarr.open_array(tmp_path / layout.path, mode="r")
+    array: Any = zarr.open_array(tmp_path / layout.path, mode="r")
 
-    assert found[:].tolist() == values.tolist()
-    assert found.metadata.dimension_names == layout.dimensions
+    assert array[:].tolist() == values.tolist()
+    assert array.metadata.dimension_names == layout.dimensions
 
 
 def test_what_was_not_written_is_the_fill_value() -> None:
     assert (PLAIN.decode(None, "here") == -1).all()
 
 
-@pytest.mark.parametrize("layout", [PLAIN, SHARDED, TEXT], ids=lambda one: one.path)
+@pytest.mark.parametrize("layout", [PLAIN, SHARDED, TEXT], ids=lambda layout: layout.path)
 @pytest.mark.parametrize("place", [0, 5, -1])
 def test_a_changed_byte_is_damage_and_the_object_is_named(layout: ArrayLayout, place: int) -> None:
     data = bytearray(layout.encode(layout.full()))
@@ -73,7 +75,7 @@ def test_a_changed_byte_is_damage_and_the_object_is_named(layout: ArrayLayout, p
         layout.decode(bytes(data), "c/0")
 
 
-@pytest.mark.parametrize("layout", [PLAIN, SHARDED, TEXT], ids=lambda one: one.path)
+@pytest.mark.parametrize("layout", [PLAIN, SHARDED, TEXT], ids=lambda layout: layout.path)
 def test_an_object_that_was_cut_is_damage(layout: ArrayLayout) -> None:
     data = layout.encode(layout.full())
     for length in range(len(data)):

@@ -1,7 +1,7 @@
 """Shards written piece by piece are ordinary Zarr shards, and damage in them is found."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import patch
@@ -13,51 +13,21 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.packed_arrays import elements, pack, spec_of
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.dtypes import from_npy_descr
-from workers.errors import DamagedStore
+from workers.errors import DamagedStore, StoreError
 from workers.store import metadata, shards
 from workers.store.model import ArraySpec
 from workers.store.opening import connect, resolve
 from workers.store.pieces import Gathered
-from workers.store.shards import ShardPacker, ShardReader
+from workers.store.shards import ShardCounter, ShardPacker, ShardReader
 
 DESCRS = ["<i2", ">i2", "<f4", ">f8", "<c8", "<c16", "|u1", "|b1", "<E2"]
 
 
-def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySpec:
-    element = from_npy_descr(descr)
-    name = f"tensors/{element.array}"
-    return ArraySpec(
-        name, element.stored_name, element.stored_itemsize, element.big_endian, chunk, chunks_per_shard
-    )
-
-
-def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: int = 0) -> list[int]:
-    """Write an array with its metadata; return where each payload begins."""
-    objects = connect(resolve(str(root)))
-    starts = []
-    with ShardPacker(spec, first_shard, lambda shard: objects.create(f"{spec.path}/c/{shard}")) as packer:
-        for payload in payloads:
-            starts.append(packer.position)
-            packer.append(memoryview(payload))
-        document = metadata.packed_array(spec, packer.position)
-    objects.put(f"{spec.path}/zarr.json", metadata.encode(document))
-    return starts
-
-
 def reader_of(root: Path, spec: ArraySpec) -> ShardReader:
     return ShardReader(connect(resolve(str(root))), spec.path, spec)
-
-
-def elements(descr: str, count: int, seed: int) -> bytes:
-    """Return the bytes of elements that every library can hold: booleans are 0 or 1, the rest is anything."""
-    rng = np.random.default_rng(seed)
-    return (
-        rng.integers(0, 2, count, np.uint8).tobytes()
-        if descr == "|b1"
-        else rng.bytes(count * spec_of(descr).itemsize)
-    )
 
 
 @settings(max_examples=30)
@@ -112,13 +82,44 @@ def test_pieces_of_a_payload_pack_like_the_whole(payloads: list[bytes], piece: i
     def into(shards: dict[int, bytes]) -> Callable[[int], Gathered]:
         return lambda shard: Gathered(lambda data: shards.update({shard: data}))
 
-    with ShardPacker(spec, 0, into(whole)) as one, ShardPacker(spec, 0, into(pieces)) as other:
+    with ShardPacker(spec, 0, into(whole)) as packer, ShardPacker(spec, 0, into(pieces)) as in_pieces:
         for payload in payloads:
-            one.append(memoryview(payload))
+            packer.append(memoryview(payload))
             for begin in range(0, len(payload), piece):
-                other.append(memoryview(payload)[begin : begin + piece])
+                in_pieces.append(memoryview(payload)[begin : begin + piece])
     assert pieces == whole
-    assert one.stored == {shard: len(data) for shard, data in whole.items()}
+    assert packer.stored == {shard: len(data) for shard, data in whole.items()}
+
+
+def test_error_within_a_shard_leaves_nothing_of_it(tmp_path: Path) -> None:
+    objects = connect(resolve(str(tmp_path)))
+    spec = ArraySpec("tensors/uint8", "uint8", 1, big_endian=False, chunk=8, chunks_per_shard=2)
+
+    def pack_and_fail() -> None:
+        with ShardPacker(spec, 0, lambda shard: objects.create(f"c/{shard}")) as packer:
+            packer.append(memoryview(bytes(24)))
+            raise StoreError("an error of somebody else")
+
+    with pytest.raises(StoreError):
+        pack_and_fail()
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["0"]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 90), max_size=6), st.integers(0, 3))
+def test_counted_payloads_have_the_places_of_packed_ones(sizes: list[int], first_shard: int) -> None:
+    """A dry run plans the same index as the conversion."""
+    spec = spec_of("<f4")
+    with tempfile.TemporaryDirectory() as directory:
+        packed = pack(Path(directory), spec, [bytes(4 * size) for size in sizes], first_shard)
+    counted = []
+    counter = ShardCounter(spec, first_shard)
+    with counter:
+        for size in sizes:
+            counted.append(counter.position)
+            counter.append(memoryview(bytes(4 * size)))
+    assert counted == packed
+    assert counter.stored == {}
 
 
 @pytest.fixture
@@ -211,5 +212,5 @@ def test_one_index_is_asked_for_once_by_many_threads(packed: tuple[Path, ArraySp
     root, spec, payload = packed
     reader = reader_of(root, spec)
     with ThreadPoolExecutor(8) as threads:
-        found = threads.map(lambda start: reader.read(start, start + 5), range(70))
-        assert [bytes(data) for data in found] == [payload[4 * n : 4 * n + 20] for n in range(70)]
+        contents = threads.map(lambda start: reader.read(start, start + 5), range(70))
+        assert [bytes(data) for data in contents] == [payload[4 * n : 4 * n + 20] for n in range(70)]
