@@ -105,7 +105,7 @@ def _follow(
     seen = ConsolidatorMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
     configure(settings.log_level, settings.log_format)
     if settings.consolidator_metrics:
-        events.subscribe(seen.observe_event)
+        events.subscribe(seen.observe)
         serve(registry, settings.consolidator_metrics)
     with open_webhook(settings) as webhook:
         observers = [seen.observe, SeriesLog().observe, *([webhook.observe] if webhook else [])]

@@ -86,7 +86,7 @@ def command(
     registry = CollectorRegistry()
     seen = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
     if settings.metrics:
-        events.subscribe(seen.observe_event)
+        events.subscribe(seen.observe)
         serve(registry, settings.metrics)
     found = _wait_for_dump(dump, stop, settings, log)
     if found is None:

@@ -47,7 +47,7 @@ def test_a_byte_written_in_place_is_found_though_the_time_is_set_back(plan: Step
     data[at] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with pytest.raises(SourceDiffers, match=r"rank 0 step 0: .* is not what the store has"):
+    with pytest.raises(SourceDiffers, match=r"rank 0 step 0: .* differs from the store"):
         read_back(job_of(plan))
 
 

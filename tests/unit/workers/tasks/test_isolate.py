@@ -18,7 +18,7 @@ from workers.tasks.model import ShardJob
 
 @pytest.fixture(autouse=True)
 def deadly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "poison"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3] / "poison"))
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     orders: list[str] = []
     carry_out = isolate._carry_out
 
-    def counting(order: isolate._Order) -> isolate._End:
+    def counting(order: isolate._Order) -> isolate._Outcome:
         orders.append(order.what)
         return carry_out(order)
 

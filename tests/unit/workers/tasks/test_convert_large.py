@@ -114,7 +114,7 @@ def test_tensor_of_a_gibibyte_goes_through_a_process_of_a_fraction_of_it(made: M
         check=False,
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[4],
         env={**os.environ, "MALLOC_ARENA_MAX": "1"},
     )
 
