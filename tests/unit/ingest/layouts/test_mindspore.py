@@ -10,7 +10,7 @@ import pytest
 
 from ingest.layouts.detect import find_dump
 from ingest.layouts.mindspore import MindSpore, parse_iterations
-from ingest.layouts.names import parse_tensor_name
+from ingest.layouts.mindspore_names import parse_tensor_name
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import listings, plan_all
@@ -236,7 +236,7 @@ def test_links_and_pipes_are_named_and_not_followed(made: MadeDump) -> None:
     assert len(listing.files) == 1
     assert [(Path(problem.path).name, problem.reason.split(";")[0]) for problem in listing.problems] == [
         ("link.npy", "is a symbolic link"),
-        ("pipe", "is no regular file"),
+        ("pipe", "is not a regular file"),
         ("tree", "is a symbolic link"),
     ]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ingest.layouts.base import Description, Place
 from ingest.layouts.msprobe import MsProbe
-from ingest.layouts.msprobe_json import NotMsProbe, Told, read_tensors
+from ingest.layouts.msprobe_json import JsonTensor, NotMsProbe, read_tensors
 from ingest.layouts.msprobe_names import parse_tensor_name
 from tests.samples import sample
 from workers.arrays.statistics import summarise
@@ -46,11 +46,11 @@ def dump_json(data: Mapping[str, Any]) -> bytes:
     return json.dumps({"task": "tensor", "level": "mix", "framework": "pytorch", "data": data}).encode()
 
 
-def told(entry: Any, key: str = "Functional.f.0.forward") -> list[Told]:
+def told(entry: Any, key: str = "Functional.f.0.forward") -> list[JsonTensor]:
     return read_tensors(dump_json({key: entry}))
 
 
-def one(tensor: Mapping[str, Any]) -> Told:
+def one(tensor: Mapping[str, Any]) -> JsonTensor:
     (found,) = told({"output": [{**TENSOR, **tensor}]})
     return found
 
@@ -299,7 +299,7 @@ def test_file_with_an_entry_is_named_and_its_statistics_point_to_it() -> None:
 def test_entry_without_its_file_keeps_its_statistics_and_is_a_problem() -> None:
     found = describe({"dump.json": LISTED})
     assert (found.named, found.reported[0].tensor, found.unfinished) == ({}, "", "")
-    assert "names 1 files that are not there; the first is Functional.f.0" in str(found.problems[0])
+    assert "names 1 files that do not exist; the first is Functional.f.0" in str(found.problems[0])
 
 
 def test_file_without_an_entry_keeps_the_step_open_and_its_own_name() -> None:
@@ -325,7 +325,7 @@ def test_json_as_it_is_created_is_all_that_a_process_without_tensors_writes() ->
 def test_json_in_the_middle_of_being_rewritten_keeps_the_step_open(length: int) -> None:
     found = describe({"dump.json": LISTED[:length], FILE: b""})
     assert found.unfinished == "p/dump.json"
-    assert "is no JSON" in str(found.problems[0])
+    assert "is not JSON" in str(found.problems[0])
     assert [named.name is not None for named in found.named.values()] == [True]
 
 

@@ -1,5 +1,7 @@
 """docs/formats.md says what the code does."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +13,35 @@ from ingest.layouts.detect import LAYOUTS, find_dump
 from tests.npy_files import npy_bytes
 from workers.model import StepKey
 
-PAGE = (Path(__file__).parents[4] / "docs" / "formats.md").read_text()
-
-
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "formats.md").read_text()
 EVIDENCE = {
     "msprobe": "a.0.forward.input.0.npy",
     "mindspore_raw": "w_output_0_shape_2_Float32_DefaultFormat.bin",
 }
 
 
-@pytest.mark.parametrize("made", table.tables(), ids=["systems", "types", "formats"])
-def test_the_page_holds_the_tables_that_the_code_makes(made: str) -> None:
-    """`python -m ingest.layouts.table` prints them."""
-    assert made in PAGE
+@pytest.mark.parametrize("name", ["systems", "types", "formats"])
+def test_the_page_holds_the_tables_that_the_code_makes(name: str) -> None:
+    """`python -m ingest.layouts.table --write` brings them up to date."""
+    assert table.tables()[name] in PAGE
+
+
+def test_tables_are_written_between_their_markers_and_nothing_else_changes() -> None:
+    outdated = PAGE.replace("| `mindspore` |", "| `outdated` |").replace("`float32`", "`float33`")
+    assert outdated != PAGE
+    assert table.with_tables(outdated) == table.with_tables(PAGE) == PAGE
+
+
+def test_page_without_a_marker_is_refused() -> None:
+    with pytest.raises(LookupError, match="0 places for the table types"):
+        table.with_tables(PAGE.replace("<!-- table: types -->", ""))
+
+
+def test_program_prints_the_tables() -> None:
+    command = [sys.executable, "-m", "ingest.layouts.table"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n\n".join(table.tables().values()) + "\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The names of MindSpore's npy files."""
+"""Names of the npy files of MindSpore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TENSOR_NAME = re.compile(
 
 
 def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
-    """Parse the name of an npy file, from the right, because old parameter names hold dots.
+    """Parse the name of an npy file, from the right, because old names of parameters contain dots.
 
     >>> parse_tensor_name("Parameter.fc.weight.0.0.1795219189197639.output.0.DefaultFormat.npy").op_name
     'fc.weight'
@@ -23,7 +23,7 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
     match = _TENSOR_NAME.fullmatch(file_name.removesuffix(".npy"))
     if match is None:
         return None
-    op_type, op_name, task, stream, timestamp, io, slot, layout, declared_dtype = match.groups("")
+    op_type, op_name, task, stream, timestamp, io, slot, memory_format, declared_dtype = match.groups("")
     return TensorName(
         net=net,
         graph=graph,
@@ -34,6 +34,6 @@ def parse_tensor_name(file_name: str, *, net: str = "", graph: str = "") -> Tens
         task=int(task),
         stream=int(stream),
         timestamp=int(timestamp),
-        format=layout,
+        format=memory_format,
         declared_dtype=declared_dtype,
     )
