@@ -22,7 +22,7 @@ import xxhash
 from ingest.findings.replicas import Compared, chooses
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
-from ingest.reader.survey import StepStatistics
+from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError
 from workers.rules.values import Rule, RuleSet, evaluated
@@ -85,8 +85,8 @@ class _Tally:
 class Series:
     """Evaluates the rules of a set that look at several steps or ranks, one step after the other.
 
-    Memory: `MAX_HISTORY_NBYTES`, four steps of all ranks as `StepStatistics` and `divergence` have them, and the
-    arrays of one rule over its history.
+    Memory: `MAX_HISTORY_NBYTES`, four steps of all ranks as `StepStatistics` and `divergence` have them, and
+    the arrays of one rule over its history.
     """
 
     rules: RuleSet

@@ -35,7 +35,7 @@ from ingest.questions.origin.wording import (
     tensors_of,
 )
 from ingest.reader.catalog import Catalog, Choice
-from ingest.reader.opened_step import COLUMNS
+from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.step import Step
