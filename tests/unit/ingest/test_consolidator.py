@@ -19,7 +19,7 @@ from ingest.consolidating.consolidator import Consolidator, StepsConsolidated, i
 from ingest.consolidating.lease import LEASE_S, Lease, LeaseHeld
 from ingest.reader.consolidated import open_cubes
 from ingest.reader.snapshot import take_snapshot
-from ingest.reader.survey import StepStatistics
+from ingest.reader.step_statistics import StepStatistics
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.wrapped_objects import WrappedObjects

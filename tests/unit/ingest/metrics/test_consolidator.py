@@ -13,7 +13,7 @@ from tests.dumps import DumpLibrary
 from tests.metric_values import NOW, series, value
 from tests.pipeline import ingest_directly
 from workers.store.model import Evaluated, Finding
-from workers.store.opening import resolve
+from workers.store.opening import connect, resolve
 
 
 def test_shows_how_far_ranks_and_view_are(registry: CollectorRegistry) -> None:

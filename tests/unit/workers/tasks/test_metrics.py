@@ -13,7 +13,7 @@ from tests.pipeline import plan_all, run
 from workers import events
 from workers.errors import SourceChanged, StoreUnavailable
 from workers.store.events import STORE_OPS, StoreRequested
-from workers.store.opening import resolve
+from workers.store.opening import connect, resolve
 from workers.tasks.events import ConvertFailed, ConvertStarted
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics
 

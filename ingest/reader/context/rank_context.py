@@ -1,4 +1,4 @@
-"""The context of the tensors of one rank of a store."""
+"""The context of the tensors of one rank: what the other files of the dump have about their operators."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.catalog import Catalog
-from ingest.reader.context.files import KeptFile, KeptFiles, nearest
+from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame
-from ingest.reader.context.graphs import (
-    TrainingGraph,
-    choose_training_graph,
-    parse_built_graph,
-    parse_dumped_models,
-)
 from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
-from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, OperatorMatch, match_ops
-from ingest.reader.context.order import parse_history, parse_order
-from ingest.reader.context.probe import (
+from ingest.reader.context.json_files import (
     Stacks,
     find_key,
     find_stack,
@@ -30,7 +22,15 @@ from ingest.reader.context.probe import (
     parse_kernel_args,
     parse_stacks,
 )
-from ingest.reader.context.types import TensorType
+from ingest.reader.context.kept_files import KeptFile, KeptFiles, nearest
+from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, OperatorMatch, match_ops
+from ingest.reader.context.signature import TensorType
+from ingest.reader.context.training_graph import (
+    TrainingGraph,
+    choose_training_graph,
+    parse_built_graph,
+    parse_dumped_models,
+)
 from ingest.reader.tensor import Tensor
 from workers.model import MIB
 from workers.store.model import RowKind
@@ -45,7 +45,7 @@ _CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
 _MAX_BUILT_NBYTES = 256 * MIB
 _TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
-#: What is no operator but a weight or an input of the network.
+#: The operator type under which MindSpore dumps weights and inputs of the network.
 _PARAMETER = "Parameter"
 
 
@@ -54,23 +54,23 @@ class SourceLine:
     """The line of a program that made an operator."""
 
     file: str
-    """As the dump spells it: a path on the machine that trained."""
+    """A path on the machine that trained, as the dump has it."""
     line: int
     code: str
     stack: tuple[Frame, ...]
     """From outermost to innermost."""
     matched: str
-    """How the operator was found in the file that says so: `exact`, or `by scope and type`."""
+    """How the operator was matched with one in `source`: `exact`, or `by scope and type`."""
     of: str
     """Whose line it is: of the `op` itself, of one `fused op` in it, or of the `forward op` of a gradient."""
     op: str
     """The full name of the operator."""
     source: str
-    """The file of the dump that says so."""
+    """The file of the dump that has the line."""
 
 
 def context_of(store: Catalog, rank: int) -> Context:
-    """Return the context of one rank; the same one for the same store."""
+    """Return the context of one rank; always the same object for the same store object."""
     contexts = _CONTEXTS.setdefault(store, {})
     if rank not in contexts:
         contexts[rank] = Context(store, rank)
@@ -78,10 +78,10 @@ def context_of(store: Catalog, rank: int) -> Context:
 
 
 class Context:
-    """What the dump of one rank tells of its operators beside their tensors.
+    """What the dump of one rank has about its operators besides their tensors.
 
-    Each file is read when it is first asked for, and kept. What is damaged, or no such file, gives no answers
-    and stands in `problems`; errors of the store itself are raised.
+    Each file is parsed when it is first needed, and kept. A file that is damaged, or not what its name
+    promises, is treated as missing and reported in `problems`. Errors of the store itself are raised.
     """
 
     def __init__(self, store: Catalog, rank: int) -> None:
@@ -100,18 +100,18 @@ class Context:
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong with the files that were read so far."""
+        """What is wrong with the files that were read so far."""
         return list(dict.fromkeys(self._files.problems))
 
     def source_line(self, tensor: Tensor) -> SourceLine | None:
-        """Return the line of the program that made a tensor's operator; the user's own where there is one.
+        """Return the line of the program that made a tensor's operator, preferably in the user's own code.
 
-        None where the dump does not tell, as for parameters, or where it is ambiguous: see `match`.
+        None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
         """
         return self._line_of_call(tensor) or self._line_of_op(tensor)
 
     def match(self, tensor: Tensor) -> OperatorMatch | None:
-        """Return which operator of the graph a tensor is of; None where the graph has none like it."""
+        """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
         if tensor.op_type == _PARAMETER:
             return None
         for graph in (tensor.graph, ""):
@@ -121,52 +121,58 @@ class Context:
         return None
 
     def execution_order(self, graph: str) -> list[str]:
-        """Return the full names of the operators that a graph runs, in order; empty where that is not known.
+        """Return the full names of the operators that a graph runs, in order; empty if that is not known.
 
-        A plan and no record: operators that do not wait for one another may run in another order.
+        The order is a plan: operators that do not wait for each other may run in another order.
         """
         if graph not in self._orders:
-            found = [one for one in self._files.of_run(_ORDER) if _number(_ORDER, one) == graph]
-            data = self._files.read(found[0]) if found else None
+            data = self._read_of_graph(_ORDER, graph)
             self._orders[graph] = parse_order(data) if data is not None else []
         return list(self._orders[graph])
 
     def history(self, graph: str) -> list[int]:
         """Return the iterations in which a root graph ran, as the dump lists them; see `parse_history`."""
-        found = [one for one in self._files.of_run(_HISTORY) if _number(_HISTORY, one) == graph]
-        data = self._files.read(found[0]) if found else None
+        data = self._read_of_graph(_HISTORY, graph)
         return parse_history(data) if data is not None else []
 
+    def _read_of_graph(self, name: re.Pattern[str], graph: str) -> bytes | None:
+        """Return the content of the run file of a graph whose name matches; None if there is none."""
+        files = [file for file in self._files.of_run(name) if _graph_number(name, file) == graph]
+        return self._files.read(files[0]) if files else None
+
     def position(self, tensor: Tensor) -> int | None:
-        """Return the place of a tensor's operator in the execution order of its graph, from 0."""
+        """Return the position of a tensor's operator in the execution order of its graph, from 0.
+
+        None if the operator, or its position, is not known.
+        """
         match = self.match(tensor)
         if match is None or match.name is None:
             return None
         if tensor.graph not in self._positions:
             order = self.execution_order(tensor.graph)
-            self._positions[tensor.graph] = {name: place for place, name in reversed(list(enumerate(order)))}
+            self._positions[tensor.graph] = {name: i for i, name in reversed(list(enumerate(order)))}
         return self._positions[tensor.graph].get(match.name)
 
     def kernel_args(self, tensor: Tensor) -> dict[str, str] | None:
-        """Return the arguments of a tensor's operator (`save_kernel_args`); None where the dump has none."""
+        """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
         directory = tensor.source.rpartition("/")[0]
-        wanted = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
-        file = self._files.of_step(tensor.step).get(wanted)
+        path = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
+        file = self._files.of_step(tensor.step).get(path)
         data = self._files.read(file, limit=_MAX_CONFIG_NBYTES) if file else None
         if file is None or data is None:
             return None
         args, problems = parse_kernel_args(data)
-        self._files.complain(file, problems)
+        self._files.add_problems(file, problems)
         return args or None
 
     def parent(self, tensor: Tensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
         parents = self._parents_of(tensor)
-        key = find_key(_texts(tensor), parents)
+        key = find_key(_call_texts(tensor), parents)
         return parents[key] if key is not None else None
 
     def training_graph(self, step: int | None) -> TrainingGraph:
-        """Return which of the graphs of a step trains; see `choose_training_graph` for the rules.
+        """Return the training graph of a step; `choose_training_graph` has the rules.
 
         Raises:
             UsageError: the step is not in the store.
@@ -176,14 +182,14 @@ class Context:
         candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
         if len(candidates) < 2:
             return choose_training_graph(candidates)
-        beside = [*self._files.of_step(step).values(), *self._files.of_step(None).values()]
-        built = [parse_built_graph(data) for data in self._read_all(beside, _BUILT_GRAPH, _MAX_BUILT_NBYTES)]
+        files = [*self._files.of_step(step).values(), *self._files.of_step(None).values()]
+        built = [parse_built_graph(data) for data in self._read_all(files, _BUILT_GRAPH, _MAX_BUILT_NBYTES)]
         asked = [
             name
-            for data in self._read_all(beside, _CONFIG, _MAX_CONFIG_NBYTES)
+            for data in self._read_all(files, _CONFIG, _MAX_CONFIG_NBYTES)
             for name in parse_dumped_models(data)
         ]
-        return choose_training_graph(candidates, [one for one in built if one is not None], asked)
+        return choose_training_graph(candidates, [graph for graph in built if graph is not None], asked)
 
     def _read_all(self, files: list[KeptFile], name: re.Pattern[str], limit: int) -> Iterator[bytes]:
         for file in files:
@@ -193,33 +199,41 @@ class Context:
                     yield data
 
     def _line_of_op(self, tensor: Tensor) -> SourceLine | None:
+        """Return the line of an operator of a graph, from an `.ir` file.
+
+        An ambiguous operator has a line if all of its candidates have the same line.
+        """
         match = self.match(tensor)
         if match is None:
             return None
-        lines = []
-        for name in match.names:
-            for file in (*self._ir_files(tensor.graph, tensor.source), *self._ir_files("", tensor.source)):
-                op = self._graph(file).ops.get(name)
-                if op is not None and (best := best_frame(op.stack)) is not None:
-                    how = BY_TYPE if match.how == AMBIGUOUS else match.how
-                    lines.append(
-                        SourceLine(best.file, best.line, best.code, op.stack, how, op.of, name, file.source)
-                    )
-                    break
-        # An ambiguous operator has a line all the same where all that it may be have that line.
-        same = len({(line.file, line.line) for line in lines}) == 1 and len(lines) == len(match.names)
-        return lines[0] if same and (match.how != AMBIGUOUS or match.is_whole) else None
+        is_ambiguous = match.how == AMBIGUOUS
+        matched = BY_TYPE if is_ambiguous else match.how
+        lines = [self._line_of_name(tensor, name, matched) for name in match.names]
+        if is_ambiguous and not match.is_whole:
+            return None
+        places = {(line.file, line.line) if line else None for line in lines}
+        return lines[0] if len(places) == 1 else None
+
+    def _line_of_name(self, tensor: Tensor, name: str, matched: str) -> SourceLine | None:
+        """Return the line of the operator with this full name; files of the tensor's graph come first."""
+        for file in (*self._ir_files(tensor.graph, tensor.source), *self._ir_files("", tensor.source)):
+            op = self._graph(file).ops.get(name)
+            if op is not None and (frame := best_frame(op.stack)) is not None:
+                return SourceLine(
+                    frame.file, frame.line, frame.code, op.stack, matched, op.of, name, file.source
+                )
+        return None
 
     def _matches_of(self, step: int | None, graph: str, source: str) -> dict[str, OperatorMatch]:
-        """Match the operators that one step dumped of one graph; with graph "", those of all graphs."""
+        """Match the dumped operators of one step and graph; with graph "", those of all graphs."""
         key = (step, graph, source.partition("/")[0])
         if key not in self._matches:
-            known = list(self._graph_ops(graph, source))
-            self._matches[key] = match_ops(self._dumped_ops(step, graph), known) if known else {}
+            targets = list(self._graph_ops(graph, source))
+            self._matches[key] = match_ops(self._dumped_ops(step, graph), targets) if targets else {}
         return self._matches[key]
 
     def _graph_ops(self, graph: str, source: str) -> Iterator[GraphOp]:
-        """Yield the operators of a graph in order of execution, and then those that are not in that order."""
+        """Yield the operators of a graph in order of execution, then those that this order does not have."""
         ops: dict[str, IrOp] = {}
         for file in self._ir_files(graph, source):
             ops |= self._graph(file).ops
@@ -231,6 +245,7 @@ class Context:
                 yield GraphOp(name, op.signature, runs=not order)
 
     def _dumped_ops(self, step: int | None, graph: str) -> list[DumpedOp]:
+        """Return the operators of one step and graph that were dumped; with graph "", those of all graphs."""
         tables = self._store.step(self.rank, step).tables
         rows = _tensor_rows(tables)
         if graph:
@@ -258,57 +273,58 @@ class Context:
         return [DumpedOp(name, time, types[name]) for name, time in first.items()]
 
     def _ir_files(self, graph: str, source: str) -> list[KeptFile]:
-        """Return the `.ir` file of a graph; with graph "", all of them."""
+        """Return the `.ir` file of a graph that is nearest to `source`; with graph "", all files."""
         files = self._files.of_run(_IR)
         if not graph:
             return files
-        found = nearest((one for one in files if _number(_GRAPH_OF_IR, one) == graph), source)
-        return [found] if found else []
+        file = nearest((file for file in files if _graph_number(_GRAPH_OF_IR, file) == graph), source)
+        return [file] if file else []
 
     def _graph(self, file: KeptFile) -> IrGraph:
         if file.source not in self._graphs:
             parsed = self._files.parse(file, parse_ir) or IrGraph()
-            self._files.complain(file, parsed.problems)
+            self._files.add_problems(file, parsed.problems)
             self._graphs[file.source] = parsed
         return self._graphs[file.source]
 
     def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
-        file = self._files.beside(tensor.step, tensor.source, "stack.json")
+        """Return the line of a call that msProbe saw, from its `stack.json`."""
+        file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
         if file is None:
             return None
         if file.source not in self._stacks:
             data = self._files.read(file)
             parsed = parse_stacks(data) if data is not None else Stacks()
-            self._files.complain(file, parsed.problems)
+            self._files.add_problems(file, parsed.problems)
             self._stacks[file.source] = parsed
         stacks = self._stacks[file.source].stacks
-        found = find_stack(_texts(tensor), stacks)
-        if found is None:
+        call = find_stack(_call_texts(tensor), stacks)
+        if call is None:
             return None
-        key, of = found
-        best = best_frame(stacks[key])
-        if best is None:
+        key, of = call
+        frame = best_frame(stacks[key])
+        if frame is None:
             return None
-        return SourceLine(best.file, best.line, best.code, stacks[key], EXACT, of, key, file.source)
+        return SourceLine(frame.file, frame.line, frame.code, stacks[key], EXACT, of, key, file.source)
 
     def _parents_of(self, tensor: Tensor) -> dict[str, str | None]:
-        file = self._files.beside(tensor.step, tensor.source, "construct.json")
+        file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
         if file is None:
             return {}
         if file.source not in self._parents:
             data = self._files.read(file)
-            found, problems = parse_construct(data) if data is not None else ({}, [])
-            self._files.complain(file, problems)
-            self._parents[file.source] = found
+            parents, problems = parse_construct(data) if data is not None else ({}, [])
+            self._files.add_problems(file, problems)
+            self._parents[file.source] = parents
         return self._parents[file.source]
 
 
 _CONTEXTS: WeakKeyDictionary[Catalog, dict[int, Context]] = WeakKeyDictionary()
 
 
-def _number(pattern: re.Pattern[str], file: KeptFile) -> str:
-    found = pattern.fullmatch(file.name)
-    return found[1] if found else ""
+def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
+    match = pattern.fullmatch(file.name)
+    return match[1] if match else ""
 
 
 def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
@@ -316,7 +332,7 @@ def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))
 
 
-def _texts(tensor: Tensor) -> list[str]:
-    """Return what begins with the key of an msProbe call: the name of the file, and that of the operator."""
+def _call_texts(tensor: Tensor) -> list[str]:
+    """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
     stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
     return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]

@@ -1,8 +1,8 @@
-"""What the dump systems call things: inputs and outputs, collectives, operators with a habit.
+"""Kinds of inputs, outputs and operators, by the names that dump systems give them.
 
-Names come in the spelling of MindSpore (`AllReduce`), CANN (`HcomAllReduce`), PyTorch (`all_reduce`,
-`Distributed.all_reduce`, `c10d_functional.all_reduce.default`) and others, so they are compared in lower
-case and without what separates words.
+Names are spelt as in MindSpore (`AllReduce`), CANN (`HcomAllReduce`), PyTorch (`all_reduce`,
+`Distributed.all_reduce`, `c10d_functional.all_reduce.default`) and others. So they are compared in lower case
+and without separators of words.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _PREFIX = r"(?:hcom|hccl|nccl|inner|lccl|mccl|dist|distributed|c10d|functional|comm|aclnn|matmul|mm)"
-#: What msProbe and TorchAir put before the name of an operator.
+#: Prefixes that msProbe and TorchAir add to the type of an operator.
 _API = re.compile(r"(?i)^(?:Tensor|Torch|Functional|Primitive|Mint(?:Functional)?|NPU|Aten|VF|Module|Cell)\.")
 _COLLECTIVE = re.compile(
     rf"(?:mint)?{_PREFIX}*(?:allreduce|allgather|reducescatter|alltoall|neighborexchange|collective(?:gather|scatter|reduce|broadcast)"
@@ -20,7 +20,7 @@ _COLLECTIVE = re.compile(
     rf"|(?:mint)?{_PREFIX}*(?:broadcast|send|receive|recv|isend|irecv)(?:tensor|v2|default|\d+)?"
     r"|(?:mint)?(?:hcom|hccl|nccl|dist|distributed|c10d)+(?:functional)?(?:gather|scatter|reduce).*"
 )
-_ALIKE = re.compile(r"allreduce|broadcast|allgather(?!matmul|mm)|allconcat")
+_SAME_OUTPUT = re.compile(r"allreduce|broadcast|allgather(?!matmul|mm)|allconcat")
 _SYNCHRONISES = re.compile(r"allreduce|allgather|reducescatter|alltoall|allconcat|barrier")
 _POINT_TO_POINT = re.compile(r"send|recv|receive")
 _RECEIVES = re.compile(r"recv|receive|broadcast|allgather|alltoall|scatter|exchange")
@@ -41,53 +41,53 @@ _HAS_OPERANDS = re.compile(
 
 
 def is_input(io: str) -> bool:
-    """Whether a call reads what is labelled so: `input`, `input.1`, `kwargs`, `parameters.weight`."""
+    """Return whether a call reads tensors of a label: `input`, `input.1`, `kwargs`, `parameters.weight`."""
     return io.startswith(("input", "kwargs", "parameters."))
 
 
 def is_output(io: str) -> bool:
-    """Whether a call writes what is labelled so: `output`, `output.0`, `parameters_grad.weight`."""
+    """Return whether a call writes tensors of a label: `output`, `output.0`, `parameters_grad.weight`."""
     return io.startswith(("output", "parameters_grad"))
 
 
 def is_parameter(op_type: str) -> bool:
-    """Whether it is no operator but a parameter or an input of the network, which MindSpore dumps as one."""
+    """Return whether this is a parameter or an input of the network: MindSpore dumps it like an operator."""
     return op_type == "Parameter"
 
 
 @lru_cache(maxsize=4096)
 def is_collective(op_type: str) -> bool:
-    """Whether an operator passes tensors between ranks."""
+    """Return whether an operator passes tensors between ranks."""
     return _COLLECTIVE.fullmatch(_plain(op_type)) is not None
 
 
 def receives_as_is(op_type: str) -> bool:
-    """Whether what a collective gives is what another rank has put in, bit for bit."""
+    """Return whether the output of a collective contains the input of another rank, bit for bit."""
     return _RECEIVES.search(_plain(op_type)) is not None
 
 
-def gives_alike(op_type: str) -> bool:
-    """Whether a collective gives all ranks of its group the same, bit for bit."""
-    return _ALIKE.search(_plain(op_type)) is not None
+def gives_all_the_same(op_type: str) -> bool:
+    """Return whether a collective has the same output on all ranks of its group, bit for bit."""
+    return _SAME_OUTPUT.search(_plain(op_type)) is not None
 
 
 def synchronises(op_type: str) -> bool:
-    """Whether a collective ends on no rank of its group before all of them have begun it."""
+    """Return whether a collective ends on any rank of its group only after all of them have begun it."""
     return _SYNCHRONISES.search(_plain(op_type)) is not None
 
 
 def is_point_to_point(op_type: str) -> bool:
-    """Whether it sends to or receives from single ranks: one name on two ranks is not one transfer."""
+    """Return whether it sends to or receives from single ranks: one name on two ranks is not one transfer."""
     return _POINT_TO_POINT.search(_plain(op_type)) is not None
 
 
 def is_optimizer(op_type: str) -> bool:
-    """Whether an operator updates parameters in place: its inputs may be dumped as they are afterwards."""
+    """Return whether an operator updates parameters in place: its inputs may be dumped after the update."""
     return _OPTIMIZER.search(_plain(op_type)) is not None
 
 
 def writes_in_place(op_type: str) -> bool:
-    """Whether the output of an operator may lie where its input lay."""
+    """Return whether an operator may write its output into the memory of its input."""
     plain = _plain(op_type)
     return (
         is_optimizer(op_type)
@@ -98,27 +98,27 @@ def writes_in_place(op_type: str) -> bool:
 
 
 def is_softmax(op_type: str) -> bool:
-    """Whether -Inf in the input of an operator is a mask, which it turns into zeros."""
+    """Return whether -Inf in the input of an operator is a mask, which it turns into zeros."""
     return _SOFTMAX.search(_plain(op_type)) is not None
 
 
 def makes_masks(op_type: str) -> bool:
-    """Whether an operator is one that masks are made with."""
+    """Return whether masks are made with an operator."""
     return _MAKES_MASKS.search(_plain(op_type)) is not None
 
 
 def checks_finite(op_type: str) -> bool:
-    """Whether an operator looks for NaN and Inf, as loss scaling does."""
+    """Return whether an operator looks for NaN and Inf, as loss scaling does."""
     return _CHECKS.search(_plain(op_type)) is not None
 
 
 def is_container(op_type: str) -> bool:
-    """Whether it is a module around operators, which msProbe dumps beside them."""
+    """Return whether this is a module, which msProbe dumps in addition to the operators in it."""
     return _CONTAINER.match(op_type) is not None
 
 
 def needs_two_inputs(op_type: str) -> bool:
-    """Whether an operator must have read more than one tensor."""
+    """Return whether an operator must have read more than one tensor."""
     return _HAS_OPERANDS.search(_plain(op_type)) is not None and "grad" not in _plain(op_type)
 
 
