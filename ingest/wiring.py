@@ -19,7 +19,8 @@ from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import no_store
-from ingest.reporting.webhook import PostLog, Webhook
+from ingest.reporting.logs import PostLog
+from ingest.reporting.webhook import Webhook
 from ingest.service.report import Report
 from ingest.service.service import Service
 from ingest.settings import Settings, load
