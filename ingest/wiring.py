@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ingest.consolidating.consolidator import Consolidator, StepsConsolidated, in_threads, on_cluster
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.consolidating.runners import in_threads, on_cluster
 from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.cluster import Cluster
 from ingest.dispatch.submitter import DispatchLimits, Submitter
