@@ -73,7 +73,7 @@ def test_mistakes_are_told_before_anything_is_read(nan_log: Path, options: list[
 def test_a_part_that_is_not_there_is_named(nan_log: Path) -> None:
     done = run("compare", f"{nan_log}@0,2", f"{nan_log}@1,9", code=2)
     assert "no step 9" in done.stderr
-    assert "It holds ranks 0-1" in done.stderr
+    assert "The store has ranks 0-1" in done.stderr
 
 
 @pytest.mark.dask
