@@ -39,7 +39,7 @@ def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path
         "no consolidated view" in run("find", store, "--consolidated", "-w", "nan_count > 0", code=2).stderr
     )
     said = run("consolidate", store).stderr
-    assert "steps taken in: 1-3" in said
+    assert "steps added: 1-3" in said
     assert "3 steps, 2 ranks, 243 tensors" in said
     again = run("consolidate", store, "--rebuild", "--json").json
     assert (again["appended"], again["ranks"]) == ([1, 2, 3], 2)

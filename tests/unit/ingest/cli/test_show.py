@@ -34,14 +34,6 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
-@pytest.fixture(scope="module")
-def nan_store(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of two ranks with their graphs."""
-    store = tmp_path_factory.mktemp("show") / "run.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
-    return store
-
-
 def test_a_source_line_is_printed(shown: Show, nan_store: Path) -> None:
     text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
     assert (
@@ -57,7 +49,7 @@ def test_the_whole_stack_is_printed_on_demand(shown: Show, nan_store: Path) -> N
     assert lines == ["nan_train.py:86", "nan_train.py:87", "nan_train.py:44", "nan_train.py:45"]
 
 
-def test_whose_line_it_is_is_said(shown: Show, nan_store: Path) -> None:
+def test_a_line_of_another_operator_has_a_remark(shown: Show, nan_store: Path) -> None:
     text, _ = shown(nan_store, "*Grad_Log_Div-op0.output.0", rank=0, step=2)
     assert "(of the forward op)" in text
 
@@ -118,7 +110,7 @@ def test_a_constant_is_shown_without_a_step(shown: Show, dumps: DumpLibrary, sto
     assert (row["step"], row["name"]) == (None, constants[0].name)
 
 
-def test_a_rank_that_is_not_there_is_said(shown: Show, nan_store: Path) -> None:
+def test_a_missing_rank_is_named(shown: Show, nan_store: Path) -> None:
     with pytest.raises(UsageError, match="rank 7 run files is not in the store"):
         shown(nan_store, "x", rank=7)
 
