@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ingest.consolidating.consolidator import Consolidator, StepsConsolidated, in_threads, on_cluster
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.consolidating.runners import in_threads, on_cluster
 from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.cluster import Cluster
 from ingest.dispatch.submitter import DispatchLimits, Submitter
@@ -19,7 +20,8 @@ from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import no_store
-from ingest.reporting.webhook import PostLog, Webhook
+from ingest.reporting.logs import PostLog
+from ingest.reporting.webhook import Webhook
 from ingest.service.report import Report
 from ingest.service.service import Service
 from ingest.settings import Settings, load

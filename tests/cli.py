@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 PROGRAM = str(Path(sys.executable).with_name("dump-ingest"))
 
@@ -39,6 +39,12 @@ class Finished:
     def json(self) -> Any:
         """Its standard output, which must be strict JSON and nothing else."""
         return strict_json(self.stdout)
+
+
+class Answer(Protocol):
+    """Runs the command within this process (a fixture of its tests); it must exit with `code`."""
+
+    def __call__(self, *words: object, code: int = 0) -> Finished: ...
 
 
 def strict_json(text: str) -> Any:

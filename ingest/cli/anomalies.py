@@ -1,4 +1,4 @@
-"""`dump-ingest anomalies`: what rules have found."""
+"""`dump-ingest anomalies`: the findings of anomaly rules."""
 
 from __future__ import annotations
 
@@ -6,72 +6,69 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli.common import (
-    ConfigOption,
-    JsonOption,
-    RankOption,
-    StepOption,
-    StoreArgument,
-    err,
-    print_json,
-    print_table,
-    say,
-    the_store,
-)
+import ingest
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
+from ingest.cli.printing import counted, err, limited, print_json, print_table, say
 
-NAME = "anomalies"
-_SHOWN = 50
-_SAID = 10
+_MAX_FINDINGS = 50
+_MAX_REASONS = 10
 
 
 def command(
     store: StoreArgument = None,
     rank: RankOption = None,
     step: StepOption = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this rule, or those of a glob; may be repeated."),
-    ] = None,
+    rule: RuleOption = None,
     severity: Annotated[
-        str | None, typer.Option(metavar="SEVERITY", help="The mildest: info, warning or critical.")
+        str | None,
+        typer.Option(metavar="SEVERITY", help="The mildest severity to list: info, warning or critical."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Print no more than this many; 0: all.")] = _SHOWN,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Print at most this many findings; 0: all.")
+    ] = _MAX_FINDINGS,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what rules have found: the worst first, then the first.
+    """List the findings of anomaly rules, the most severe first.
 
-    Nothing is evaluated here: rules are when a step is committed, and over several steps or ranks by
-    `consolidate`. `rules test` evaluates them over what is stored.
+    Findings of the same severity are in order of steps. This command evaluates no rules: that happens when a
+    step is committed and, for rules over several steps or ranks, in `consolidate`. `rules test` evaluates
+    rules on stored steps.
 
     [bold]dump-ingest anomalies run.zarr[/]
     [bold]dump-ingest anomalies run.zarr --severity critical --rank 3 --json[/]
     """
-    from ingest.findings.anomalies import anomalies
-
-    found = anomalies(the_store(store, config), rank, step, rule=rule, severity=severity)
-    shown = found.findings[:limit] if limit else found.findings
+    answer = ingest.anomalies(open_store(store, config), rank, step, rule=rule, severity=severity)
+    shown = limited(answer.findings, limit)
     if json:
-        print_json([one.to_dict() for one in shown])
+        print_json([finding.to_dict() for finding in shown])
     elif shown:
         columns = ("severity", "rule", "rank", "step", "name", "what")
         rows = [
             (
-                one.severity,
-                one.rule,
-                "-" if one.rank is None else str(one.rank),
-                str(one.step),
-                one.name or "-",
-                one.reason,
+                finding.severity,
+                finding.rule,
+                "-" if finding.rank is None else str(finding.rank),
+                str(finding.step),
+                finding.name or "-",
+                finding.reason,
             )
-            for one in shown
+            for finding in shown
         ]
         print_table(columns, rows)
-    total = sum(found.totals.values())
-    parts = ", ".join(f"{count} {severity}" for severity, count in found.by_severity.items())
-    said = f"{total} finding{'s' * (total != 1)}" + (f": {parts}" if parts else "")
-    err.print(said + (f"; the first {len(shown)} shown" if len(shown) < total else ""))
-    for reason in found.not_evaluated[:_SAID]:
-        say(reason, before="[yellow]not evaluated:[/] ")
-    if len(found.not_evaluated) > _SAID:
-        err.print(f"[yellow]not evaluated:[/] and {len(found.not_evaluated) - _SAID} more")
+    _say_totals(answer, len(shown))
+
+
+def _say_totals(answer: ingest.Anomalies, shown: int) -> None:
+    total = sum(answer.totals.values())
+    message = counted(total, "finding")
+    if answer.by_severity:
+        message += ": " + ", ".join(f"{count} {severity}" for severity, count in answer.by_severity.items())
+    if shown < total:
+        message += f"; the first {shown} shown"
+    err.print(message)
+    for reason in answer.not_evaluated[:_MAX_REASONS]:
+        say(reason, label="not evaluated")
+    if len(answer.not_evaluated) > _MAX_REASONS:
+        say(f"and {len(answer.not_evaluated) - _MAX_REASONS} more", label="not evaluated")

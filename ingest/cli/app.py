@@ -1,4 +1,4 @@
-"""The `dump-ingest` command: its sub-commands, and how errors become messages and exit codes.
+"""The `dump-ingest` command: a table of its sub-commands, each of which is imported when it runs.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 4 partly done,
 5 differences found, 130 interrupted.
@@ -7,36 +7,119 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found dam
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from ingest.cli import (
-    anomalies,
-    compare,
-    config,
-    consolidate,
-    divergence,
-    doctor,
-    export,
-    find,
-    gc,
-    heatmap,
-    ingest,
-    ls,
-    origin,
-    rules,
-    show,
-    trend,
-    verify,
-    watch,
-)
-from ingest.cli.common import EXIT_DAMAGE, EXIT_FAILED, EXIT_USAGE, say
+from ingest.cli.exits import exit_code_of, report_error
 from workers import __version__
-from workers.errors import DamagedStore, DumpIngestError, UsageError
+from workers.errors import DumpIngestError
+
+_FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSummary:
+    """A line of `dump-ingest --help`. The command is in the module of the same name in this package."""
+
+    name: str
+    panel: str
+    summary: str
+    """The first line of the command's docstring."""
+
+
+#: In the order of `dump-ingest --help`.
+COMMANDS = (
+    CommandSummary("ingest", _FILL, "Ingest a dump into a store once, and print what was in it."),
+    CommandSummary("watch", _FILL, "Ingest each step of a running job as soon as it is complete."),
+    CommandSummary(
+        "ls", _ASK, "List the committed steps, or the tensors, files, problems or overflow records in them."
+    ),
+    CommandSummary("find", _ASK, "Find tensors, in order of step, rank and execution."),
+    CommandSummary("anomalies", _ASK, "List the findings of anomaly rules, the most severe first."),
+    CommandSummary(
+        "origin",
+        _ASK,
+        "Name the first operator that produced NaN or Inf from clean inputs, and how it spread.",
+    ),
+    CommandSummary(
+        "divergence",
+        _ASK,
+        "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
+    ),
+    CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
+    CommandSummary(
+        "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
+    ),
+    CommandSummary(
+        "heatmap", _ASK, "Show a statistic of one tensor, or of several together, over ranks and steps."
+    ),
+    CommandSummary(
+        "show", _ASK, "Show one tensor: its statistics, the source line of its operator, and its values."
+    ),
+    CommandSummary(
+        "export",
+        _MAINTAIN,
+        "Write the original files back, byte for byte, under the paths they had in the dump.",
+    ),
+    CommandSummary(
+        "verify",
+        _MAINTAIN,
+        "Read everything back, recompute every digest and statistic, and name what is damaged.",
+    ),
+    CommandSummary(
+        "consolidate",
+        _MAINTAIN,
+        "Update the consolidated view: one array per statistic over step, rank and tensor.",
+    ),
+    CommandSummary(
+        "gc",
+        _MAINTAIN,
+        "Remove steps, or only their tensors, by age, number, size and distance to anomalies.",
+    ),
+    CommandSummary(
+        "doctor", _SET_UP, "Check settings, dump, store and scheduler, and say how to fix what is wrong."
+    ),
+    CommandSummary("rules", _SET_UP, "List, check and test anomaly rules."),
+    CommandSummary("config", _SET_UP, "Show, check and explain the settings."),
+)
+
+
+class CommandTable(TyperGroup):
+    """Lists the commands of `COMMANDS`, and imports the module of a command when that command is used.
+
+    Importing all of them takes longer than `--help` and shell completion may take.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {
+            listed.name: TyperCommand(listed.name, help=listed.summary, rich_help_panel=listed.panel)
+            for listed in COMMANDS
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name of the command in `args`, the command itself, and its own arguments."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, None if listed is None else load_command(str(name)), rest
+
+
+def load_command(name: str) -> Any:
+    """Import a command of the table and return it as typer runs it."""
+    module = import_module(f"ingest.cli.{name}")
+    if hasattr(module, "app"):  # it has sub-commands of its own
+        return typer.main.get_command(module.app)
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    single.command(name)(module.command)
+    return typer.main.get_command(single)
+
 
 app = typer.Typer(
     name="dump-ingest",
+    cls=CommandTable,
     help="Tensor dumps of training jobs in one Zarr store: which rank, step and operator went wrong first?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,27 +128,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 5 differences found, "
     "130 interrupted.",
 )
-for module in (
-    ingest,
-    watch,
-    ls,
-    find,
-    anomalies,
-    origin,
-    divergence,
-    compare,
-    trend,
-    heatmap,
-    show,
-    export,
-    verify,
-    consolidate,
-    gc,
-    doctor,
-):
-    app.command(module.NAME)(module.command)
-app.add_typer(rules.app, name="rules")
-app.add_typer(config.app, name="config")
 
 
 @app.callback(invoke_without_command=True)
@@ -80,22 +142,9 @@ def _top(
 
 
 def main() -> None:
-    """Run the command line; ends the process with one of the documented exit codes."""
+    """Run the command line; end the process with one of the documented exit codes."""
     try:
         app()
     except DumpIngestError as exc:
-        report(exc)
-        sys.exit(_exit_code(exc))
-
-
-def report(exc: DumpIngestError) -> None:
-    """Print an error as one message and what to do about it."""
-    say(exc.message, before="[bold red]error:[/] ")
-    if exc.hint:
-        say(f"  {exc.hint}")
-
-
-def _exit_code(exc: DumpIngestError) -> int:
-    if isinstance(exc, UsageError):
-        return EXIT_USAGE
-    return EXIT_DAMAGE if isinstance(exc, DamagedStore) else EXIT_FAILED
+        report_error(exc)
+        sys.exit(exit_code_of(exc))

@@ -1,60 +1,58 @@
-"""`dump-ingest config`: the settings, where they come from, and whether they are right."""
+"""`dump-ingest config`: the settings, where they come from, and a check of them."""
 
 from __future__ import annotations
 
-import json as jsonlib
 from typing import Any
 
 import typer
 
-from ingest.cli.common import ConfigOption, JsonOption, err, print_json, print_table
+from ingest.cli.opening import load_settings, warn_of_unknown_variables
+from ingest.cli.options import ConfigOption, JsonOption
+from ingest.cli.printing import err, print_json, print_table, to_json
 
-app = typer.Typer(help="Show, check and explain the settings.", no_args_is_help=True)
+app = typer.Typer(help="Show, check and explain the settings.", no_args_is_help=True, add_completion=False)
 
 
 @app.command("show")
 def show(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Print the settings in effect, and where each comes from."""
-    from ingest.settings import load
-
-    loaded = load(config)
+    loaded = load_settings(config)
     values = loaded.settings.model_dump(mode="json")
     rows = [
-        {"setting": name, "value": _flat(value), "origin": loaded.origins[name]}
+        {
+            "setting": name,
+            "value": to_json(value) if isinstance(value, dict) else value,
+            "origin": loaded.origins[name],
+        }
         for name, value in values.items()
     ]
     if json:
         print_json(rows)
         return
     print_table(
-        ("setting", "value", "origin"), ((r["setting"], _text(r["value"]), r["origin"]) for r in rows)
+        ("setting", "value", "origin"),
+        ((row["setting"], _cell(row["value"]), row["origin"]) for row in rows),
     )
 
 
 @app.command("validate")
 def validate(config: ConfigOption = None) -> None:
-    """Check the settings, and the rules that they name; exits with 2 when something is wrong."""
-    from ingest.settings import load
-    from workers.rules.load import load_rules
+    """Check the settings, and the rules that they name; exit with 2 if something is wrong."""
+    from workers.rules.load import load_rules  # deferred: pydantic and numpy take 0.2 s to import
 
-    loaded = load(config)
+    loaded = load_settings(config)
     load_rules(loaded.settings.rules)
-    for name in loaded.unknown_variables:
-        err.print(f"[yellow]warning:[/] {name} is no setting")
+    warn_of_unknown_variables(loaded)
     err.print("The settings are valid.")
 
 
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of the settings file, with a description of every setting."""
-    from ingest.settings import Settings
+    from ingest.settings import Settings  # deferred: pydantic takes 0.1 s to import
 
-    typer.echo(jsonlib.dumps(Settings.model_json_schema(), indent=2))
-
-
-def _flat(value: Any) -> Any:
-    return jsonlib.dumps(value) if isinstance(value, dict) else value
+    typer.echo(to_json(Settings.model_json_schema(), indent=2))
 
 
-def _text(value: Any) -> str:
+def _cell(value: Any) -> str:
     return "-" if value is None else str(value)

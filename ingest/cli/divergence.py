@@ -1,34 +1,40 @@
-"""`dump-ingest divergence`: where replicas stop to agree."""
+"""`dump-ingest divergence`: where replicas stop agreeing."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.cli.common import (
-    EXIT_DIFFERENT,
-    EXIT_FAILED,
+import ingest
+from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED
+from ingest.cli.opening import open_store
+from ingest.cli.options import (
     ConfigOption,
     JsonOption,
     PartialOption,
     RankOption,
     StepOption,
     StoreArgument,
-    print_json,
-    print_table,
-    printable,
-    say,
-    the_store,
 )
+from ingest.cli.printing import (
+    counted,
+    limited,
+    print_json,
+    print_line,
+    print_table,
+    say,
+    say_left_out,
+    say_rest,
+)
+from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
-    from ingest.questions.divergence import Difference, Divergence, Missing, Odd
+    from ingest.questions.divergence import Difference, Missing, Odd
 
-NAME = "divergence"
 _MAX_VALUES = 4
-#: In this order, the statistics that tell most.
+#: Statistics to print, the most telling first.
 _TELLING = ("nan_count", "pos_inf_count", "neg_inf_count", "count", "l2_norm", "max", "min", "mean", "std")
 
 
@@ -40,34 +46,32 @@ def command(
             "--group",
             "-g",
             metavar="RANKS",
-            help="Ranks that are replicas, such as 0-7 or 0,2,4; may be repeated. Default: what agrees.",
+            help="Ranks that are replicas, such as 0-7 or 0,2,4; may be repeated. Default: inferred.",
             show_default=False,
         ),
     ] = None,
     rank: RankOption = None,
     step: StepOption = None,
     name: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only tensors with such a name, as 'AllReduce.*'.")
+        str | None,
+        typer.Option(metavar="GLOB", help="Only tensors whose name matches, such as 'AllReduce.*'."),
     ] = None,
-    limit: Annotated[
-        int, typer.Option(min=0, help="Print no more than this many rows of a table; 0: all.")
-    ] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows of a table; 0: all.")] = 20,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Find tensors on which replicas should agree and do not: the first step and tensor, and the odd rank.
+    """Find tensors on which replicas disagree: the first step and tensor, and the odd rank.
 
-    By digests alone; no tensor is read. Exits with 5 when something differs or is missing.
+    It compares digests and reads no tensor. Exits with 5 if something differs or is missing.
 
     [bold]dump-ingest divergence run.zarr[/]
     [bold]dump-ingest divergence run.zarr --group 0-3 --group 4-7[/]
     """
-    from ingest.questions.divergence import divergence, parse_groups
+    from ingest.questions.divergence import parse_groups  # deferred: numpy and zarr take 0.4 s to import
 
-    opened = the_store(store, config)
-    found = divergence(
-        opened,
+    answer = ingest.divergence(
+        open_store(store, config),
         parse_groups(group) if group else None,
         rank=rank,
         step=step,
@@ -75,95 +79,95 @@ def command(
         include_partial=include_partial,
     )
     if json:
-        print_json(found.to_dict())
+        print_json(answer.to_dict())
     else:
-        _print(found, limit)
-    for left_out in found.left_out:
-        say(str(left_out), before="[yellow]left out:[/] ")
-    for note in found.notes:
-        say(note, before="[dim]note:[/] ")
-    if not found.agree:
+        _print_answer(answer, limit)
+    say_left_out(answer.left_out)
+    for note in answer.notes:
+        say(note, label="note", style="dim")
+    if not answer.agree:
         raise typer.Exit(EXIT_DIFFERENT)
-    if not found.groups:
+    if not answer.groups:
         say(
             "nothing could be compared: no two ranks agree on a parameter or on the output of a collective",
-            before="[bold red]error:[/] ",
+            label="error",
+            style="bold red",
         )
         say("  Name the replicas with --group.")
         raise typer.Exit(EXIT_FAILED)
 
 
-def _print(found: Divergence, limit: int) -> None:
-    from ingest.reader.ranges import format_ranges
-
-    if found.agree and found.groups:
-        _line(f"replicas agree: ranks {format_ranges(found.ranks)}, steps {format_ranges(found.steps)}")
-    suspects = {odd.ranks[0] for odd in found.odd if odd.has_majority}
-    for odd in found.odd:
-        _print_odd(odd, suspects)
-    if found.differences:
-        _line("")
-        _print_differences(found.differences, limit)
-    if found.missing:
-        _line("" if found.odd else "replicas do not hold the same:")
-        _print_missing(found.missing, limit)
-    if found.groups:
-        _line("")
-        _print_groups(found, limit)
-
-
-def _line(text: str) -> None:
-    sys.stdout.write(printable(text) + "\n")
-
-
-def _print_odd(odd: Odd, suspects: set[int]) -> None:
-    from ingest.reader.ranges import format_ranges
-
-    first = odd.first
-    if odd.has_majority:
-        agreeing = f"rank{'s' * (len(odd.others) > 1)} {format_ranges(odd.others)} agree{'s' * (len(odd.others) == 1)}"
-        _line(f"rank {odd.ranks[0]} is off since step {odd.first_step} ({agreeing})")
-    else:
-        elsewhere = suspects & set(odd.ranks)
-        more = f"; off elsewhere: rank {format_ranges(elsewhere)}" if elsewhere else ""
-        _line(
-            f"one of ranks {format_ranges(odd.ranks)} is off since step {odd.first_step} "
-            f"(no majority says which{more})"
+def _print_answer(answer: ingest.Divergence, limit: int) -> None:
+    if answer.agree and answer.groups:
+        print_line(
+            f"replicas agree: ranks {format_ranges(answer.ranks)}, steps {format_ranges(answer.steps)}"
         )
-    _line(f"  first   {first.name}  ({first.why}{_by(first)})")
+    suspects = {odd.ranks[0] for odd in answer.odd if odd.has_majority}
+    for odd in answer.odd:
+        _print_odd(odd, suspects)
+    if answer.differences:
+        print_line("")
+        _print_differences(answer.differences, limit)
+    if answer.missing:
+        print_line("" if answer.odd else "replicas do not hold the same tensors:")
+        _print_missing(answer.missing, limit)
+    if answer.groups:
+        print_line("")
+        _print_groups(answer, limit)
+
+
+def _print_odd(odd: Odd, suspects: Collection[int]) -> None:
+    """Print how a rank differs from the rest of its group.
+
+    Args:
+        odd: the rank, or all ranks that it may be.
+        suspects: ranks that a majority showed to be odd in other tensors.
+    """
+    first = odd.first
+    print_line(_odd_headline(odd, suspects))
+    print_line(f"  first   {first.name}  ({first.why}{_basis(first)})")
     if odd.source:
-        _line(f"  file    {odd.source}")
+        print_line(f"  file    {odd.source}")
     if odd.values:
         names = [name for name in _TELLING if name in odd.values] or list(odd.values)
-        shown = ", ".join(
-            f"{name} {_exact(odd.values[name][0])} instead of {_exact(odd.values[name][1])}"
-            if odd.has_majority
-            else f"{name} {_exact(odd.values[name][0])} or {_exact(odd.values[name][1])}"
+        instead = "instead of" if odd.has_majority else "or"
+        values = (
+            f"{name} {_exact(odd.values[name][0])} {instead} {_exact(odd.values[name][1])}"
             for name in names[:_MAX_VALUES]
         )
-        _line(f"  values  {shown}")
-    healed = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
-    _line(
-        f"  since   {odd.tensors} tensor{'s' * (odd.tensors != 1)} in {odd.steps} "
-        f"step{'s' * (odd.steps != 1)}, {healed}"
-    )
+        print_line(f"  values  {', '.join(values)}")
+    end = f"agrees again after step {odd.last_step}" if odd.healed else f"up to step {odd.last_step}"
+    print_line(f"  since   {counted(odd.tensors, 'tensor')} in {counted(odd.steps, 'step')}, {end}")
+
+
+def _odd_headline(odd: Odd, suspects: Collection[int]) -> str:
+    since = f"is off since step {odd.first_step}"
+    if odd.has_majority:
+        several = len(odd.others) > 1
+        return (
+            f"rank {odd.ranks[0]} {since} "
+            f"(rank{'s' * several} {format_ranges(odd.others)} agree{'s' * (not several)})"
+        )
+    elsewhere = {*suspects} & {*odd.ranks}
+    suspect = f"; off elsewhere: rank {format_ranges(elsewhere)}" if elsewhere else ""
+    return f"one of ranks {format_ranges(odd.ranks)} {since} (no majority says which{suspect})"
 
 
 def _exact(value: float) -> str:
-    """Write a number with all its digits: a flipped bit may change none but the last."""
+    """Write a number with all its digits: a flipped bit may change only the last."""
     return repr(value).removesuffix(".0")
 
 
-def _by(row: Difference) -> str:
-    if row.by == "statistics":
+def _basis(difference: Difference) -> str:
+    if difference.by == "statistics":
         return ", by statistics: no elements were dumped"
-    return ", bits differ and no statistic does: other NaNs, -0 for 0, or another order" * row.same_statistics
+    if difference.same_statistics:
+        return ", bits differ and no statistic does: other NaNs, -0 for 0, or another order"
+    return ""
 
 
-def _print_differences(rows: tuple[Difference, ...], limit: int) -> None:
-    from ingest.reader.ranges import format_ranges
-
-    shown = rows[:limit] if limit else rows
+def _print_differences(differences: Sequence[Difference], limit: int) -> None:
+    shown = limited(differences, limit)
     print_table(
         ("rank", "first", "last", "steps", "healed", "why", "name"),
         (
@@ -182,13 +186,11 @@ def _print_differences(rows: tuple[Difference, ...], limit: int) -> None:
         ),
         right=("first", "last", "steps"),
     )
-    _say_rest(len(rows), len(shown), "differences")
+    say_rest(len(differences), len(shown), "differences")
 
 
-def _print_missing(rows: tuple[Missing, ...], limit: int) -> None:
-    from ingest.reader.ranges import format_ranges
-
-    shown = rows[:limit] if limit else rows
+def _print_missing(missing: Sequence[Missing], limit: int) -> None:
+    shown = limited(missing, limit)
     print_table(
         ("rank", "state", "what", "first", "last", "steps", "others", "name"),
         (
@@ -206,36 +208,29 @@ def _print_missing(rows: tuple[Missing, ...], limit: int) -> None:
         ),
         right=("first", "last", "steps"),
     )
-    _say_rest(len(rows), len(shown), "missing or extra things")
+    say_rest(len(missing), len(shown), "missing or extra things")
 
 
-def _print_groups(found: Divergence, limit: int) -> None:
-    from ingest.reader.ranges import format_ranges
-
-    shown = found.groups[:limit] if limit else found.groups
+def _print_groups(answer: ingest.Divergence, limit: int) -> None:
+    shown = limited(answer.groups, limit)
     print_table(
         ("group", "how", "tensors", "compared", "agreed", "share"),
         (
             (
-                format_ranges(one.ranks),
-                one.how,
-                str(one.tensors),
-                str(one.compared),
-                str(one.agreed),
-                f"{_floor(one.agreed, one.compared)}%",
+                format_ranges(group.ranks),
+                group.how,
+                str(group.tensors),
+                str(group.compared),
+                str(group.agreed),
+                f"{_percent(group.agreed, group.compared)}%",
             )
-            for one in shown
+            for group in shown
         ),
         right=("tensors", "compared", "agreed", "share"),
     )
-    _say_rest(len(found.groups), len(shown), "groups")
+    say_rest(len(answer.groups), len(shown), "groups")
 
 
-def _floor(part: int, whole: int) -> str:
-    """Write a percentage that is 100 only where it is all."""
+def _percent(part: int, whole: int) -> str:
+    """Write a percentage, rounded down: 100 means all."""
     return f"{part * 1000 // whole / 10:g}" if whole else "-"
-
-
-def _say_rest(total: int, shown: int, what: str) -> None:
-    if shown < total:
-        say(f"{total} {what}, the first {shown} shown (--limit 0: all)")

@@ -1,4 +1,4 @@
-"""`dump-ingest doctor`: whether it would work here."""
+"""`dump-ingest doctor`: a check of everything that the service needs."""
 
 from __future__ import annotations
 
@@ -7,38 +7,46 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli.common import EXIT_FAILED, ConfigOption, JsonOption, StoreOption, print_json, print_table
-from ingest.cli.ingest import SchedulerOption
-
-NAME = "doctor"
+from ingest.cli.exits import EXIT_FAILED
+from ingest.cli.opening import load_settings
+from ingest.cli.options import ConfigOption, JsonOption, SchedulerOption, StoreOption
+from ingest.cli.printing import print_json, print_table
 
 
 def command(
     dump: Annotated[
         Path | None,
-        typer.Argument(help="A dump directory to look at.", show_default=False, readable=False),
+        typer.Argument(help="A dump directory to check.", show_default=False, readable=False),
     ] = None,
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check settings, dump, store and scheduler, and say what to do about what is wrong.
+    """Check settings, dump, store and scheduler, and say how to fix what is wrong.
 
-    Writes one small object to the store and removes it. Exits with 1 when a check fails.
+    Writes one small object to the store and removes it. Exits with 1 if a check fails.
     """
-    from ingest.doctor.checks import run_checks
-    from ingest.settings import load
+    from ingest.doctor.checks import run_checks  # deferred: dask, numba and zarr take 1 s to import
 
-    results = run_checks(load(config, store=store, scheduler=scheduler), dump)
+    results = run_checks(load_settings(config, store=store, scheduler=scheduler), dump)
     if json:
-        print_json([{"check": r.check, "ok": r.ok, "detail": r.detail, "hint": r.hint} for r in results])
+        print_json(
+            [
+                {"check": result.check, "ok": result.ok, "detail": result.detail, "hint": result.hint}
+                for result in results
+            ]
+        )
     else:
         print_table(
             ("", "check", "detail"),
             (
-                ("ok" if r.ok else "FAIL", r.check, r.detail + (f"  ({r.hint})" if r.hint else ""))
-                for r in results
+                (
+                    "ok" if result.ok else "FAIL",
+                    result.check,
+                    result.detail + (f"  ({result.hint})" if result.hint else ""),
+                )
+                for result in results
             ),
         )
     if not all(result.ok for result in results):

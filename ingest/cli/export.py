@@ -2,86 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.common import (
-    EXIT_DAMAGE,
-    EXIT_PARTLY,
-    ConfigOption,
-    JsonOption,
-    RankOption,
-    StepOption,
-    print_json,
-    say,
-    the_store,
-)
+import ingest
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, RequiredStore, StepOption
+from ingest.cli.printing import counted, print_json, say
 from ingest.units import human_bytes
+from workers.model import StepKey
 
-NAME = "export"
+if TYPE_CHECKING:
+    from ingest.reader.export import Exported
 
 
 def command(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="The store: a directory or URL.")],
-    directory: Annotated[Path, typer.Argument(help="Where to; made if missing.")],
+    store: RequiredStore,
+    directory: Annotated[Path, typer.Argument(help="The target directory; created if missing.")],
     rank: RankOption = None,
     step: StepOption = None,
     name: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="Only tensors of this name; without files.")
+        str | None,
+        typer.Option(metavar="GLOB", help="Only tensors whose name matches, and no other files."),
     ] = None,
     where: Annotated[
         str | None,
         typer.Option(
-            "--where", "-w", metavar="CONDITION", help="Only tensors that fulfil this; without files."
+            "--where",
+            "-w",
+            metavar="CONDITION",
+            help="Only tensors that fulfil this condition, and no other files.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write tensors and files back as they were in the dump, byte for byte, under the same paths.
+    """Write the original files back, byte for byte, under the paths they had in the dump.
+
+    Exits with 3 if a file is damaged in the store, and with 4 if files were removed from the store by gc.
 
     [bold]dump-ingest export run.zarr out/ --rank 1 --step 2 --where "nan_count > 0"[/]
     """
-    from ingest.reader.export import Exported, export
-    from workers.model import StepKey
+    from ingest.reader.export import export  # deferred: numpy, numba and zarr take 0.4 s to import
 
-    opened = the_store(store, config)
-    chosen: dict[StepKey, list[int] | None] = {one.key: None for one in opened.select(rank, step)}
-    if name is not None or where is not None:
-        rows: dict[StepKey, list[int]] = {}
-        for tensor in opened.tensors(rank, step, name=name, where=where):
-            rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
-        chosen = dict(rows)
-    done: list[Exported] = []
+    opened = open_store(store, config)
+    files: list[Exported] = []
     removed: dict[StepKey, str] = {}
-    for key, selected in chosen.items():
-        one = opened.step(key.rank, key.step)
-        done += export(one, directory, selected, overwrite=overwrite)
-        removed[key] = str(one.commit.without_tensors or "")
+    for key, rows in _chosen_rows(opened, rank, step, name, where).items():
+        chosen = opened.step(key.rank, key.step)
+        files += export(chosen, directory, rows, overwrite=overwrite)
+        removed[key] = str(chosen.commit.without_tensors or "")
     if json:
-        print_json(
-            [
-                {
-                    "rank": e.key.rank,
-                    "step": e.key.step,
-                    "source": e.source,
-                    "path": str(e.path),
-                    "nbytes": e.nbytes,
-                    "problem": e.problem,
-                }
-                for e in done
-            ]
-        )
-    good = [e for e in done if not e.problem]
-    say(f"{len(good)} files, {human_bytes(sum(e.nbytes for e in good))} in {directory}")
-    bad = [e for e in done if e.problem and e.problem != removed[e.key]]
-    for e in bad:
-        say(f"{e.key}: {e.source}: {e.problem}", before="[bold red]not exported:[/] ")
-    for key, why in removed.items():
-        if count := sum(1 for e in done if e.key == key and why and e.problem == why):
-            say(f"{key}: {count} files: {why}", before="[yellow]not exported:[/] ")
-    if len(good) < len(done):
-        raise typer.Exit(EXIT_DAMAGE if bad else EXIT_PARTLY)
+        print_json([_json_row(file) for file in files])
+    exported = [file for file in files if not file.problem]
+    nbytes = sum(file.nbytes for file in exported)
+    say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {directory}")
+    damaged = _say_problems(files, removed)
+    if len(exported) < len(files):
+        raise typer.Exit(EXIT_DAMAGE if damaged else EXIT_PARTLY)
+
+
+def _chosen_rows(
+    store: ingest.DumpStore,
+    rank: list[int] | None,
+    step: list[int] | None,
+    name: str | None,
+    where: str | None,
+) -> Mapping[StepKey, list[int] | None]:
+    """Return the rows of each step to export; None for all rows, files that are not tensors included."""
+    if name is None and where is None:
+        return {opened.key: None for opened in store.select(rank, step)}
+    rows: dict[StepKey, list[int]] = {}
+    for tensor in store.tensors(rank, step, name=name, where=where):
+        rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
+    return dict(rows)
+
+
+def _json_row(file: Exported) -> dict[str, Any]:
+    return {
+        "rank": file.key.rank,
+        "step": file.key.step,
+        "source": file.source,
+        "path": str(file.path),
+        "nbytes": file.nbytes,
+        "problem": file.problem,
+    }
+
+
+def _say_problems(files: Sequence[Exported], removed: Mapping[StepKey, str]) -> bool:
+    """Print why files were not exported; return whether any of them is damaged, not just removed by gc."""
+    damaged = [file for file in files if file.problem and file.problem != removed[file.key]]
+    for file in damaged:
+        say(f"{file.key}: {file.source}: {file.problem}", label="not exported", style="bold red")
+    for key, reason in removed.items():
+        count = sum(file.key == key and file.problem == reason for file in files) if reason else 0
+        if count:
+            say(f"{key}: {counted(count, 'file')}: {reason}", label="not exported")
+    return bool(damaged)

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.cli.common import (
-    ConfigOption,
-    JsonOption,
-    RankOption,
-    StepOption,
-    StoreArgument,
+import ingest
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.printing import (
+    counted,
     err,
-    number,
+    limited,
+    number_text,
     print_json,
     print_table,
-    say,
-    step_name,
-    the_store,
+    say_left_out,
+    shape_text,
+    short_name,
+    step_text,
 )
+from workers.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ingest.reader.tensor import Tensor
-
-NAME = "find"
-_MAX_NAME = 100
 
 
 def command(
@@ -36,33 +34,38 @@ def command(
     where: Annotated[
         str | None,
         typer.Option(
-            "--where", "-w", metavar="CONDITION", help="Such as \"nan_count > 0 and io == 'output'\"."
+            "--where",
+            "-w",
+            metavar="CONDITION",
+            help="A condition, such as \"nan_count > 0 and io == 'output'\".",
         ),
     ] = None,
     rank: RankOption = None,
     step: StepOption = None,
-    name: Annotated[str | None, typer.Option(metavar="GLOB", help="Name, such as '*Log*.output.*'.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="A glob over the name, such as '*Log*.output.*'.")
+    ] = None,
     regex: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Regular expression, searched in the name.")
+        str | None, typer.Option(metavar="REGEX", help="A regular expression to search in the name.")
     ] = None,
     op_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="Operator type, such as MatMul.")
+        str | None, typer.Option(metavar="TYPE", help="The operator type, such as MatMul.")
     ] = None,
-    graph: Annotated[str | None, typer.Option(metavar="GRAPH", help="Graph.")] = None,
+    graph: Annotated[str | None, typer.Option(metavar="GRAPH", help="The graph.")] = None,
     io: Annotated[
-        str | None, typer.Option(metavar="KIND", help="input, output, or what else the dump knows.")
+        str | None, typer.Option(metavar="KIND", help="input or output; for CANN also buffer or space.")
     ] = None,
     consolidated: Annotated[
         bool,
         typer.Option(
             "--consolidated",
-            help="Ask the consolidated view: quick over many ranks and steps, as of when it was made.",
+            help="Search the consolidated view: quick over many ranks and steps, as current as the view.",
         ),
     ] = False,
     include_partial: Annotated[
-        bool, typer.Option("--include-partial", help="With --consolidated: take partial steps, too.")
+        bool, typer.Option("--include-partial", help="With --consolidated: include partial steps.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Print no more than this many; 0: all.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 0,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -71,39 +74,43 @@ def command(
     [bold]dump-ingest find run.zarr --where "nan_count > 0"[/]
     [bold]dump-ingest find run.zarr --op-type MatMul --where "max > 6e4 or l2_norm > 1e6"[/]
     """
-    from workers.errors import UsageError
+    pattern = _pattern(name, regex)
+    opened = open_store(store, config)
+    if consolidated:
+        if where is None or any(option is not None for option in (rank, pattern, op_type, graph, io)):
+            raise UsageError(
+                "--consolidated takes --where and --step alone",
+                hint="Put the rest into the condition: "
+                "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
+            )
+        matches = opened.consolidated().find(where, step=step, include_partial=include_partial)
+        _print_consolidated(matches, limit=limit, json=json)
+        return
+    tensors = opened.tensors(rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where)
+    shown = limited(tensors, limit)
+    print_tensors(shown, json=json)
+    if not json:
+        err.print(_total(len(tensors), len(shown)))
 
+
+def _pattern(name: str | None, regex: str | None) -> str | re.Pattern[str] | None:
     if name is not None and regex is not None:
         raise UsageError("--name and --regex exclude each other")
     try:
-        pattern = re.compile(regex) if regex is not None else name
+        return name if regex is None else re.compile(regex)
     except re.error as exc:
         raise UsageError(f"--regex {regex!r}: {exc}") from exc
-    opened = the_store(store, config)
-    if consolidated:
-        if where is None or any(one is not None for one in (rank, name, regex, op_type, graph, io)):
-            raise UsageError(
-                "--consolidated takes --where and --step alone",
-                hint="Say it in the condition: --where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
-            )
-        found_in_view = opened.consolidated().find(where, step=step, include_partial=include_partial)
-        _print_consolidated(found_in_view, limit=limit, json=json)
-        return
-    found = opened.tensors(rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where)
-    shown = found[:limit] if limit else found
-    print_tensors(shown, json=json)
-    if not json:
-        err.print(
-            f"{len(found)} tensor{'s' * (len(found) != 1)}"
-            + (f", the first {limit} shown" if len(shown) < len(found) else "")
-        )
 
 
-def _print_consolidated(found: pd.DataFrame, *, limit: int, json: bool) -> None:
-    """Print what the view knows of the tensors that fulfil a condition."""
-    from workers.arrays.statistics import FIELDS
+def _total(tensors: int, shown: int) -> str:
+    return counted(tensors, "tensor") + (f", the first {shown} shown" if shown < tensors else "")
 
-    shown = found.head(limit) if limit else found
+
+def _print_consolidated(matches: pd.DataFrame, *, limit: int, json: bool) -> None:
+    """Print what the consolidated view holds of the tensors that fulfil a condition."""
+    from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s to import
+
+    shown = matches.head(limit) if limit else matches
     if json:
         print_json([{str(name): value for name, value in row.items()} for row in shown.to_dict("records")])
     else:
@@ -111,20 +118,15 @@ def _print_consolidated(found: pd.DataFrame, *, limit: int, json: bool) -> None:
         columns = ["rank", "step", "graph", "name", *statistics]
         rows = [[_cell(row[column]) for column in columns] for row in shown.to_dict("records")]
         print_table(columns, rows, right=statistics)
-        err.print(
-            f"{len(found)} tensor{'s' * (len(found) != 1)}"
-            + (f", the first {limit} shown" if len(shown) < len(found) else "")
-            + f"; as of {found.attrs['consolidated_at']}"
-        )
-    for left_out in found.attrs["left_out"]:
-        say(left_out, before="[yellow]left out:[/] ")
+        err.print(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
+    say_left_out(matches.attrs["left_out"])
 
 
 def _cell(value: float | str) -> str:
-    return number(value) if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)
 
 
-def print_tensors(tensors: list[Tensor], *, json: bool) -> None:
+def print_tensors(tensors: Sequence[ingest.Tensor], *, json: bool) -> None:
     """Print tensors with their statistics."""
     if json:
         print_json([tensor.to_dict() for tensor in tensors])
@@ -137,15 +139,15 @@ def print_tensors(tensors: list[Tensor], *, json: bool) -> None:
     )
 
 
-def _row(tensor: Tensor) -> tuple[str, ...]:
+def _row(tensor: ingest.Tensor) -> tuple[str, ...]:
     s = tensor.statistics
     counts = (s.nan_count, s.pos_inf_count, s.neg_inf_count)
     return (
         str(tensor.rank),
-        step_name(tensor.step),
+        step_text(tensor.step),
         tensor.graph,
-        tensor.name if len(tensor.name) <= _MAX_NAME else f"{tensor.name[:48]}...{tensor.name[-49:]}",
+        short_name(tensor.name),
         tensor.dtype,
-        "x".join(map(str, tensor.shape)) or "()",
-        *(number(value) for value in (*counts, s.min, s.max, s.mean, s.std)),
+        shape_text(tensor.shape),
+        *(number_text(value) for value in (*counts, s.min, s.max, s.mean, s.std)),
     )

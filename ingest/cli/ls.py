@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ingest.cli.common import (
-    EXIT_DAMAGE,
-    ConfigOption,
-    JsonOption,
-    RankOption,
-    StepOption,
-    StoreArgument,
-    print_json,
-    print_table,
-    say,
-    step_name,
-    the_store,
-)
+import ingest
+from ingest.cli.exits import EXIT_DAMAGE
+from ingest.cli.find import print_tensors
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.printing import print_json, print_table, say, step_text
 from ingest.units import human_bytes
+from workers.errors import DamagedStore
+from workers.model import StepKey
 
 if TYPE_CHECKING:
     from ingest.reader.catalog import Damage
-    from ingest.reader.step import Step
 
-NAME = "ls"
 _Row = TypeVar("_Row")
 
 
@@ -35,59 +28,61 @@ def command(
     rank: RankOption = None,
     step: StepOption = None,
     tensors: Annotated[bool, typer.Option("--tensors", "-t", help="List the tensors of the steps.")] = False,
-    files: Annotated[bool, typer.Option("--files", help="List the files that are no tensors.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="List the files that are not tensors.")] = False,
     problems: Annotated[
         bool,
-        typer.Option("--problems", help="List what is quarantined or has a name that is not understood."),
+        typer.Option(
+            "--problems", help="List quarantined files, and files with names that are not understood."
+        ),
     ] = False,
     overflows: Annotated[
-        bool, typer.Option("--overflows", help="List the overflow records, and the operators that failed.")
+        bool, typer.Option("--overflows", help="List the overflow records and the operators that overflowed.")
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the committed steps, or the tensors, files, problems or overflow records in them.
 
-    Exits with 3 when something is damaged: that is named, and the rest is listed.
+    If a step is damaged, it is named, the others are listed, and the exit code is 3.
 
     [bold]dump-ingest ls s3://bucket/run.zarr[/]          every step
     [bold]dump-ingest ls run.zarr -r 1 -n 8 --tensors[/]   the tensors of rank 1, step 8, as executed
     """
-    from ingest.cli.find import print_tensors
-    from ingest.reader.rows import file_rows, overflow_rows, step_row
+    from ingest.reader.rows import file_rows, overflow_rows, step_row  # deferred: numba, zarr: 0.5 s
 
-    opened = the_store(store, config)
     damages: list[Damage] = []
-    steps = opened.select(rank, step, damages=damages)
+    steps = open_store(store, config).select(rank, step, damages=damages)
+    damaged = {damage.key: damage.reason for damage in damages}
     if tensors:
-        print_tensors(_each(steps, lambda one: one.tensors(), damages), json=json)
+        print_tensors(_rows(steps, lambda opened: opened.tensors(), damaged), json=json)
     elif files or problems:
-        _print_files(_each(steps, lambda one: file_rows(one, problems=problems), damages), json=json)
+        _print_files(_rows(steps, lambda opened: file_rows(opened, problems=problems), damaged), json=json)
     elif overflows:
-        _print_overflows(_each(steps, overflow_rows, damages), json=json)
+        _print_overflows(_rows(steps, overflow_rows, damaged), json=json)
     else:
-        _print_steps([step_row(one) for one in steps], json=json)
-    for damage in damages:
-        say(f"{damage.key}: {damage.reason}", before="[red]damaged:[/] ")
-    if damages:
+        _print_steps([step_row(opened) for opened in steps], json=json)
+    for key, reason in damaged.items():
+        say(f"{key}: {reason}", label="damaged", style="red")
+    if damaged:
         raise typer.Exit(EXIT_DAMAGE)
 
 
-def _each(steps: list[Step], rows_of: Callable[[Step], Iterable[_Row]], damages: list[Damage]) -> list[_Row]:
-    """Return the rows of each step; note those whose index is damaged, and go on."""
-    from ingest.reader.catalog import Damage
-    from workers.errors import DamagedStore
-
+def _rows(
+    steps: Sequence[ingest.Step],
+    rows_of: Callable[[ingest.Step], Iterable[_Row]],
+    damaged: dict[StepKey, str],
+) -> list[_Row]:
+    """Return the rows of all steps; add each step whose index is damaged to `damaged`, and go on."""
     rows: list[_Row] = []
-    for one in steps:
+    for step in steps:
         try:
-            rows += rows_of(one)
+            rows += rows_of(step)
         except DamagedStore as exc:
-            damages.append(Damage(one.key, "", exc.message))
+            damaged[step.key] = exc.message
     return rows
 
 
-def _print_files(rows: list[dict[str, Any]], *, json: bool) -> None:
+def _print_files(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
     if json:
         print_json(rows)
         return
@@ -95,20 +90,20 @@ def _print_files(rows: list[dict[str, Any]], *, json: bool) -> None:
         ("rank", "step", "kind", "bytes", "source", "problem"),
         (
             (
-                str(r["rank"]),
-                step_name(r["step"]),
-                r["kind"],
-                human_bytes(r["nbytes"]),
-                r["source"],
-                r["problem"],
+                str(row["rank"]),
+                step_text(row["step"]),
+                row["kind"],
+                human_bytes(row["nbytes"]),
+                row["source"],
+                row["problem"],
             )
-            for r in rows
+            for row in rows
         ),
         right=("bytes",),
     )
 
 
-def _print_steps(rows: list[dict[str, Any]], *, json: bool) -> None:
+def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
     if json:
         print_json(rows)
         return
@@ -117,26 +112,26 @@ def _print_steps(rows: list[dict[str, Any]], *, json: bool) -> None:
         ("rank", "step", "status", *numbers, "committed"),
         (
             (
-                str(r["rank"]),
-                step_name(r["step"]),
-                r["status"] + ("" if r["has_tensors"] else ", no tensors"),
-                str(r["tensors"] + r["statistics_only"]),
-                str(r["files"]),
-                str(r["nan_count"]),
-                str(r["pos_inf_count"] + r["neg_inf_count"]),
-                str(r["overflows"]),
-                str(r["quarantined"] + r["unparsed"] + r["disagreements"]),
-                human_bytes(r["raw_bytes"]),
-                human_bytes(r["stored_bytes"]),
-                r["committed_at"][:19].replace("T", " "),
+                str(row["rank"]),
+                step_text(row["step"]),
+                row["status"] + ("" if row["has_tensors"] else ", no tensors"),
+                str(row["tensors"] + row["statistics_only"]),
+                str(row["files"]),
+                str(row["nan_count"]),
+                str(row["pos_inf_count"] + row["neg_inf_count"]),
+                str(row["overflows"]),
+                str(row["quarantined"] + row["unparsed"] + row["disagreements"]),
+                human_bytes(row["raw_bytes"]),
+                human_bytes(row["stored_bytes"]),
+                row["committed_at"][:19].replace("T", " "),
             )
-            for r in rows
+            for row in rows
         ),
         right=numbers,
     )
 
 
-def _print_overflows(rows: list[dict[str, Any]], *, json: bool) -> None:
+def _print_overflows(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
     if json:
         print_json(rows)
         return
@@ -144,15 +139,15 @@ def _print_overflows(rows: list[dict[str, Any]], *, json: bool) -> None:
         ("rank", "step", "unit", "stream", "task", "operator", "source"),
         (
             (
-                str(r["rank"]),
-                step_name(r["step"]),
-                r["unit"],
-                str(r["stream"]),
-                str(r["task"]),
-                f"{r['op_type']}.{r['op_name']}" if r["op_name"] else "not in the dump",
-                r["source"],
+                str(row["rank"]),
+                step_text(row["step"]),
+                row["unit"],
+                str(row["stream"]),
+                str(row["task"]),
+                f"{row['op_type']}.{row['op_name']}" if row["op_name"] else "not in the dump",
+                row["source"],
             )
-            for r in rows
+            for row in rows
         ),
         right=("stream", "task"),
     )

@@ -1,34 +1,41 @@
-"""`dump-ingest origin`: which operator was the first to go wrong, over all ranks and steps."""
+"""`dump-ingest origin`: the operator that went wrong first, over all ranks and steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ingest.cli.common import (
+import ingest
+from ingest.cli.opening import open_store
+from ingest.cli.options import (
     ConfigOption,
     JsonOption,
     PartialOption,
     RankOption,
     StepOption,
     StoreArgument,
-    number,
-    print_json,
-    print_table,
-    printable,
-    say,
-    the_store,
 )
+from ingest.cli.printing import (
+    counted,
+    number_text,
+    print_json,
+    print_line,
+    print_table,
+    say,
+    say_left_out,
+    shape_text,
+)
+from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
-    from ingest.questions.origin import OriginAnswer, OriginOperator, OriginTensor
+    from ingest.questions.origin import OriginOperator, OriginTensor
 
-NAME = "origin"
-#: What is told of many; `--json` has more.
+#: How many items of a list are printed; `--json` has more.
 _FEW = 3
-_CODE = 120
+_MAX_CODE = 120
 
 
 def command(
@@ -38,188 +45,172 @@ def command(
     cause: Annotated[
         str,
         typer.Option(
-            metavar="CAUSE", help="nan, inf, overflow, or auto: NaN or Inf, and without those an overflow."
+            metavar="CAUSE",
+            help="What to look for: nan, inf, overflow, or auto: NaN or Inf, else an overflow.",
         ),
     ] = "auto",
     where: Annotated[
         str | None,
         typer.Option(
-            "--where", "-w", metavar="CONDITION", help='What is wrong instead, such as "max > 6e4".'
+            "--where",
+            "-w",
+            metavar="CONDITION",
+            help='Look for tensors that fulfil this condition instead, such as "max > 6e4".',
         ),
     ] = None,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Name the first operator whose outputs hold NaN or Inf while its inputs were clean, and how it spread.
+    """Name the first operator that produced NaN or Inf from clean inputs, and how it spread.
 
     [bold]dump-ingest origin run.zarr[/]
-    [bold]dump-ingest origin run.zarr --where "abs(max) > 6e4"[/]   the first one outside of a rule
+    [bold]dump-ingest origin run.zarr --where "abs(max) > 6e4"[/]   the first output outside a limit
     """
-    from ingest.questions.origin import origin
-
-    opened = the_store(store, config)
-    answer = origin(opened, rank, step, cause=cause, where=where, include_partial=include_partial)
+    opened = open_store(store, config)
+    answer = ingest.origin(opened, rank, step, cause=cause, where=where, include_partial=include_partial)
     if json:
         print_json(answer.to_dict())
     else:
-        _print(answer, cause, where)
-    for one in answer.left_out:
-        say(str(one), before="[yellow]left out:[/] ")
+        _print_answer(answer, cause, where)
+    say_left_out(answer.left_out)
     if answer.found and not json:
         _say_next(answer, store or opened.url)
 
 
-def _print(answer: OriginAnswer, cause: str, where: str | None) -> None:
+def _print_answer(answer: ingest.OriginAnswer, cause: str, where: str | None) -> None:
     if not answer.found:
-        _line(_nothing(cause, where))
+        print_line(_nothing_found(cause, where))
     else:
-        _line(_headline(answer))
+        print_line(_headline(answer))
         if answer.source is not None:
-            _line(f"  {answer.source.file}:{answer.source.line}  {answer.source.code[:_CODE]}")
+            print_line(f"  {answer.source.file}:{answer.source.line}  {answer.source.code[:_MAX_CODE]}")
         if answer.inputs or answer.outputs:
-            _line("")
+            print_line("")
             _print_tensors([*answer.inputs, *answer.outputs])
-        _section("How it spread", _spread(answer))
-    _section(
+        _print_section("How it spread", _spread_lines(answer))
+    _print_section(
         "Where else it may have begun",
-        _few([f"{_operator(one)}, rank {one.rank}: {one.reason}" for one in answer.alternatives], 2 * _FEW),
+        _first(
+            2 * _FEW,
+            [
+                f"{_operator_text(operator)}, rank {operator.rank}: {operator.reason}"
+                for operator in answer.alternatives
+            ],
+        ),
     )
-    _section("Notes", answer.notes)
+    _print_section("Notes", answer.notes)
 
 
-def _nothing(cause: str, where: str | None) -> str:
+def _nothing_found(cause: str, where: str | None) -> str:
     if where is not None:
         return f"No tensor fulfils {where}."
     what = {"nan": "No NaN", "inf": "No Inf", "overflow": "No overflow record"}
-    return (
-        f"{what.get(cause, 'No NaN, Inf or overflow record')} that matters in the steps that were looked at."
-    )
+    return f"{what.get(cause, 'No NaN, Inf or overflow record')} that matters in the examined steps."
 
 
-def _headline(answer: OriginAnswer) -> str:
+def _headline(answer: ingest.OriginAnswer) -> str:
     operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
     place = f"rank {answer.rank}, step {answer.step}" + (f", graph {answer.graph}" if answer.graph else "")
     if answer.how == "recorded":
         return f"The first overflow was recorded in {operator} on {place}"
     if answer.cause == "where":
         if answer.came_in is not None:
-            return f"First with {answer.what}: {answer.came_in}, on {place}; no operator of the dump wrote it"
+            return f"First with {answer.what}: {answer.came_in}, on {place}; no dumped operator wrote it"
         return f"First with {answer.what}: an output of {operator} on {place}"
     if answer.came_in is not None:
-        return (
-            f"{answer.what} came in with {answer.came_in}, on {place}; no operator of the dump has written it"
-        )
+        return f"{answer.what} came in with {answer.came_in}, on {place}; no dumped operator wrote it"
     if answer.how == "born":
         return f"{answer.what} was born in {operator} on {place}"
-    return f"{answer.what} came through {operator} to {place}; who put it in is not known"
+    return f"{answer.what} came through {operator} to {place}; its source is not known"
 
 
 def _print_tensors(tensors: Sequence[OriginTensor]) -> None:
     numbers = ("NaN", "+Inf", "-Inf", "min", "max", "mean", "std")
+    fields = ("nan_count", "pos_inf_count", "neg_inf_count", "min", "max", "mean", "std")
     print_table(
         ("tensor", "dtype", "shape", *numbers),
         (
             (
-                f"{one.io} {one.slot}" if one.slot >= 0 else one.io,
-                one.dtype,
-                "x".join(map(str, one.shape)) or "()",
-                *(
-                    number(value)
-                    for value in (
-                        one.statistics.nan_count,
-                        one.statistics.pos_inf_count,
-                        one.statistics.neg_inf_count,
-                        one.statistics.min,
-                        one.statistics.max,
-                        one.statistics.mean,
-                        one.statistics.std,
-                    )
-                ),
+                f"{tensor.io} {tensor.slot}" if tensor.slot >= 0 else tensor.io,
+                tensor.dtype,
+                shape_text(tensor.shape),
+                *(number_text(getattr(tensor.statistics, field)) for field in fields),
             )
-            for one in tensors
+            for tensor in tensors
         ),
         right=numbers,
     )
 
 
-def _spread(answer: OriginAnswer) -> Iterator[str]:
-    from ingest.reader.ranges import format_ranges
-
+def _spread_lines(answer: ingest.OriginAnswer) -> Iterator[str]:
     spread = answer.spread
     if spread.next:
         assumed = (
-            " (by order of execution; what they read was not dumped)" if spread.next[0].is_assumed else ""
+            " (by order of execution; their inputs were not dumped)" if spread.next[0].is_assumed else ""
         )
-        yield f"next: {'; '.join(_few([_operator(one) for one in spread.next], _FEW))}{assumed}"
+        yield f"next: {'; '.join(_first(_FEW, map(_operator_text, spread.next)))}{assumed}"
     if spread.operators:
-        where = (
-            f"rank {format_ranges(spread.ranks)}"
-            if len(spread.ranks) == 1
-            else f"ranks {format_ranges(spread.ranks)}"
-        )
-        yield f"{spread.operators} operator{'s' * (spread.operators != 1)} in step {answer.step}, on {where}"
+        ranks = f"rank{'s' * (len(spread.ranks) != 1)} {format_ranges(spread.ranks)}"
+        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
     elif answer.how in ("born", "came in"):
         yield "to no other operator in this step"
-    for text in _few(
-        [
-            f"through {one.op_type} ({one.op_name}) from rank {format_ranges(one.from_ranks)} to rank "
-            f"{format_ranges(one.to_ranks)}" + (" (assumed)" if one.is_assumed else "")
-            for one in spread.collectives
-        ],
+    yield from _first(
         _FEW,
-    ):
-        yield text
+        (
+            f"through {collective.op_type} ({collective.op_name}) "
+            f"from rank {format_ranges(collective.from_ranks)} to rank {format_ranges(collective.to_ranks)}"
+            + (" (assumed)" if collective.is_assumed else "")
+            for collective in spread.collectives
+        ),
+    )
     if spread.ends:
-        yield f"in the end: {'; '.join(_few(list(spread.ends), _FEW))}"
-    for text in _few(
-        [
-            f"step {one.step}, rank {format_ranges(one.ranks)}"
-            + (f": through {', '.join(_few(list(one.through), _FEW))}" if one.through else "")
-            + (f": born again in {', '.join(_few(list(one.born_again), _FEW))}" if one.born_again else "")
-            for one in spread.steps
-        ],
+        yield f"in the end: {'; '.join(_first(_FEW, spread.ends))}"
+    yield from _first(
         _FEW,
-    ):
-        yield text
+        (
+            f"step {later.step}, rank {format_ranges(later.ranks)}"
+            + (f": through {', '.join(_first(_FEW, later.through))}" if later.through else "")
+            + (f": born again in {', '.join(_first(_FEW, later.born_again))}" if later.born_again else "")
+            for later in spread.steps
+        ),
+    )
 
 
-def _few(texts: Sequence[str], most: int) -> list[str]:
-    """Return the first of many, and how many more there are."""
-    rest = len(texts) - most
-    return [*texts[:most], f"{rest} more"] if rest > 0 else list(texts)
+def _first(limit: int, texts: Iterable[str]) -> list[str]:
+    """Return the first texts, and how many more there are."""
+    listed = list(texts)
+    rest = len(listed) - limit
+    return [*listed[:limit], f"{rest} more"] if rest > 0 else listed
 
 
-def _operator(one: OriginOperator) -> str:
-    repeated = f" #{one.occurrence}" if one.occurrence else ""
-    return f"{one.op_type} ({one.op_name}){repeated}" if one.op_name else "an operator that was not dumped"
+def _operator_text(operator: OriginOperator) -> str:
+    if not operator.op_name:
+        return "an operator that was not dumped"
+    repeated = f" #{operator.occurrence}" if operator.occurrence else ""
+    return f"{operator.op_type} ({operator.op_name}){repeated}"
 
 
-def _section(title: str, lines: Sequence[str] | Iterator[str]) -> None:
+def _print_section(title: str, lines: Iterable[str]) -> None:
+    """Print a title and its lines; nothing if it has none."""
     shown = list(lines)
     if shown:
-        _line("")
-        _line(title)
+        print_line("")
+        print_line(title)
     for text in shown:
-        _line(f"  {text}")
+        print_line(f"  {text}")
 
 
-def _line(text: str) -> None:
-    typer.echo(printable(text))
-
-
-def _say_next(answer: OriginAnswer, url: str) -> None:
-    """Say what to type to see the values."""
-    import shlex
-
-    wrong = [one for one in answer.outputs if one.is_bad]
+def _say_next(answer: ingest.OriginAnswer, url: str) -> None:
+    """Print the commands that show the values of a clean input and a bad output."""
+    bad_outputs = [tensor for tensor in answer.outputs if tensor.is_bad]
     if answer.came_in is not None:
-        shown = [one for one in (*answer.inputs, *wrong) if one.is_bad][:1]
+        shown = [tensor for tensor in (*answer.inputs, *bad_outputs) if tensor.is_bad][:1]
     else:
-        shown = [*answer.inputs[:1], *wrong[:1]]
-    for one in shown:
-        # A name may hold what a glob means something by; exact names win.
+        shown = [*answer.inputs[:1], *bad_outputs[:1]]
+    for tensor in shown:
+        # A name may contain glob characters; `show` prefers an exact match.
         say(
-            f"values: dump-ingest show {shlex.quote(url)} {shlex.quote(one.name)} "
+            f"values: dump-ingest show {shlex.quote(url)} {shlex.quote(tensor.name)} "
             f"--rank {answer.rank} --step {answer.step}"
         )

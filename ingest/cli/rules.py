@@ -1,44 +1,35 @@
-"""`dump-ingest rules`: anomaly rules, whether they are right, and what they would have found."""
+"""`dump-ingest rules`: anomaly rules, checks of them, and what they would have found."""
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.common import (
-    ConfigOption,
-    JsonOption,
-    RankOption,
-    StepOption,
-    StoreArgument,
-    err,
-    print_json,
-    print_table,
-    say,
-    the_store,
-)
+import ingest
+from ingest.cli.opening import load_settings, open_store
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
+from ingest.cli.printing import counted, err, print_json, print_table, say, say_left_out, to_json
 
 if TYPE_CHECKING:
     from ingest.findings.backtest import BacktestResult
     from workers.rules.load import LoadedRules
 
-app = typer.Typer(help="List, check and try anomaly rules.", no_args_is_help=True)
-FileOption = Annotated[
+app = typer.Typer(help="List, check and test anomaly rules.", no_args_is_help=True, add_completion=False)
+_FileOption = Annotated[
     Path | None,
     typer.Option(
         "--rules", metavar="FILE", help="File of rules. Default: the `rules` setting.", readable=False
     ),
 ]
-_FILE = typer.Argument(metavar="[FILE]", help="File of rules. Default: the `rules` setting.", readable=False)
+_MAX_REASONS = 3
 
 
 @app.command("list")
-def list_rules(rules: FileOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """List the rules in effect, those that are switched off, too."""
-    loaded = _loaded(rules, config)
+def list_rules(rules: _FileOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List the rules in effect, including those that are switched off."""
+    loaded = _load_rules(rules, config)
     rows = [
         {
             "name": rule.name,
@@ -54,30 +45,30 @@ def list_rules(rules: FileOption = None, config: ConfigOption = None, json: Json
         print_json(rows)
         return
     columns = ("name", "kind", "severity", "enabled", "origin", "description")
-    print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
+    print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
     err.print(f"rule set {loaded.enabled.digest}")
 
 
 @app.command("show")
 def show(
     name: Annotated[list[str] | None, typer.Argument(help="Rules, by name or glob. Default: all.")] = None,
-    rules: FileOption = None,
+    rules: _FileOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print rules as they would stand in a file, with what is not given in it at its default."""
-    import yaml
+    """Print rules as YAML that a file of rules could hold, including fields at their default."""
+    import yaml  # deferred: takes 0.02 s to import
 
-    from workers.rules.load import rules_like
+    from workers.rules.load import rules_like  # deferred: pydantic and numpy take 0.2 s to import
 
-    loaded = _loaded(rules, config)
+    loaded = _load_rules(rules, config)
     names = rules_like(name or ["*"], [rule.name for rule in loaded.rules])
     shown: list[dict[str, Any]] = []
-    for rule in (one for one in loaded.rules if one.name in names):
-        values = rule.model_dump(mode="json")
-        # A span as it is written, and nothing that says nothing.
-        values["rank"] = [f"{first}-{last}" for first, last in rule.rank]
-        shown.append({field: value for field, value in values.items() if value not in ("", [], None)})
+    for rule in loaded.rules:
+        if rule.name in names:
+            fields = rule.model_dump(mode="json")
+            fields["rank"] = [f"{first}-{last}" for first, last in rule.rank]  # as it is written in a file
+            shown.append({field: value for field, value in fields.items() if value not in ("", [], None)})
     if json:
         print_json(shown)
     else:
@@ -85,9 +76,15 @@ def show(
 
 
 @app.command("validate")
-def validate(file: Annotated[Path | None, _FILE] = None, config: ConfigOption = None) -> None:
-    """Check a file of rules; exits with 2 and names the line when something is wrong."""
-    loaded = _loaded(file, config)
+def validate(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="File of rules. Default: the `rules` setting.", readable=False),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Check a file of rules; if something is wrong, name the line and exit with 2."""
+    loaded = _load_rules(file, config)
     on = len(loaded.enabled.rules)
     err.print(
         f"The rules are valid: {on} on, {len(loaded.rules) - on} off; rule set {loaded.enabled.digest}."
@@ -97,60 +94,60 @@ def validate(file: Annotated[Path | None, _FILE] = None, config: ConfigOption = 
 @app.command("schema")
 def schema() -> None:
     """Print the JSON schema of a file of rules, with a description of every field."""
-    from workers.rules.schema import file_schema
+    from workers.rules.schema import file_schema  # deferred: pydantic and numpy take 0.2 s to import
 
-    typer.echo(jsonlib.dumps(file_schema(), indent=2))
+    typer.echo(to_json(file_schema(), indent=2))
 
 
 @app.command("test")
-def try_rules(
+def backtest(
     store: StoreArgument = None,
-    rules: FileOption = None,
+    rules: _FileOption = None,
     rank: RankOption = None,
     step: StepOption = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this rule, or those of a glob; may be repeated."),
-    ] = None,
+    rule: RuleOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate rules over what is stored: how often each would have fired, and on what. Writes nothing.
+    """Evaluate rules on stored steps without writing: how often each would have fired, and where.
 
     [bold]dump-ingest rules test run.zarr --rules rules.yml[/]
     """
-    from ingest.findings.backtest import backtest
-
-    loaded = _loaded(rules, config)
-    found = backtest(the_store(store, config), loaded.enabled, rank, step, rule=rule)
+    loaded = _load_rules(rules, config)
+    answer = ingest.test_rules(open_store(store, config), loaded.enabled, rank, step, rule=rule)
     if json:
-        print_json(found.to_dict())
+        print_json(answer.to_dict())
     else:
         columns = ("rule", "severity", "findings", "ranks", "steps", "first")
-        print_table(columns, [_row(one) for one in found.rules], right=("findings",))
-    err.print(f"{found.steps} steps of single ranks looked at")
-    for one in found.rules:
-        for reason in one.failed[:3]:
-            say(f"{one.rule}: {reason}", before="[bold red]failed:[/] ")
-    for left in found.left_out:
-        say(str(left), before="[yellow]left out:[/] ")
+        print_table(columns, [_row(result) for result in answer.rules], right=("findings",))
+    err.print(f"{counted(answer.steps, 'step')} of single ranks evaluated")
+    for result in answer.rules:
+        for reason in result.failed[:_MAX_REASONS]:
+            say(f"{result.rule}: {reason}", label="failed", style="bold red")
+    say_left_out(answer.left_out)
 
 
-def _row(one: BacktestResult) -> list[str]:
-    first = ""
-    if one.first:
-        finding = one.first[0]
+def _row(result: BacktestResult) -> list[str]:
+    first = "-"
+    if result.first:
+        finding = result.first[0]
         where = f"step {finding.step}" if finding.rank is None else f"rank {finding.rank} step {finding.step}"
         first = f"{where}: {finding.name + ': ' if finding.name else ''}{finding.reason}"
-    return [one.rule, one.severity, str(one.findings), one.ranks or "-", one.steps or "-", first or "-"]
+    return [
+        result.rule,
+        result.severity,
+        str(result.findings),
+        result.ranks or "-",
+        result.steps or "-",
+        first,
+    ]
 
 
-def _loaded(file: Path | None, config: Path | None) -> LoadedRules:
-    from ingest.settings import load
-    from workers.rules.load import load_rules
+def _load_rules(file: Path | None, config: Path | None) -> LoadedRules:
+    from workers.rules.load import load_rules  # deferred: pydantic and numpy take 0.2 s to import
 
-    return load_rules(file if file is not None else load(config).settings.rules)
+    return load_rules(file if file is not None else load_settings(config).settings.rules)
 
 
-def _text(value: Any) -> str:
+def _cell(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

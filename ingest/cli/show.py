@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.common import ConfigOption, JsonOption, number, out, print_json, printable, say, the_store
+import ingest
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, RequiredStore
+from ingest.cli.printing import number_text, out, print_json, printable, say
+from workers.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingest.reader.catalog import Catalog
-    from ingest.reader.context import Context, Frame, SourceLine
-    from ingest.reader.tensor import Tensor
+    from ingest.reader.context import Frame
 
-NAME = "show"
 #: A larger tensor is not read as a whole for its preview.
 _MAX_WHOLE_NBYTES = 64 * 1024 * 1024
+#: How many elements of a larger tensor are printed at each end.
 _EDGE = 6
-#: The fields of `source_line` in JSON; the stack stands beside it.
+#: The fields of `source_line` in JSON; the stack is a field of its own.
 _LINE_FIELDS = ("file", "line", "code", "of", "matched", "op", "source")
 
 
 def command(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="The store: a directory or URL.")],
-    name: Annotated[str, typer.Argument(help="Name of the tensor, or a glob that only one fits.")],
+    store: RequiredStore,
+    name: Annotated[
+        str, typer.Argument(help="The name of the tensor, or a glob that only one name matches.")
+    ],
     rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="The rank.")],
     step: Annotated[
         int | None,
@@ -34,41 +40,42 @@ def command(
             "--step",
             "-n",
             min=0,
-            help="The step; without it, a tensor of no step, such as a constant.",
+            help="The step. Without it: a tensor that belongs to no step, such as a constant.",
             show_default=False,
         ),
     ] = None,
     graph: Annotated[
-        str | None, typer.Option(help="The graph, where several have a tensor of that name.")
+        str | None, typer.Option(help="The graph, if several graphs have a tensor of that name.")
     ] = None,
     stack: Annotated[
-        bool, typer.Option("--stack", help="Print the whole call stack of its operator.", show_default=False)
+        bool,
+        typer.Option("--stack", help="Print the whole call stack of the operator.", show_default=False),
     ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one tensor: its statistics, the source line of its operator, and its values as numpy would.
+    """Show one tensor: its statistics, the source line of its operator, and its values.
+
+    Values are printed as numpy prints them.
 
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2[/]
     """
-    from ingest.reader.context import context_of
-
-    opened = the_store(store, config)
+    opened = open_store(store, config)
     tensor = _the_tensor(opened, name, rank, step, graph)
-    context = context_of(opened, rank)
+    context = ingest.context_of(opened, rank)
     if json:
         print_json({**tensor.to_dict(), **_context_row(context, tensor)})
     else:
         for field, value in tensor.to_dict().items():
-            _print_field(field, _text(value))
+            _print_field(field, _field_text(value))
         _print_context(context, tensor, whole_stack=stack)
         out.print()
         out.print(_preview(tensor), markup=False, soft_wrap=True)
     for problem in context.problems:
-        say(problem, before="[yellow]warning:[/] ")
+        say(problem, label="warning")
 
 
-def _context_row(context: Context, tensor: Tensor) -> dict[str, Any]:
+def _context_row(context: ingest.Context, tensor: ingest.Tensor) -> dict[str, Any]:
     line = context.source_line(tensor)
     match = context.match(tensor)
     return {
@@ -82,8 +89,8 @@ def _context_row(context: Context, tensor: Tensor) -> dict[str, Any]:
     }
 
 
-def _print_context(context: Context, tensor: Tensor, *, whole_stack: bool) -> None:
-    """Print what is known; nothing of what is not."""
+def _print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack: bool) -> None:
+    """Print what is known about the operator, without lines for what is not known."""
     line = context.source_line(tensor)
     match = context.match(tensor)
     if match is not None and match.name is None:
@@ -98,8 +105,8 @@ def _print_context(context: Context, tensor: Tensor, *, whole_stack: bool) -> No
         _print_field("kernel_args", f"{name}: {value}")
 
 
-def _line_text(line: SourceLine) -> str:
-    """Write a line, and what keeps it from being simply that of the operator."""
+def _line_text(line: ingest.SourceLine) -> str:
+    """Return a source line; remarks say if it is not exactly that of the operator."""
     remarks = []
     if line.of != "op":
         remarks.append(f"of the {line.of}")
@@ -118,43 +125,44 @@ def _print_field(field: str, text: str) -> None:
     out.print(printable(f"{field:16} {text}"), markup=False, soft_wrap=True)
 
 
-def _text(value: Any) -> str:
+def _field_text(value: Any) -> str:
     if isinstance(value, float) or value is None:
-        return number(value)
+        return number_text(value)
     return str(value) if value != "" else "-"
 
 
-def _the_tensor(store: Catalog, name: str, rank: int, step: int | None, graph: str | None) -> Tensor:
-    from fnmatch import fnmatchcase
+def _the_tensor(
+    store: ingest.DumpStore, name: str, rank: int, step: int | None, graph: str | None
+) -> ingest.Tensor:
+    """Return the tensor of that name, or else the only one that the name matches as a glob.
 
-    from workers.errors import UsageError
-
-    tensors = [one for one in _tensors(store, rank, step) if graph in (None, one.graph)]
+    Raises:
+        UsageError: no tensor matches, or several do.
+    """
+    tensors = [tensor for tensor in _tensors(store, rank, step) if graph in (None, tensor.graph)]
     exact = [tensor for tensor in tensors if tensor.name == name]
-    found = exact or [tensor for tensor in tensors if fnmatchcase(tensor.name, name)]
-    where, outside = f"rank {rank} step {step}", ""
-    if step is None:
-        where, outside = f"rank {rank}", " outside of its steps"
-    if not found:
-        close = _similar(name, [tensor.name for tensor in tensors])
-        others = (
-            "List them: dump-ingest ls STORE --tensors" if outside == "" else "Name its step with --step."
-        )
-        hint = f"Similar: {', '.join(close)}" if close else others
+    matches = exact or [tensor for tensor in tensors if fnmatchcase(tensor.name, name)]
+    if len(matches) == 1:
+        return matches[0]
+    where = f"rank {rank}" if step is None else f"rank {rank} step {step}"
+    outside = " outside of its steps" if step is None else ""
+    if not matches:
+        similar = _similar(name, [tensor.name for tensor in tensors])
+        hint = "List them: dump-ingest ls STORE --tensors"
+        if similar:
+            hint = f"Similar: {', '.join(similar)}"
+        elif step is None:
+            hint = "Name its step with --step."
         raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
-    if len(found) > 1:
-        names = "\n    ".join(f"graph {t.graph}  {t.name}" for t in found[:10])
-        raise UsageError(
-            f"{where} has {len(found)} tensors{outside} that fit {name!r}:\n    {names}",
-            hint="Name one of them; --graph tells graphs apart.",
-        )
-    return found[0]
+    names = "\n    ".join(f"graph {tensor.graph}  {tensor.name}" for tensor in matches[:10])
+    raise UsageError(
+        f"{where} has {len(matches)} tensors{outside} that match {name!r}:\n    {names}",
+        hint="Name one of them; --graph tells graphs apart.",
+    )
 
 
-def _tensors(store: Catalog, rank: int, step: int | None) -> list[Tensor]:
-    """Return the tensors of one step; with None those of no step, of which there may be none."""
-    from workers.errors import UsageError
-
+def _tensors(store: ingest.DumpStore, rank: int, step: int | None) -> list[ingest.Tensor]:
+    """Return the tensors of one step; with None, the tensors that belong to no step, if any."""
     if step is not None:
         return store.tensors(rank, step)
     try:
@@ -165,16 +173,14 @@ def _tensors(store: Catalog, rank: int, step: int | None) -> list[Tensor]:
         return []
 
 
-def _similar(name: str, names: list[str]) -> list[str]:
-    import difflib
-
+def _similar(name: str, names: Sequence[str]) -> list[str]:
     words = name.strip("*").lower()
-    inside = [one for one in names if words in one.lower()]
-    return (inside or difflib.get_close_matches(name, names, n=3, cutoff=0.4))[:3]
+    containing = [other for other in names if words in other.lower()]
+    return (containing or difflib.get_close_matches(name, names, n=3, cutoff=0.4))[:3]
 
 
-def _preview(tensor: Tensor) -> str:
-    import numpy as np
+def _preview(tensor: ingest.Tensor) -> str:
+    import numpy as np  # deferred: takes 0.1 s to import
 
     if not tensor.is_dumped:
         return "(only statistics were dumped)"
@@ -183,8 +189,8 @@ def _preview(tensor: Tensor) -> str:
     if tensor.nbytes <= _MAX_WHOLE_NBYTES:
         return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=120)
     first, last = tensor.edges(_EDGE)
-    return f"[{_join(first)} ... {_join(last)}]  ({math.prod(tensor.shape)} elements, flat)"
+    return f"[{_joined(first)} ... {_joined(last)}]  ({math.prod(tensor.shape)} elements, flat)"
 
 
-def _join(values: Any) -> str:
+def _joined(values: Any) -> str:
     return " ".join(str(value) for value in values)

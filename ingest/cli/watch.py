@@ -1,4 +1,4 @@
-"""`dump-ingest watch`: beside a running job, until told to stop."""
+"""`dump-ingest watch`: next to a running job, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.common import ConfigOption, StoreOption, load_settings, stop_on_signals
-from ingest.cli.ingest import (
+from ingest.cli.exits import stop_on_signals
+from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
+from ingest.cli.options import (
     AfterCommitOption,
+    ConfigOption,
     DeviceLayoutOption,
     KeepAnomalousOption,
     KeepLastOption,
@@ -18,14 +20,15 @@ from ingest.cli.ingest import (
     RankMapOption,
     ReplaceOption,
     SchedulerOption,
+    StoreOption,
     WorkersOption,
 )
+from workers import events
+from workers.errors import DumpIngestError
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
     from ingest.settings import Settings
-
-NAME = "watch"
 
 
 def command(
@@ -46,25 +49,24 @@ def command(
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics.")] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Take each step of a running job into the store as soon as it is complete.
+    """Ingest each step of a running job as soon as it is complete.
 
-    SIGTERM finishes what is under way and exits with 0; a second one exits at once. After a crash, start it
-    again: the store knows what is done.
+    On SIGTERM, it finishes the work in progress and exits with 0; a second SIGTERM ends it at once. After a
+    crash, start it again: the store knows what is done.
 
     [bold]dump-ingest watch /data/dump --store s3://bucket/run.zarr --metrics 0.0.0.0:9108[/]
     """
+    # deferred: dask, numba, zarr and structlog take 1.4 s to import
     import structlog
     from prometheus_client import CollectorRegistry
 
-    from ingest.cli.sources import refuse_idle
     from ingest.metrics import WatcherMetrics, serve
     from ingest.reporting.logs import ServiceLog, configure
     from ingest.watching.fs_events import waker
     from ingest.wiring import open_service, open_webhook
-    from workers import events
     from workers.rules.load import load_rules
 
-    settings = load_settings(
+    settings = load_settings_with_store(
         config,
         store=store,
         scheduler=scheduler,
@@ -78,41 +80,40 @@ def command(
         keep_anomalous=keep_anomalous,
         metrics=metrics,
     ).settings
-    refuse_idle(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
+    refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
     stop = stop_on_signals()
-    rules = load_rules(settings.rules).enabled.of_steps  # what is wrong with them shows now
+    rules = load_rules(settings.rules).enabled.of_steps  # a wrong rule is reported now
     registry = CollectorRegistry()
-    seen = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
+    watcher_metrics = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
     if settings.metrics:
-        events.subscribe(seen.observe_event)
+        events.subscribe(watcher_metrics.observe)
         serve(registry, settings.metrics)
-    found = _wait_for_dump(dump, stop, settings, log)
-    if found is None:
+    detected = _wait_for_dump(dump, stop, settings, log)
+    if detected is None:
         return
-    with open_webhook(settings) as webhook, open_service(found, settings, patient=True) as service:
-        service.observers += [seen.observe, ServiceLog().observe]
+    with open_webhook(settings) as webhook, open_service(detected, settings, patient=True) as service:
+        service.observers += [watcher_metrics.observe, ServiceLog().observe]
         if webhook is not None:
             service.observers.append(webhook.observe)
-        log.info("watching", dump=str(found.root), store=settings.store)
-        with waker(found.root, service.note_change):
+        log.info("watching", dump=str(detected.root), store=settings.store)
+        with waker(detected.root, service.note_change):
             service.watch(stop, drain_s=settings.drain_s)
         log.info("stopped")
 
 
 def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, log: Any) -> Dump | None:
-    """Return the dump once there is one; None when told to stop before."""
-    from ingest.layouts.detect import find_dump
-    from workers.errors import DumpIngestError
+    """Return the dump as soon as the directory holds one; None if `stop` is set before."""
+    from ingest.layouts.detect import find_dump  # deferred: numpy and numba take 0.3 s to import
 
-    said = ""
+    last_reason = ""
     while not stop.is_set():
         try:
             return find_dump(directory, rank_map=settings.rank_map)
         except DumpIngestError as exc:
-            if exc.message != said:
+            if exc.message != last_reason:
                 log.warning("waiting_for_dump", reason=exc.message)
-            said = exc.message
+            last_reason = exc.message
         stop.wait(settings.poll_s)
     return None

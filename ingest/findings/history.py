@@ -13,7 +13,7 @@ import xxhash
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import take_snapshot
-from ingest.reader.survey import StepStatistics
+from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, UsageError
 from workers.store.blocks import Block, TensorAxis, TensorKey

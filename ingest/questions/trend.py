@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ingest.reader.catalog import Catalog, Choice
 from ingest.reader.snapshot import Snapshot, take_snapshot
-from ingest.reader.survey import StepStatistics
+from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
 from workers.rules.names import fits, matching

@@ -16,7 +16,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts"]):
-    from ingest.layouts import bin_names, cann, mindspore_raw, msprobe_names, names, torchair
+    from ingest.layouts import bin_names, cann, mindspore_names, mindspore_raw, msprobe_names, torchair
     from workers.dump import paths
     from workers.dump.formats import dump_data, npy, overflow, pt, statistic_csv
     from workers.dump.formats.header import ReadAt, TensorHeader
@@ -74,7 +74,7 @@ def read_csv(content: bytes) -> None:
 def read_names(content: bytes) -> None:
     name = os.fsdecode(content).replace("/", "")
     for parse in (
-        names.parse_tensor_name,
+        mindspore_names.parse_tensor_name,
         bin_names.parse_bin_name,
         cann.parse_npy_name,
         mindspore_raw.parse_raw_name,

@@ -58,7 +58,7 @@ class TestDump:
     def test_a_file(self, dump: Path, store: Path) -> None:
         """A single tensor is no dump."""
         file = next(dump.rglob("*.npy"))
-        refused("ingest", file, "-s", store, code=2, says=["is no directory"])
+        refused("ingest", file, "-s", store, code=2, says=["is not a directory"])
         assert not store.exists()
 
     @pytest.mark.parametrize("names", [(), ("notes.txt", "logs/today.log")], ids=["empty", "something_else"])

@@ -14,6 +14,8 @@ from ingest.reader.consolidated import open_cubes
 from ingest.settings import Settings
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
+from tests.made_runs import MadeRun, numbers
+from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
@@ -37,7 +39,7 @@ def test_once_says_what_it_took_in_and_find_asks_it(dumps: DumpLibrary, tmp_path
         "no consolidated view" in run("find", store, "--consolidated", "-w", "nan_count > 0", code=2).stderr
     )
     said = run("consolidate", store).stderr
-    assert "steps taken in: 1-3" in said
+    assert "steps added: 1-3" in said
     assert "3 steps, 2 ranks, 243 tensors" in said
     again = run("consolidate", store, "--rebuild", "--json").json
     assert (again["appended"], again["ranks"]) == ([1, 2, 3], 2)
@@ -126,3 +128,24 @@ def test_on_a_cluster_and_on_object_storage(
     for before, place in zip(blocks, (0, 16, 17), strict=True):
         np.testing.assert_array_equal(by_threads.block(place).statistics, before.statistics)
         np.testing.assert_array_equal(by_threads.block(place).digest, before.digest)
+
+
+@pytest.mark.dask
+def test_findings_are_logged_counted_and_stored_while_it_follows(tmp_path: Path) -> None:
+    root, store = tmp_path / "dump", tmp_path / "run.zarr"
+    made = MadeRun(MadeDump(root))
+    for step in range(6):
+        made.op("MatMul.Gradients_net-op0", (), [numbers(1, step / 10)], step=step)
+    ingest_directly(root, store)
+    env = {"DUMP_INGEST_CONSOLIDATOR_METRICS": ""}
+    with start("consolidate", store, "--follow", "--poll", "0.1", env=env) as follower:
+        follower.wait_until(lambda: len(list((store / "findings").glob("*.*"))) == 6, timeout_s=60)
+        made.op("MatMul.Gradients_net-op0", (), [numbers(500, 0)], step=6)
+        ingest_directly(root, store)
+        follower.wait_until(lambda: follower.events("finding"), timeout_s=60)
+        (row,) = follower.events("finding")
+        assert follower.terminate() == 0
+    assert (row["rule"], row["rank"], row["step"], row["level"]) == ("gradient_explosion", 0, 6, "warning")
+    (finding,) = ingest.anomalies(ingest.open_store(str(store)), rule="gradient_explosion").findings
+    assert finding.reason == row["reason"]
+    assert finding.value == pytest.approx(500, rel=0.1)

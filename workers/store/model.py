@@ -49,7 +49,7 @@ class Grid:
     chunk_nbytes: int = MIB
     """Inner chunks: what a small read costs."""
     shard_nbytes: int = 128 * MIB
-    """Shards before compression: one object each. A task keeps one in memory, unless it writes a directory."""
+    """Shards before compression: one object each. A task keeps one in memory, except for a directory."""
     job_nbytes: int = 128 * MIB
     """What one task reads, unless one tensor or one set of possible copies is larger."""
     keep_device_layout: bool = False

@@ -17,7 +17,7 @@ from ingest.questions.divergence.result import Difference, Divergence, Group, Od
 from ingest.reader.catalog import Catalog, Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import take_snapshot
-from ingest.reader.survey import StepStatistics
+from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import FIELDS
 from workers.errors import UsageError
 from workers.rules.names import matching

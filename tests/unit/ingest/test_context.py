@@ -139,7 +139,7 @@ def test_what_is_wrong_with_a_file_is_said(made: MadeDump, store: Path) -> None:
     assert context.kernel_args(tensor) is None
     graph, args = context.problems
     assert graph == "rank_0/graphs/ms_output_trace_code_graph_0.ir: no operator has a name"
-    assert args.startswith("rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is no JSON")
+    assert args.startswith("rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON")
 
 
 def test_a_damaged_file_is_a_problem(with_ir: MadeDump, store: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame
 from ingest.reader.context.ir import parse_ir
-from ingest.reader.context.order import parse_history, parse_order
 from tests.dumps import DumpLibrary
 from tests.samples import sample
 
@@ -126,8 +126,8 @@ def test_what_is_wrong_is_said() -> None:
     text = _RELU + _NEW_NAME + "      # In file nowhere\n" + _RELU + _NEW_NAME
     graph = parse_ir([_ir(text)])
     assert [problem.split(":")[0] for problem in graph.problems] == [
-        "line 5 is no line of a stack",
-        f"'{_NAME}' is the name of two operators; the first is taken",
+        "line 5 is not a line of a stack",
+        f"'{_NAME}' is the name of two operators; the first one is used",
     ]
     assert parse_ir([b"hello"]).problems == ["no operator has a name"]
 

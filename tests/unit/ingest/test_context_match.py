@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.reader.context.execution_order import parse_order
 from ingest.reader.context.ir import parse_ir
 from ingest.reader.context.match import (
     AMBIGUOUS,
@@ -20,8 +21,7 @@ from ingest.reader.context.match import (
     flatten,
     match_ops,
 )
-from ingest.reader.context.order import parse_order
-from ingest.reader.context.types import Signature, TensorType
+from ingest.reader.context.signature import Signature, TensorType
 from tests.dumps import DumpLibrary
 from tests.samples import sample
 

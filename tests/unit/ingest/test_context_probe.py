@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.reader.context.frames import Frame, best_frame
-from ingest.reader.context.graphs import (
-    BuiltGraph,
-    choose_training_graph,
-    parse_built_graph,
-    parse_dumped_models,
-)
-from ingest.reader.context.probe import (
+from ingest.reader.context.json_files import (
     find_key,
     find_stack,
     parse_construct,
     parse_kernel_args,
     parse_stacks,
+)
+from ingest.reader.context.training_graph import (
+    BuiltGraph,
+    choose_training_graph,
+    parse_built_graph,
+    parse_dumped_models,
 )
 from tests.samples import sample
 
@@ -50,7 +50,7 @@ def test_a_line_without_code_is_a_line() -> None:
 def test_parents_may_be_null_or_empty() -> None:
     parents, problems = parse_construct(b'{"a": "optimizer", "optimizer": null, "b": "", "c": 3}')
     assert parents == {"a": "optimizer", "optimizer": None, "b": None}
-    assert problems == ["the parent of 'c' is no name"]
+    assert problems == ["the parent of 'c' is not a name"]
 
 
 def test_arguments_are_text() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import ingest
 from ingest import OriginAnswer, open_store
-from ingest.questions.origin.kinds import is_collective, is_optimizer, writes_in_place
+from ingest.questions.origin.operator_kinds import is_collective, is_optimizer, writes_in_place
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
 from tests.npy_files import MadeDump

@@ -121,7 +121,7 @@ def test_a_step_that_is_not_there_reads_no_commit(many: Path, counting: Counting
     def ask() -> None:
         with pytest.raises(UsageError, match="rank 3 step 99") as found:
             open_store(many).step(3, 99)
-        assert found.value.hint == "It holds ranks 0-3, and of rank 3 steps 0-49."
+        assert found.value.hint == "The store has ranks 0-3; rank 3 has steps 0-49."
 
     assert counting.of(ask) == 1 + 1 + 1 + 1
 
@@ -130,19 +130,19 @@ def test_hints_name_steps_that_are_there_of_the_ranks_that_were_asked_for(many: 
     (many / "rank_1/step_3/zarr.json").unlink()
     store = open_store(many)
     for rank, step, what, of in (
-        (9, 3, "no rank 9", "It holds ranks 0-3 and steps 0-49."),
-        (1, 3, "no step 3", "It holds ranks 0-3, and of rank 1 steps 0-2, 4-49."),
-        (None, 99, "no step 99", "It holds ranks 0-3 and steps 0-49."),
+        (9, 3, "no rank 9", "The store has ranks 0-3 and steps 0-49."),
+        (1, 3, "no step 3", "The store has ranks 0-3; rank 1 has steps 0-2, 4-49."),
+        (None, 99, "no step 99", "The store has ranks 0-3 and steps 0-49."),
     ):
         with pytest.raises(UsageError, match=what) as found:
             store.select(rank, step)
         assert found.value.hint == of
     with pytest.raises(UsageError, match="rank 9 step 3 is not in the store") as found:
         store.step(9, 3)
-    assert found.value.hint == "It holds ranks 0-3 and steps 0-49."
+    assert found.value.hint == "The store has ranks 0-3 and steps 0-49."
     with pytest.raises(UsageError, match="rank 1 step 3 is not in the store") as found:
         store.step(1, 3)
-    assert found.value.hint == "It holds ranks 0-3, and of rank 1 steps 0-2, 4-49."
+    assert found.value.hint == "The store has ranks 0-3; rank 1 has steps 0-2, 4-49."
 
 
 def test_everything_is_read_once(many: Path, counting: Counting) -> None:

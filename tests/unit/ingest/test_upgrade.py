@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import ingest
-from ingest.cli import app as command_line
+from ingest.cli.app import COMMANDS, app
+from ingest.cli.exits import exit_code_of
 from tests import checker
 from tests.dumps import unpack
 from workers.errors import StoreFormatError
@@ -35,7 +36,7 @@ def old(packed: Path, tmp_path: Path) -> Path:
 
 def say(*words: object) -> Any:
     """Run a command in this process, and return its JSON."""
-    result = CliRunner().invoke(command_line.app, [str(word) for word in words])
+    result = CliRunner().invoke(app, [str(word) for word in words])
     assert result.exception is None, result.exception
     return json.loads(result.stdout)
 
@@ -99,6 +100,7 @@ def newer(store: Path) -> None:
 WORDS: dict[str, list[str] | None] = {
     "anomalies": ["STORE"],
     "compare": ["STORE", "STORE"],
+    "config": None,
     "consolidate": ["STORE"],
     "divergence": ["STORE"],
     "doctor": None,
@@ -109,6 +111,7 @@ WORDS: dict[str, list[str] | None] = {
     "ingest": ["DUMP", "--store", "STORE"],
     "ls": ["STORE"],
     "origin": ["STORE"],
+    "rules": ["test", "STORE"],
     "show": ["STORE", "x", "-r", "0", "-n", "1"],
     "trend": ["STORE", "x"],
     "verify": ["STORE"],
@@ -116,7 +119,7 @@ WORDS: dict[str, list[str] | None] = {
 }
 
 
-@pytest.mark.parametrize("command", sorted(str(one.name) for one in command_line.app.registered_commands))
+@pytest.mark.parametrize("command", sorted(listed.name for listed in COMMANDS))
 def test_newer_store_is_refused_and_left_alone(command: str, old: Path, packed: Path, tmp_path: Path) -> None:
     if command not in WORDS:
         pytest.fail(f"say in this test how {command} is called")
@@ -126,9 +129,9 @@ def test_newer_store_is_refused_and_left_alone(command: str, old: Path, packed: 
     newer(old)
     before = checker.objects(old)
     places = {"STORE": str(old), "OUT": str(tmp_path / "out"), "DUMP": str(packed / "run")}
-    result = CliRunner().invoke(command_line.app, [command, *(places.get(word, word) for word in words)])
+    result = CliRunner().invoke(app, [command, *(places.get(word, word) for word in words)])
     assert isinstance(result.exception, StoreFormatError), (result.exception, result.output)
-    assert command_line._exit_code(result.exception) == 1
+    assert exit_code_of(result.exception) == 1
     assert "store format 3" in result.exception.message
     assert "Upgrade" in result.exception.hint
     assert checker.objects(old) == before

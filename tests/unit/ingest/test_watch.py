@@ -320,13 +320,13 @@ def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
     bench.now += 60  # all of them are quiet
     bench.look()
     listed: list[str] = []
-    take_tree = Walk.take_tree
+    add_tree = Walk.add_tree
 
     def counting(self: Walk, directory: str, **others: Any) -> None:
         listed.append(directory)
-        take_tree(self, directory, **others)
+        add_tree(self, directory, **others)
 
-    monkeypatch.setattr(Walk, "take_tree", counting)
+    monkeypatch.setattr(Walk, "add_tree", counting)
     bench.look()
     assert listed == []
     late = bench.made.add(WHOLE, tensor_name(slot=1), step=3)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from ingest.layouts.base import Description, Layout, Place, ReadSmall
 from ingest.layouts.bin_names import parse_bin_name
 from ingest.layouts.cann import Cann, describe_files, parse_npy_name
-from ingest.layouts.mindspore_async import MindSporeAsync
-from tests.samples import sample
+from tests.dumps import DumpLibrary
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
@@ -26,13 +25,8 @@ CANN_HEADER = "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min
 
 def fields_of(layout: Layout, path: str) -> Mapping[str, str] | None:
     """Return what the first pattern says that fits a directory to its end; None if none does."""
-    names = path.split("/")
-    for pattern in layout.patterns:
-        if len(pattern.levels) == len(names):
-            found = [pattern.match(level, name) for level, name in enumerate(names)]
-            if None not in found:
-                return {field: text for one in found for field, text in (one or {}).items()}
-    return None
+    matches = (pattern.match_path(path) for pattern in layout.patterns)
+    return next((fields for fields in matches if fields is not None), None)
 
 
 def describe(contents: Mapping[str, str], *, net: str = "", graph: str = "") -> Description:
@@ -92,119 +86,12 @@ def test_places_are_found_behind_every_producers_prefix(path: str, fields: Mappi
     assert fields_of(Cann(), path) == fields
 
 
-@pytest.mark.parametrize("device", ["3", "device_3"])
-def test_the_first_asynchronous_dumps_of_mindspore_are_found(device: str) -> None:
-    wanted = {"device": "3", "net": "Net_graph_a", "root_graph": "0", "graph": "1", "iteration": "5"}
-    assert fields_of(MindSporeAsync(), f"{device}/Net_graph_a_graph_0/1/5") == wanted
-    place = Place(f"{device}/Net_graph_a_graph_0/1/5", wanted)
-    files = [SourceFile(f"{place.path}/Add.Add-op1.0.1.17", 10, 0)]
-    (named,) = MindSporeAsync().describe(place, files, lambda _: None).named.values()
-    assert named.name == TensorName("Net_graph_a", "1", "Add", "Add-op1", task=0, stream=1, timestamp=17)
-
-
-@pytest.mark.parametrize(
-    ("file_name", "wanted"),
-    [
-        (
-            "Conv2D.Default_network-WithLossCell__backbone-AlexNet_conv3-Conv2d_Conv2D-op12.2.7.161243956333802",
-            (
-                "Conv2D",
-                "Default_network-WithLossCell__backbone-AlexNet_conv3-Conv2d_Conv2D-op12",
-                2,
-                7,
-                161243956333802,
-            ),
-        ),
-        (
-            "Add.Default_Add-op0.65535.65535.1722484800157158",
-            ("Add", "Default_Add-op0", -1, -1, 1722484800157158),
-        ),
-        # Releases of 2021, and exception dumps: without the stream.
-        ("Add.Add_2.4.1722556800123456", ("Add", "Add_2", 4, -1, 1722556800123456)),
-        ("GatherV2.GatherV21.1.1733469426252033", ("GatherV2", "GatherV21", 1, -1, 1733469426252033)),
-        ("Add.Add_2.4.20240801040000123", ("Add", "Add_2", 4, -1, 1722484800123000)),
-        ("Add.Add_2.4.20249901040000123", ("Add", "Add_2", 4, -1, 20249901040000123)),
-        ("exception_info.7.4.20240801040000123", ("exception_info", "", 4, 7, 1722484800123000)),
-        # Threads of FFTS+
-        (
-            "Add.sgt_graph_0_Add.0.3.1673383728093446.4.1.2.0",
-            ("Add", "sgt_graph_0_Add.thread_2", 0, 3, 1673383728093446),
-        ),
-        (
-            "Add.sgt_graph_0_Add.0.3.1673383728093446.4.1.2",
-            ("Add", "sgt_graph_0_Add.thread_2", 0, 3, 1673383728093446),
-        ),
-        (
-            "Add.sgt_graph_0_Add.3.1673383728093446.4.1.2.0",
-            ("Add", "sgt_graph_0_Add.thread_2", 3, -1, 1673383728093446),
-        ),
-        (
-            "Opdebug.Node_OpDebug.0.3.1673383728094391.4.1.0.0",
-            ("Opdebug", "Node_OpDebug.thread_0", 0, 3, 1673383728094391),
-        ),
-        ("Opdebug.Node_OpDebug.9.7.1722484800168308", ("Opdebug", "Node_OpDebug", 9, 7, 1722484800168308)),
-        # Single operators: the call first, its kind second
-        (
-            "aclnnMul_12_L2.aclnnMul.130.2.1722484800151657",
-            ("aclnnMul", "aclnnMul_12_L2", 130, 2, 1722484800151657),
-        ),
-        (
-            "aclnnMul_12_L0.MulAiCore.11.2.1722484800155652",
-            ("MulAiCore", "aclnnMul_12_L0", 11, 2, 1722484800155652),
-        ),
-        ("Add.Add_2.4.655.17", ("Add", "Add_2", 4, 655, 17)),
-        ("L2DfxAbscent_4._L0Add.11.2.17", ("Add", "L2DfxAbscent_4", 11, 2, 17)),
-    ],
-)
-def test_names_of_dump_data_files_are_understood(
-    file_name: str, wanted: tuple[str, str, int, int, int]
-) -> None:
-    name = parse_bin_name(file_name, net="N", graph="1")
-    assert name is not None
-    assert (name.op_type, name.op_name, name.task, name.stream, name.timestamp) == wanted
-    assert (name.net, name.graph, name.io, name.slot, name.format) == ("N", "1", "", -1, "")
-
-
-@pytest.mark.parametrize(
-    "file_name",
-    [
-        "",
-        "Add",
-        "Add.Add_2",
-        "Add.Add_2.4",
-        "Add.Add_2.four.7.17",
-        "Add.Add_2.4.7.17.bin",
-        "Add..4.7.17",
-        "Add.Add_2.4.7.17.1.2",
-        "Parameter.layer.1.2.3.0.0.17",
-        "Add.Add_2.4.7.1722556800123456.1",
-        "Add.Add_2.4.7.17.1.2.3.4.5.6",
-        "Add.Add_2.4.7." + "9" * 30,
-        "x.custom.20240801040000123",
-    ],
-)
-def test_other_names_are_no_names_of_dump_data_files(file_name: str) -> None:
-    assert parse_bin_name(file_name) is None
-
-
-def test_threads_of_one_operator_have_names_of_their_own() -> None:
-    names = {parse_bin_name(f"Add.Add_2.0.3.1673383728093446.4.{n}.{n}.0") for n in range(8)}
-    assert len({name.op_name for name in names if name}) == 8
-
-
 @given(st.text(max_size=60))
 def test_any_file_name_is_a_name_or_none(text: str) -> None:
     for file_name in (text, f"Add.Add.{text}", f"Add.Add.1.2.3.{text}.npy", f"{text}.npy", f"{text}.csv"):
         parse_bin_name(file_name)
         parse_npy_name(file_name)
         describe({f"d/{file_name}": ""})
-
-
-@given(st.integers(0, 10**18 - 1), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_numbers_of_a_name_come_back(timestamp: int, task: int, stream: int) -> None:
-    name = parse_bin_name(f"Add.Add.{task}.{stream}.{10**15 + timestamp % 10**15}")
-    assert name is not None
-    assert (name.task, name.stream) == tuple(-1 if n == 65535 else n for n in (task, stream))
 
 
 def test_npy_files_are_tensors_by_mindspores_names_and_by_converters() -> None:
@@ -395,8 +282,8 @@ def described_tree(root: Path) -> dict[str, Description]:
 
 
 @pytest.mark.parametrize("tree", ["torchair", "tf", "mindspore_acl", "stats"])
-def test_every_file_of_the_samples_has_its_place_and_name(tree: str) -> None:
-    root = sample("cann-bin-synthetic") / tree
+def test_every_file_of_the_samples_has_its_place_and_name(tree: str, dumps: DumpLibrary) -> None:
+    root = dumps["cann-bin-synthetic"] / tree
     found = described_tree(root)
     named = {path: one for description in found.values() for path, one in description.named.items()}
     manifest = json.loads((root.parent / "manifest.json").read_text())
@@ -419,8 +306,8 @@ def test_every_file_of_the_samples_has_its_place_and_name(tree: str) -> None:
     assert [problem for description in found.values() for problem in description.problems] == []
 
 
-def test_the_statistics_of_the_samples_are_reported() -> None:
-    found = described_tree(sample("cann-bin-synthetic/stats"))
+def test_the_statistics_of_the_samples_are_reported(dumps: DumpLibrary) -> None:
+    found = described_tree(dumps["cann-bin-synthetic"] / "stats")
     (reported,) = [d.reported for d in found.values() if d.reported]
     assert [(r.name.op_name, r.name.io, r.name.slot, r.shape) for r in reported] == [
         ("Add_2", "input", 0, (2, 3)),

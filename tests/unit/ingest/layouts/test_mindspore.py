@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,67 +9,11 @@ import pytest
 
 from ingest.layouts.detect import find_dump
 from ingest.layouts.mindspore import MindSpore, parse_iterations
-from ingest.layouts.names import parse_tensor_name
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import listings, plan_all
+from tests.pipeline import listings
 from workers.dump.model import TensorName
-from workers.errors import AccessDenied, UsageError
 from workers.model import StepKey
-
-
-@pytest.mark.parametrize(
-    ("op_type", "op_name", "rest", "wanted"),
-    [
-        # 2.4 and later: scope with `_`, dtype at the end.
-        (
-            "Conv2D",
-            "Default_network-WithLossCell__backbone-Net_conv-Conv2d_Conv2D-op0",
-            "0.0.1795220037870151.input.1.DefaultFormat.Float32",
-            ("input", 1, 1795220037870151, "DefaultFormat", "Float32"),
-        ),
-        # Up to 2.3: no dtype.
-        (
-            "ReLU",
-            "ReLU-op3",
-            "0.0.161243956333802.output.0.NC1HWC0",
-            ("output", 0, 161243956333802, "NC1HWC0", ""),
-        ),
-        # Before 2.3 parameter names keep their dots.
-        ("Parameter", "fc.weight", "0.0.17.output.0.DefaultFormat", ("output", 0, 17, "DefaultFormat", "")),
-        (
-            "Parameter",
-            "moments.0.fc.weight",
-            "0.0.17.output.0.ND.bfloat16",
-            ("output", 0, 17, "ND", "bfloat16"),
-        ),
-        ("Parameter", "data-12", "0.0.17.output.0.DefaultFormat", ("output", 0, 17, "DefaultFormat", "")),
-    ],
-)
-def test_real_names_are_parsed_from_the_right(
-    op_type: str, op_name: str, rest: str, wanted: tuple[str, int, int, str, str]
-) -> None:
-    found = parse_tensor_name(f"{op_type}.{op_name}.{rest}.npy")
-    assert found is not None
-    assert (found.op_type, found.op_name) == (op_type, op_name)
-    assert (found.io, found.slot, found.timestamp, found.format, found.declared_dtype) == wanted
-
-
-@pytest.mark.parametrize(
-    "file_name",
-    [
-        "1807535132.npy",
-        "weights.npy",
-        "Conv2D.op0.0.0.1.sideways.0.DefaultFormat.npy",
-        ".npy",
-        "a.b.c.d.e.input.0.F.npy",
-        "A.b.0.0.1.output.0.npy",
-        "A.b.0.0.99999999999999999999.output.0.F.npy",
-        "A.0.0.1.output.0.F.npy",
-    ],
-)
-def test_other_names_are_not_guessed(file_name: str) -> None:
-    assert parse_tensor_name(file_name) is None
 
 
 @pytest.mark.parametrize(
@@ -123,17 +66,6 @@ def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
     made.add(b"", tensor_name(), graph="7", step=3)
     assert len(listings(made.root)[StepKey(0, 3)].files) == 2
     assert {name.graph for name in names_of(made.root, 3).values() if name} == {"0", "7"}
-
-
-def test_dumps_of_one_operator_are_numbered_in_order_of_time(made: MadeDump, tmp_path: Path) -> None:
-    """A `while` loop dumps its operators again and again; only the timestamp tells which came first."""
-    files = [tensor_name("Less.loop", time=time) for time in (30, 4, 200)]
-    for file in files:
-        made.add(b"", file)
-    made.add(b"", tensor_name("Less.loop", slot=1, time=100))
-    (plan,) = plan_all(made.root, tmp_path / "run.zarr")
-    names = {entry.source.path.rsplit("/", 1)[-1]: entry.name for entry in plan.entries}
-    assert [names[file].occurrence for file in files] == [1, 0, 2]
 
 
 def test_constants_and_what_is_no_tensor_belong_to_no_step(made: MadeDump) -> None:
@@ -224,85 +156,6 @@ def test_absurd_configuration_is_ignored(made: MadeDump) -> None:
     path.parent.mkdir()
     path.write_text("[" * 100_000)
     assert find_dump(made.root).scan({}).expected_steps is None
-
-
-def test_links_and_pipes_are_named_and_not_followed(made: MadeDump) -> None:
-    made.add(b"", tensor_name())
-    directory = made.directory()
-    (directory / "link.npy").symlink_to("/etc/passwd")
-    (directory / "tree").symlink_to("/etc", target_is_directory=True)
-    os.mkfifo(directory / "pipe")
-    listing = listings(made.root)[StepKey(0, 0)]
-    assert len(listing.files) == 1
-    assert [(Path(problem.path).name, problem.reason.split(";")[0]) for problem in listing.problems] == [
-        ("link.npy", "is a symbolic link"),
-        ("pipe", "is no regular file"),
-        ("tree", "is a symbolic link"),
-    ]
-
-
-def test_deep_directories_do_not_exhaust_the_stack(made: MadeDump) -> None:
-    """A few kilobytes of nested directories must not end the service."""
-    made.add(b"")
-    fd = os.open(made.directory(), os.O_RDONLY)
-    for _ in range(1500):
-        os.mkdir("d", dir_fd=fd)
-        below = os.open("d", os.O_RDONLY, dir_fd=fd)
-        os.close(fd)
-        fd = below
-    os.close(fd)
-    try:
-        assert len(listings(made.root)[StepKey(0, 0)].files) == 1
-    finally:  # shutil would exhaust the stack as well
-        subprocess.run(["rm", "-r", str(made.root)], check=True)
-
-
-def test_directory_of_another_user_is_a_matter_of_permissions(
-    made: MadeDump, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As root nothing is denied, so the refusal is made up."""
-    made.add(b"", step=0)
-    made.add(b"", step=1)
-    scandir = os.scandir
-
-    def refuse(path: str | Path) -> object:
-        if str(path).endswith("/1"):
-            raise PermissionError(13, "Permission denied")
-        return scandir(path)
-
-    monkeypatch.setattr("os.scandir", refuse)
-    found = listings(made.root)
-    assert not found[StepKey(0, 0)].problems
-    (problem,) = found[StepKey(0, 1)].problems
-    assert problem.denied
-    assert "setfacl" in problem.hint
-    monkeypatch.setattr("os.scandir", lambda _: refuse("/1"))
-    with pytest.raises(AccessDenied):
-        find_dump(made.root)
-
-
-def test_dump_is_found_below_and_at_a_rank(made: MadeDump, tmp_path: Path) -> None:
-    made.add(b"", rank=0)
-    made.add(b"", rank=3)
-    assert find_dump(tmp_path).root == made.root
-    assert {key.rank for key in listings(made.root / "rank_3")} == {3}
-
-
-def test_a_store_is_no_dump(made: MadeDump) -> None:
-    made.add(b"", rank=0)
-    (made.root / "zarr.json").write_text("{}")
-    with pytest.raises(UsageError, match="is a store"):
-        find_dump(made.root)
-
-
-def test_what_is_no_dump_is_a_usage_error(tmp_path: Path, made: MadeDump) -> None:
-    for path in (tmp_path / "missing", made.root):
-        with pytest.raises(UsageError):
-            find_dump(path)
-    for name in ("one", "two"):
-        (tmp_path / name / "rank_0").mkdir(parents=True)
-    with pytest.raises(UsageError, match="2 dumps"):
-        find_dump(tmp_path)
 
 
 @pytest.mark.parametrize(

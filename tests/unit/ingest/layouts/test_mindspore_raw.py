@@ -2,19 +2,23 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ingest.api import open_store
 from ingest.layouts.base import Place
+from ingest.layouts.detect import find_dump
 from ingest.layouts.mindspore_raw import MindSporeRaw, parse_raw_name
+from tests.pipeline import ingest_directly
 from tests.samples import sample
 from workers.arrays.dtypes import from_name
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
-from workers.model import SourceFile
+from workers.model import SourceFile, StepKey
 
 TREE = "mindspore-1.x-gpu-raw-bin/sync_trans_false"
 GOLDEN = "mindspore-1.x-gpu-raw-bin/golden/sync_trans_false_read_tensors.expected"
@@ -30,16 +34,8 @@ GOLDEN = "mindspore-1.x-gpu-raw-bin/golden/sync_trans_false_read_tensors.expecte
     ],
 )
 def test_places_are_found_with_and_without_a_device(path: str, fields: dict[str, str] | None) -> None:
-    names = path.split("/")
-    found = [
-        [pattern.match(level, name) for level, name in enumerate(names)]
-        for pattern in MindSporeRaw().patterns
-        if len(pattern.levels) == len(names)
-    ]
-    whole = [
-        {k: v for one in levels for k, v in (one or {}).items()} for levels in found if None not in levels
-    ]
-    assert whole == ([] if fields is None else [fields])
+    matches = [pattern.match_path(path) for pattern in MindSporeRaw.patterns]
+    assert [match for match in matches if match is not None] == ([] if fields is None else [fields])
 
 
 def raw(file_name: str) -> tuple[str, str, str, int, str, tuple[int, ...] | None, str]:
@@ -135,6 +131,40 @@ def test_shapes_and_slots_come_back(shape: list[int], slot: int) -> None:
         format="NC1HWC0",
         declared_dtype="UInt16",
     )
+
+
+#: What a small GPU job would have dumped: values by the name of their file.
+OWN_SAMPLE = {
+    "Default--network-Net--fc-Dense--MatMul-op7_output_0_shape_2_3_Float32_NCHW.bin": (
+        np.arange(6, dtype="<f4").reshape(2, 3)
+    ),
+    "Default--network-Net--fc-Dense--MatMul-op7_input_1_shape_3_Float16_NCHW.bin": (
+        np.array([1.5, -2.25, 0.0], "<f2")
+    ),
+    "fc.bias_output_0_shape_Float64_DefaultFormat.bin": np.array(0.125, "<f8"),
+    "fc.moments.mask_output_0_shape_4_Bool_DefaultFormat.bin": np.array([True, False, True, True]),
+}
+
+
+@pytest.mark.parametrize("place", ["Net/device_3/iteration_2", "Net/iteration_2"])
+def test_dump_is_read_to_the_last_element(place: str, tmp_path: Path, store: Path) -> None:
+    """From its directories to the values in the store, with all other layouts in play."""
+    directory = tmp_path / "dump" / place
+    directory.mkdir(parents=True)
+    for file_name, values in OWN_SAMPLE.items():
+        (directory / file_name).write_bytes(values.tobytes())
+    ingest_directly(tmp_path / "dump", store)
+    (step,) = open_store(store).select()
+    assert step.key == StepKey(3 if "device" in place else 0, 2)
+    assert [listing.layout for listing in find_dump(tmp_path / "dump").scan({}).listings] == ["mindspore_raw"]
+    tensors = {tensor.source.rpartition("/")[2]: tensor for tensor in open_store(store).tensors()}
+    assert tensors.keys() == OWN_SAMPLE.keys()
+    for file_name, values in OWN_SAMPLE.items():
+        tensor = tensors[file_name]
+        assert (tensor.shape, tensor.net) == (values.shape, "Net")
+        np.testing.assert_array_equal(tensor.read(), values)
+    names = {(tensor.op_type, tensor.op_name.rpartition("/")[2]) for tensor in tensors.values()}
+    assert names == {("MatMul", "MatMul-op7"), ("Parameter", "fc.bias"), ("Parameter", "fc.moments.mask")}
 
 
 def golden() -> list[tuple[str, int, int, int, tuple[int, ...], str]]:

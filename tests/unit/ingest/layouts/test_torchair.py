@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ingest.layouts.base import Place
 from ingest.layouts.torchair import TorchAir, parse_call_name, parse_node_name
-from tests.samples import sample
+from tests.dumps import DumpLibrary
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
@@ -17,14 +17,8 @@ MICROSECONDS = 1722513600123456
 
 def matched(path: str) -> list[dict[str, str]]:
     """Return the fields of each pattern that fits a path to its end."""
-    found = []
-    for pattern in TorchAir.patterns:
-        names = path.split("/")
-        if len(pattern.levels) == len(names):
-            fields = [pattern.match(level, name) for level, name in enumerate(names)]
-            if all(one is not None for one in fields):
-                found.append({key: value for one in fields for key, value in (one or {}).items()})
-    return found
+    matches = [pattern.match_path(path) for pattern in TorchAir.patterns]
+    return [fields for fields in matches if fields is not None]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +55,8 @@ def test_other_directories_are_not(path: str) -> None:
     assert matched(path) == []
 
 
-def test_sample_is_understood() -> None:
-    root = sample("synthetic-text/torchair-eager")
+def test_sample_is_understood(dumps: DumpLibrary) -> None:
+    root = dumps["synthetic-text"] / "torchair-eager"
     path = "worldsize2_global_rank0/graph_1/0"
     (fields,) = matched(path)
     files = [

@@ -81,3 +81,26 @@ def test_links_in_directories_that_are_not_the_dumps_are_no_problem_of_it(tmp_pa
     assert set(_listings(tmp_path)) == {StepKey(0, 1)}
     (tmp_path / "latest").symlink_to("logs")
     assert [problem.path for problem in _listings(tmp_path)[StepKey(0, None)].problems] == ["latest"]
+
+
+def test_checkpoints_beside_a_dump_are_not_taken(tmp_path: Path) -> None:
+    """Others name their directories so, too; what they hold may be large."""
+    for other in ("checkpoints/iteration_100", "step5/rank7", "checkpoints/device_0/iteration_3"):
+        (tmp_path / other).mkdir(parents=True)
+        (tmp_path / other / "model.ckpt").write_bytes(b"weights")
+    place = tmp_path / "rank_0" / "Net" / "0" / "8"
+    place.mkdir(parents=True)
+    (place / "file").write_bytes(b"")
+    scan = find_dump(tmp_path).scan({})
+    assert {listing.key for listing in scan.listings if listing.files} == {StepKey(0, 8)}
+
+
+def test_graphs_beside_the_iterations_of_a_device_are_run_files(tmp_path: Path) -> None:
+    for path in (
+        "Net/device_3/iteration_8/" + "w_output_0_shape_2_Float32_DefaultFormat.bin",
+        "Net/device_3/graphs/graph.ir",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(b"")
+    listings = {listing.key: listing for listing in find_dump(tmp_path).scan({}).listings}
+    assert [file.path for file in listings[StepKey(3, None)].files] == ["Net/device_3/graphs/graph.ir"]

@@ -1,8 +1,6 @@
-"""Statistics over steps and ranks: the numbers, the drawing, the files."""
+"""Statistics over steps and ranks: the numbers and the drawing."""
 
-import csv
 import math
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ingest
-from ingest.cli.heatmap import command as heatmap_command
-from ingest.cli.trend import command as trend_command
 from ingest.questions.sparkline import BAD, BARS, GAP, UNKNOWN, sparkline
 from ingest.questions.trend import STATISTICS, heatmap, statistic_named, trend
-from tests.cli import run, strict_json
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from tests.replicas import Replicas
@@ -174,58 +169,6 @@ class TestSparkline:
         assert (BAD in drawn) == any(there and (wrong or math.isinf(value)) for value, there, wrong in places)
 
 
-class TestCommands:
-    def test_trend_draws_a_line_for_each_rank(self, nan_log: Path) -> None:
-        said = run("trend", nan_log, "Log.*.output.0", "--stat", "min").stdout.splitlines()
-        assert said[0].split() == ["rank", "name", "first", "last", "min", "max", "step", "1", "to", "3"]
-        assert [line.split()[-1] for line in said[1:]] == ["██▁", "▁!!"]
-
-    def test_colours_are_used_where_they_can_be_and_are_wanted(
-        self, nan_log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-        monkeypatch.setenv("TERM", "xterm-256color")
-        for command in (trend_command, heatmap_command):
-            command(str(nan_log), "Log.*")
-            assert re.search(r"\x1b\[1;(31|37;41)m!", capsys.readouterr().out)
-        monkeypatch.setenv("NO_COLOR", "1")
-        for command in (trend_command, heatmap_command):
-            command(str(nan_log), "Log.*")
-            said = capsys.readouterr().out
-            assert not re.search(r"\x1b\[[0-9;]*[34][0-9]", said)
-            assert "!" in said
-
-    def test_values_come_as_json_and_csv(
-        self, nan_log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        path = tmp_path / "values.csv"
-        trend_command(str(nan_log), "ReduceMean*output*", rank=[1], json=True, csv=path)
-        rows = strict_json(capsys.readouterr().out)
-        assert [(row["step"], row["non_finite"]) for row in rows] == [(1, 0), (2, 1), (3, 1)]
-        assert rows[1]["value"] is None
-        written = list(csv.DictReader(path.read_text().splitlines()))
-        assert [row["value"] for row in written] == [str(rows[0]["value"]), "", ""]
-        heatmap_command(str(nan_log), "*", "nan", json=True, csv=path)
-        field = strict_json(capsys.readouterr().out)
-        assert [row["value"] for row in field] == [0, 0, 0, 0, 7, 7]
-        assert {row["aggregate"] for row in field} == {"sum"}
-        written = list(csv.DictReader(path.read_text().splitlines()))
-        assert [float(row["value"]) for row in written] == [0, 0, 0, 0, 7, 7]
-
-    def test_plots_are_written_and_need_nothing_else(self, nan_log: Path, tmp_path: Path) -> None:
-        png, page = tmp_path / "plot.png", tmp_path / "plot.html"
-        for command in (trend_command, heatmap_command):
-            command(str(nan_log), "ReduceMean*", png=png, html=page)
-            assert png.read_bytes().startswith(b"\x89PNG\r\n")
-            text = page.read_text()
-            assert "data:image/svg+xml;base64," in text
-            assert not re.search(r"(src|href)=\"(?!data:)|https?://", text)
-
-    def test_a_mistake_is_told_without_a_traceback(self, nan_log: Path, tmp_path: Path) -> None:
-        assert "cannot be written" in run("trend", nan_log, "Log.*", "--csv", tmp_path, code=2).stderr
-        assert LOG in run("heatmap", nan_log, "Lgo.*", code=2).stderr
-
-
 class TestHostileNames:
     @pytest.fixture
     @staticmethod
@@ -236,14 +179,15 @@ class TestHostileNames:
         return made
 
     def test_names_run_nothing_in_a_page_and_are_no_formulas(self, store: Replicas) -> None:
-        from ingest.cli.trend import _cells, _drawn, _lines
         from ingest.questions import plot
 
-        frame = trend(store.store, "Log.*")
-        lines = _lines(frame, "l2_norm")
+        lines = [
+            plot.Line(f"0  {name}", np.arange(3.0), np.ones(3, bool), np.zeros(3, bool))
+            for name in trend(store.store, "Log.*")["name"].unique()
+        ]
         figure = plot.trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
         assert plot.png(figure)
-        rows = [(*_cells(line), _drawn(line)) for line in lines]
+        rows = [(*line.label.split("  "), "▁▄█") for line in lines]
         text = plot.page(HOSTILE, figure, ("rank", "name"), rows, [HOSTILE])
         assert "<script" not in text
         assert len(figure.axes[0].get_legend().get_texts()) == 2

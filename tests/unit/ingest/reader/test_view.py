@@ -24,8 +24,8 @@ import ingest
 from ingest.reader.zarr_view import elements as elements_module
 from ingest.reader.zarr_view.arrays import ViewArray
 from ingest.reader.zarr_view.elements import Elements, chunk_shape
-from ingest.reader.zarr_view.names import escape
-from ingest.reader.zarr_view.store import TensorView
+from ingest.reader.zarr_view.node_names import escape
+from ingest.reader.zarr_view.tensor_view import TensorView
 from tests.device_writer import write
 from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
 from tests.dumps import DumpLibrary
@@ -320,7 +320,7 @@ def test_a_part_is_what_numpy_would_return(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elements_module, "_WASTED_NBYTES", wasted)
         patch.setattr(elements_module, "_RUN_NBYTES", run)
-        found = in_a_store(values, fortran=fortran).take(key)
+        found = in_a_store(values, fortran=fortran).read(key)
     expected = values[key]
     assert found.shape == expected.shape
     assert np.array_equal(found, expected)
@@ -357,9 +357,9 @@ def test_the_pieces_of_a_tensor_are_stretches_and_cover_it(
     assert array.chunk_nbytes <= max(nbytes, 2)
     seen = np.zeros(values.size, int)
     for key in array.chunk_keys():
-        place = array.place(key)
+        place = array.chunk_index(key)
         assert place is not None
-        first, count = array._span(place)
+        first, count = array._elements_of(place)
         seen[first : first + count] += 1
     assert (seen == 1).all()
 

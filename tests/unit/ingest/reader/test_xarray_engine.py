@@ -137,7 +137,7 @@ def test_variables_can_be_dropped(nan_log: Path) -> None:
         ({"step": 1}, "`step` is given and `rank` is not"),
         ({"rank": 9, "step": 1}, "rank 9 step 1 is not in the store"),
         ({"rank": "a", "step": 1}, "`rank` is a whole number"),
-        ({}, "there is no consolidated view"),
+        ({}, "no consolidated view"),
         ({"storage_options": {"secret": "x"}}, "looks like a credential"),
     ],
 )

@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from ingest.reporting.webhook import SENT_FINDINGS, PostDropped, Posted, PostEvent, PostRetried, Webhook
+from ingest.consolidating.consolidator import StepsConsolidated
+from ingest.findings.series import StepFindings
+from ingest.reporting.webhook import SENT_FINDINGS, PostDropped, Posted, PostRetried, Webhook
 from ingest.settings import Settings, load
 from tests.cli import start
 from tests.dumps import DumpLibrary
 from workers.errors import UsageError
-from workers.store.model import Finding
+from workers.events import Event
+from workers.store.model import Evaluated, Finding
 
 SECRET = "not-for-logs"  # noqa: S105  (of a test)
 
@@ -44,12 +47,12 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    found = Receiver()
+    server_state = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(found.take(dict(self.headers), body))
+            self.send_response(server_state.take(dict(self.headers), body))
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -58,10 +61,10 @@ def receiver() -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    found.url = f"http://127.0.0.1:{server.server_port}/hook"
+    server_state.url = f"http://127.0.0.1:{server.server_port}/hook"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield found
+    yield server_state
     server.shutdown()
     server.server_close()
     thread.join()
@@ -82,43 +85,37 @@ def wait_for(ready: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def opened(receiver: Receiver, **options: Any) -> tuple[Webhook, list[PostEvent]]:
-    events: list[PostEvent] = []
+def opened(receiver: Receiver, **options: Any) -> tuple[Webhook, list[Event]]:
+    events: list[Event] = []
     return Webhook(receiver.url, "run.zarr", observers=[events.append], first_pause_s=0.01, **options), events
 
 
 def offer(webhook: Webhook, *findings: Finding) -> None:
     totals: dict[str, int] = {}
-    for one in findings:
-        totals[one.rule] = totals.get(one.rule, 0) + 1
-    webhook.offer(findings, totals, {one.rule: one.severity for one in findings})
+    for row in findings:
+        totals[row.rule] = totals.get(row.rule, 0) + 1
+    webhook.offer(findings, totals, {row.rule: row.severity for row in findings})
 
 
-def test_a_message_has_the_form_of_alertmanager(receiver: Receiver) -> None:
+def test_a_message_arrives_with_the_findings_of_a_step(receiver: Receiver) -> None:
     webhook, events = opened(receiver)
     with webhook:
         offer(webhook, finding(), finding("missing", "warning", None))
     headers, body = receiver.got[0]
     assert headers["Content-Type"] == "application/json"
     assert "Authorization" not in headers
-    assert (body["version"], body["status"], body["truncatedAlerts"]) == ("4", "firing", 0)
-    first, second = body["alerts"]
-    assert first["labels"] == {
-        "alertname": "DumpIngestFinding",
-        "store": "run.zarr",
-        "step": "7",
-        "rule": "nan",
-        "severity": "critical",
-        "rank": "1",
-        "tensor": "Log.x.output.0",
-        "graph": "0",
-    }
-    assert first["annotations"]["summary"] == "nan: rank 1 step 7: Log.x.output.0"
-    assert first["annotations"]["value"] == "2"
-    assert "threshold" not in first["annotations"]
-    assert "rank" not in second["labels"]
-    assert first["fingerprint"] != second["fingerprint"]
+    assert [alert["labels"]["rule"] for alert in body["alerts"]] == ["nan", "missing"]
     assert events == [Posted(2, 1)]
+
+
+def test_findings_of_commits_and_of_the_consolidator_are_posted(receiver: Receiver) -> None:
+    webhook, _ = opened(receiver)
+    result = Evaluated("0123456789abcdef", (finding("missing", "warning", None),), {"missing": 3})
+    with webhook:
+        webhook.observe(StepsConsolidated(findings=(StepFindings(7, result),)))
+        webhook.observe(Event())
+    ((_, body),) = receiver.got
+    assert body["truncatedAlerts"] == 2
 
 
 def test_what_is_milder_is_not_sent_and_what_is_too_much_is_counted(receiver: Receiver) -> None:
@@ -214,12 +211,12 @@ def test_a_watcher_logs_findings_and_posts_them(
     with start("watch", dumps["nan-log-2rank"] / "dump", "--store", store, env=env) as watcher:
         watcher.wait_until(lambda: len(receiver.got) == 3, timeout_s=60)
         watcher.wait_until(lambda: len(watcher.events("step_committed")) == 8)
-        found = watcher.events("finding")
+        findings = watcher.events("finding")
         assert watcher.terminate() == 0
-    assert {(row["rule"], row["rank"], row["step"]) for row in found} == {
+    assert {(row["rule"], row["rank"], row["step"]) for row in findings} == {
         (rule, 1, step) for rule in ("nan", "loss_not_finite") for step in (2, 3)
     }
-    assert sum(row["findings"] for row in watcher.events("step_committed")) == len(found) == 14
+    assert sum(row["findings"] for row in watcher.events("step_committed")) == len(findings) == 14
     alerts = [alert["labels"] for _, body in receiver.got[1:] for alert in body["alerts"]]
     assert {(alert["rank"], alert["step"]) for alert in alerts} == {("1", "2"), ("1", "3")}
     assert any("Log.Default_net" in alert["tensor"] for alert in alerts)

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.cli.sources import refuse_idle
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.dump_retention.retention import SourceKept
 from ingest.service.report import Report
 from ingest.service.service import _Pause
-from ingest.settings import load
 from ingest.steps.events import CommitKept
 from ingest.steps.keep_reasons import KeepReason
 from tests.checker import leaves
@@ -268,10 +266,3 @@ def test_a_large_step_is_read_back_in_parts_and_deleted_as_a_whole(
     run = Run(filled.root, store)
     assert sum(one.files for one in run.ingest().deleted) == 12
     assert sum(future.key.startswith("read-back") for future in run.client.futures) == 8
-
-
-def test_a_flag_that_does_nothing_is_refused() -> None:
-    """Somebody who asks for a dry run believes that something would be deleted."""
-    with pytest.raises(UsageError, match="--dry-run does nothing without --after-commit delete"):
-        refuse_idle(load().settings, keep_last=None, dry_run=True)
-    refuse_idle(load(after_commit="delete").settings, keep_last=2, dry_run=True)

@@ -1,0 +1,144 @@
+"""What `compare` prints of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ingest.cli.printing import (
+    number_text,
+    print_line,
+    print_table,
+    printable,
+    say,
+    shape_text,
+    short_name,
+)
+from ingest.questions.compare import ComparedTensor, Comparison, Verdict
+from ingest.questions.compare.result import GOOD, UNMATCHED
+
+#: How many steps the summary lists.
+_MAX_STEPS = 24
+#: Columns of metrics, and their fields.
+_METRICS = {
+    "max abs": "max_abs",
+    "max rel": "max_relative",
+    "rel Euclid": "relative_euclidean",
+    "cosine": "cosine",
+    "in 1/1000": "within_1_per_mille",
+}
+
+
+def print_comparison(comparison: Comparison, *, top: int | None) -> None:
+    """Print how many tensors of each step have which verdict, and the tensors themselves.
+
+    Args:
+        comparison: the comparison.
+        top: print this many tensors, the worst first, without equal ones; None: all, in order of execution.
+    """
+    _print_counts(comparison)
+    if top is None:
+        tensors = list(comparison.tensors)
+    else:
+        tensors = [tensor for tensor in comparison.worst() if _is_worth_a_line(comparison, tensor)][:top]
+    if tensors:
+        print_line("")
+        _print_tensors(tensors)
+
+
+def _is_worth_a_line(comparison: Comparison, tensor: ComparedTensor) -> bool:
+    """Return whether a tensor is not equal; one without a counterpart only if that is a difference."""
+    if tensor.verdict in UNMATCHED:
+        return comparison.unmatched_matter
+    return tensor.verdict not in {Verdict.IGNORED, Verdict.EQUAL}
+
+
+def _print_counts(comparison: Comparison) -> None:
+    counts = comparison.counts
+    verdicts = [verdict for verdict in Verdict if counts[verdict]]
+    steps = comparison.steps
+    if len(steps) > _MAX_STEPS:
+        steps = tuple(step for step in steps if _has_difference(step.counts))[:_MAX_STEPS]
+    rows = [
+        [
+            _both(step.key_a.rank, step.key_b.rank),
+            _both(step.key_a.step, step.key_b.step),
+            *(str(step.counts.get(verdict, 0)) for verdict in verdicts),
+        ]
+        for step in steps
+    ]
+    if len(comparison.steps) > 1:
+        rows.append(["all", str(len(comparison.steps)), *(str(counts[verdict]) for verdict in verdicts)])
+    names = [verdict.value for verdict in verdicts]
+    print_table(("rank", "step", *names), rows, right=names)
+
+
+def _has_difference(counts: Mapping[Verdict, int]) -> bool:
+    return any(count and verdict not in GOOD for verdict, count in counts.items())
+
+
+def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
+    print_table(
+        ("rank", "step", "verdict", "name", "dtype", "shape", *_METRICS, "reason"),
+        (
+            (
+                _both(tensor.key_a.rank, tensor.key_b.rank),
+                _both(tensor.key_a.step, tensor.key_b.step),
+                tensor.verdict.value,
+                _names(tensor),
+                _both(tensor.dtype_a, tensor.dtype_b),
+                _both(_shape(tensor.shape_a), _shape(tensor.shape_b)),
+                *(
+                    number_text(getattr(tensor.metrics, field) if tensor.metrics else None)
+                    for field in _METRICS.values()
+                ),
+                tensor.reason,
+            )
+            for tensor in tensors
+        ),
+        right=tuple(_METRICS),
+    )
+
+
+def say_summary(comparison: Comparison, *, top: int | None) -> None:
+    """Print to stderr what was not compared, the first difference, and the verdict.
+
+    Args:
+        comparison: the comparison.
+        top: how many tensors were printed; None: all.
+    """
+    for side, step in comparison.left_out:
+        say(f"{side}: {step}", label="left out")
+    for side, keys in (("A", comparison.only_a), ("B", comparison.only_b)):
+        for key in keys[:_MAX_STEPS]:
+            say(f"{key} is only in {side}", label="missing")
+        if len(keys) > _MAX_STEPS:
+            say(f"{len(keys) - _MAX_STEPS} more steps are only in {side}", label="missing")
+    for note in comparison.notes:
+        say(note, label="note")
+    unequal = sum(_is_worth_a_line(comparison, tensor) for tensor in comparison.tensors)
+    if top is not None and unequal > top:
+        say(f"{unequal} tensors are not equal, the worst {top} shown (--top N, --all, --html FILE)")
+    if comparison.first:
+        tensor, inputs = comparison.first.tensor, comparison.first.says
+        where = f"step {tensor.key_a.step}, rank {tensor.key_a.rank}: {printable(tensor.name)}"
+        reason = f"{tensor.reason}; {inputs}" if inputs else tensor.reason
+        say(f"{where}: {reason}", label="first difference", style="bold")
+    say(comparison.verdict, label="verdict", style=f"bold {'green' if comparison.is_within else 'red'}")
+
+
+def _both(a: object, b: object) -> str:
+    """Return what two sides have in a cell: once if they agree or only one side has it, else as `a | b`."""
+    if a == b or not f"{a}" or not f"{b}":
+        return f"{a}" or f"{b}"
+    return f"{a} | {b}"
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    return "" if shape is None else shape_text(shape)
+
+
+def _names(tensor: ComparedTensor) -> str:
+    names = [tensor.name_a or tensor.name_b]
+    if tensor.name_a and tensor.name_b and tensor.name_a != tensor.name_b:
+        names.append(tensor.name_b)
+    return " | ".join(map(short_name, names))

@@ -1,0 +1,95 @@
+"""`consolidate --follow`: keeps the consolidated view up to date until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from ingest.cli.consolidate_report import say_consolidated
+from ingest.cli.printing import say
+from ingest.consolidating.lease import LeaseHeld
+from ingest.metrics import ConsolidatorMetrics, serve
+from ingest.reporting.logs import SeriesLog, configure
+from ingest.settings import Settings
+from ingest.wiring import has_store, open_consolidator, open_webhook
+from workers import events
+from workers.errors import ClusterError, DumpIngestError, StoreUnavailable
+from workers.events import Observer
+from workers.rules.load import load_rules
+
+#: How often a process that stands by tries again.
+_STANDBY_S = 5.0
+
+
+@dataclass(slots=True)
+class Following:
+    """Writes the view whenever no other process does, and stands by otherwise."""
+
+    settings: Settings
+    poll_s: float
+    patience_s: float
+    """How long a step waits for ranks that have not committed it."""
+    rebuild: bool
+    """Whether to build the view from scratch before anything else; reset when that is done."""
+    json: bool
+    _last_reason: str = field(default="", init=False)
+    """Why it stands by, as it was printed last."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Consolidate until `stop` is set; stand by while the view is held by others or the store is away.
+
+        Raises:
+            UsageError: a rule or the address of the metrics is wrong.
+        """
+        rules = load_rules(self.settings.rules).enabled.of_series  # a wrong rule is reported now
+        registry = CollectorRegistry()
+        metrics = ConsolidatorMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
+        configure(self.settings.log_level, self.settings.log_format)
+        if self.settings.consolidator_metrics:
+            events.subscribe(metrics.observe)
+            serve(registry, self.settings.consolidator_metrics)
+        with open_webhook(self.settings) as webhook:
+            observers = [metrics.observe, SeriesLog().observe, *([webhook.observe] if webhook else [])]
+            while not stop.is_set():
+                try:
+                    self._hold(stop, metrics, observers)
+                except (LeaseHeld, StoreUnavailable, ClusterError) as exc:
+                    self._say_once(exc)
+                    metrics.lease(held=False)
+                    stop.wait(_STANDBY_S)
+
+    def _hold(
+        self, stop: threading.Event, metrics: ConsolidatorMetrics, observers: Sequence[Observer]
+    ) -> None:
+        """Take the lease on the view and write the view until `stop` is set.
+
+        Raises:
+            StoreUnavailable: there is no store yet, or it does not answer.
+            LeaseHeld: another process writes the view.
+            ClusterError: there are no workers.
+        """
+        if not has_store(self.settings):
+            # Watchers create the store, and often start at the same time.
+            raise StoreUnavailable(f"{self.settings.store}: no dump-ingest store yet")
+        with open_consolidator(self.settings, patience_s=self.patience_s) as consolidator:
+            consolidator.observers += observers
+            metrics.lease(held=True)
+            if self.rebuild:
+                consolidator.once(rebuild=True)
+                self.rebuild = False
+            self._last_reason = ""
+            consolidator.follow(
+                stop,
+                poll_s=self.poll_s,
+                observe=lambda consolidated: say_consolidated(consolidated, consolidator, json=self.json),
+            )
+
+    def _say_once(self, error: DumpIngestError) -> None:
+        """Print why it stands by, unless it was printed last; details in parentheses do not count."""
+        reason = error.message.partition(" (")[0]
+        if reason != self._last_reason:
+            say(error.message, label="waiting")
+        self._last_reason = reason

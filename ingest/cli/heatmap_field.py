@@ -1,0 +1,170 @@
+"""The field of ranks and steps that `heatmap` draws: on a terminal, in a plot, and on a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from rich.console import Console
+from rich.text import Text
+
+from ingest.cli.files import write_and_say
+from ingest.cli.non_finite import marked, whole_count
+from ingest.cli.printing import limited, number_text, printable, say_rest
+from ingest.questions import plot
+
+_MAX_CELLS = 60
+_SHADES = "░▒▓█"
+#: From low to high, as in viridis: their lightness differs, too.
+_COLOURS = ("#440154", "#31688e", "#35b779", "#fde725")
+_GAP, _BAD, _UNKNOWN = "·", "!", "?"
+
+
+def json_rows(field: xr.DataArray) -> list[dict[str, Any]]:
+    """Return a field as JSON has it: a row for each rank and step."""
+    ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
+    values, tensors = field.values.tolist(), field["tensors"].values.tolist()
+    non_finite = field["non_finite"].values.tolist()
+    return [
+        {
+            "rank": rank,
+            "step": step,
+            "value": values[row][column],
+            "tensors": tensors[row][column],
+            "non_finite": whole_count(non_finite[row][column]),
+            "statistic": field.attrs["statistic"],
+            "aggregate": field.attrs["aggregate"],
+        }
+        for row, rank in enumerate(ranks)
+        for column, step in enumerate(steps)
+    ]
+
+
+def write_plots(title: str, field: xr.DataArray, *, png: Path | None, html: Path | None) -> None:
+    """Write a plot as PNG, and a page with the plot and a table.
+
+    Raises:
+        UsageError: matplotlib is not installed, or a file cannot be written.
+    """
+    figure = plot.heatmap_figure(title, field)
+    if png:
+        write_and_say(png, plot.png(figure))
+    if html:
+        write_and_say(html, _page(title, field, figure))
+
+
+def _page(title: str, field: xr.DataArray, figure: plot.Figure) -> str:
+    steps = field["step"].values.tolist()
+    tensors, bad = field["tensors"].values, _bad(field)
+    rows = [
+        (
+            str(rank),
+            *(
+                number_text(value) + "!" * bool(bad[row, column]) if tensors[row, column] else ""
+                for column, value in enumerate(field.values[row].tolist())
+            ),
+        )
+        for row, rank in enumerate(field["rank"].values.tolist())
+    ]
+    marks = "A red cross or ! marks NaN or Inf; grey or empty: the rank has no such tensor in that step."
+    return plot.page(printable(title), figure, ("rank", *map(str, steps)), rows, [marks])
+
+
+def _bad(field: xr.DataArray) -> npt.NDArray[np.bool_]:
+    return marked(field.attrs["statistic"], field["non_finite"].values)
+
+
+def print_field(title: str, field: xr.DataArray, limit: int) -> None:
+    """Print a line of blocks for each rank, and a legend.
+
+    Args:
+        title: the line above the ranks.
+        field: the field, (rank, step).
+        limit: print at most this many ranks; 0: all.
+    """
+    console = Console(highlight=False, width=10_000)
+    in_colour = console.is_terminal and console.color_system is not None and not console.no_color
+    ranks: list[int] = field["rank"].values.tolist()
+    shown = limited(ranks, limit)
+    with console.capture() as capture:
+        for line in _lines(title, field, shown, in_colour=in_colour):
+            console.print(line, soft_wrap=True)
+    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+    say_rest(len(ranks), len(shown), "ranks")
+
+
+def _lines(title: str, field: xr.DataArray, shown: Sequence[int], *, in_colour: bool) -> Iterator[Text]:
+    """Yield the title, the heading, a line for each of the first ranks, and the legend."""
+    levels, edges = _levels(field.values)
+    present, bad = field["tensors"].values > 0, _bad(field)
+    steps = field["step"].values
+    cuts = np.linspace(0, len(steps), min(len(steps), _MAX_CELLS) + 1).astype(int)
+    width = 2 if len(cuts) <= _MAX_CELLS // 2 + 1 else 1
+    margin = max(len("rank"), *(len(str(rank)) for rank in shown))
+    yield Text(printable(title))
+    span = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
+    yield Text(f"{'rank':<{margin}}  {span}", "bold")
+    for row, rank in enumerate(shown):
+        line = Text(f"{rank:<{margin}}  ")
+        for begin, end in pairwise(cuts):
+            line.append_text(
+                _cell(
+                    int(levels[row, begin:end].max()),
+                    width,
+                    present=bool(present[row, begin:end].any()),
+                    bad=bool(bad[row, begin:end].any()),
+                    in_colour=in_colour,
+                )
+            )
+        yield line
+    yield _legend(edges, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour)
+
+
+def _levels(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], list[float]]:
+    """Return for each value one of four levels (-1 if unknown), and the edges between the levels."""
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(values.shape, -1), []
+    low, high = float(values[known].min()), float(values[known].max())
+    # Halved first: the difference of two large numbers is infinite.
+    edges = [2 * (low / 2 + (high / 2 - low / 2) * (part / len(_SHADES))) for part in range(len(_SHADES) + 1)]
+    level = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(_SHADES) - 1)
+    return np.where(known, level, -1), edges if low < high else [low]
+
+
+def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) -> Text:
+    if not present:
+        return Text(_GAP * width, "dim")
+    if bad:
+        return Text(_BAD * width, "bold white on red")
+    if level < 0:
+        return Text(_UNKNOWN * width)
+    return Text("█" * width, _COLOURS[level]) if in_colour else Text(_SHADES[level] * width)
+
+
+def _legend(edges: Sequence[float], *, bad: bool, gaps: bool, in_colour: bool) -> Text:
+    ranges = []
+    if len(edges) == 1:
+        ranges.append(
+            (len(_SHADES) - 1, number_text(edges[0]))
+        )  # the level that `_levels` gives equal values
+    else:
+        ranges += [
+            (level, f"{number_text(low)} to {number_text(high)}")
+            for level, (low, high) in enumerate(pairwise(edges))
+        ]
+    legend = Text()
+    for level, words in ranges:
+        legend.append_text(_cell(level, 1, present=True, bad=False, in_colour=in_colour))
+        legend.append(f" {words}   ")
+    if bad:
+        legend.append(f"{_BAD} NaN or Inf   ")
+    if gaps:
+        legend.append(f"{_GAP} no such tensor   ")
+    return legend

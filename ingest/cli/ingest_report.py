@@ -1,0 +1,199 @@
+"""What `ingest` prints at its end, and the exit code that follows from it."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PARTLY, report_error
+from ingest.cli.ingest_sources import say_sources, sources_row
+from ingest.cli.printing import counted, err, print_json, print_table, say, step_text
+from ingest.reader.rows import summary_row
+from ingest.service.report import Report
+from ingest.settings import Settings
+from ingest.units import human_bytes
+from workers.errors import DumpIngestError
+from workers.store.model import CommitSummary
+
+#: How many steps the table lists, and how many numbers a message lists.
+_MAX_ROWS = 24
+_MAX_NUMBERS = 20
+
+
+def print_report(report: Report, settings: Settings, seconds: float, *, dry_run: bool, json: bool) -> None:
+    """Print what was committed, what was deleted in the dump, and every problem.
+
+    Args:
+        report: what one run of `ingest` came to.
+        settings: the settings of that run.
+        seconds: how long it took.
+        dry_run: whether nothing was deleted in the dump.
+        json: whether to print JSON instead of a table.
+    """
+    deletes = settings.after_commit == "delete"
+    commits = sorted(report.commits, key=lambda summary: summary.key.order)
+    if json:
+        rows = [summary_row(summary) for summary in commits]
+        print_json({"steps": rows, **sources_row(report, dry_run=dry_run)} if deletes else rows)
+    else:
+        _say_skipped(report)
+        if commits:
+            _print_commits(commits)
+            _say_totals(commits, settings.store or "", seconds)
+        if deletes:
+            say_sources(report, dry_run=dry_run)
+    _say_problems(report)
+    _say_notes(report)
+    _report_errors(report)
+    if report.not_consolidated:
+        say(
+            f"the consolidated view is not up to date: {report.not_consolidated.message} "
+            "(`dump-ingest consolidate` updates it)",
+            label="note",
+        )
+
+
+def exit_as(report: Report, *, interrupted: bool) -> None:
+    """End the command with the exit code for what it came to; return if all is well.
+
+    Raises:
+        Exit: interrupted, failed, partly done, or damage was found.
+    """
+    if interrupted:
+        err.print("Interrupted. What is committed stays; run the same command again for the rest.")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if report.failures or report.stopped_by:
+        raise typer.Exit(EXIT_PARTLY if report.commits or report.unchanged else EXIT_FAILED)
+    if any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
+        raise typer.Exit(EXIT_DAMAGE)
+    if report.read_back_failures or any(summary.status != "complete" for summary in report.commits):
+        raise typer.Exit(EXIT_PARTLY)
+
+
+def _say_skipped(report: Report) -> None:
+    if report.unchanged:
+        count = sum(key.step is not None for key in report.unchanged)
+        err.print(f"{counted(count, 'step')} unchanged: already in the store.")
+    if report.removed:
+        err.print(f"{counted(len(report.removed), 'step')} removed by gc earlier; --replace restores them.")
+
+
+def _print_commits(commits: Sequence[CommitSummary]) -> None:
+    """Print a row for each step and one for all; of many steps, only those that are worth a look."""
+    shown = commits if len(commits) <= _MAX_ROWS else [s for s in commits if _is_special(s)][:_MAX_ROWS]
+    rows = [
+        _row(str(summary.key.rank), step_text(summary.key.step), summary.status, [summary])
+        for summary in shown
+    ]
+    if len(shown) < len(commits):
+        rest = [summary for summary in commits if summary not in shown]
+        rows.append(_row("", f"{len(rest)} more", "", rest))
+    steps = {summary.key.step for summary in commits} - {None}
+    status = "partial" if any(summary.status == "partial" for summary in commits) else "complete"
+    rows.append(_row("all", str(len(steps)), status, commits))
+    numbers = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "overflows", "problems")
+    print_table(("rank", "step", "status", *numbers), rows, right=numbers)
+
+
+def _is_special(summary: CommitSummary) -> bool:
+    return summary.status != "complete" or bool(summary.anomalous_tensors or summary.overflows)
+
+
+def _row(rank: str, step: str, status: str, commits: Iterable[CommitSummary]) -> list[str]:
+    """Return the cells of a row: the totals of some commits."""
+    totals: Counter[str] = Counter()
+    for summary in commits:
+        totals["tensors"] += summary.tensors + summary.statistics_only
+        totals["files"] += summary.files
+        totals["raw"] += summary.raw_bytes
+        totals["stored"] += summary.stored_bytes
+        totals["duplicates"] += summary.duplicates
+        totals["NaN"] += summary.nan_count
+        totals["Inf"] += summary.pos_inf_count + summary.neg_inf_count
+        totals["overflows"] += summary.overflows
+        totals["problems"] += summary.quarantined + summary.unparsed + summary.disagreements
+    nbytes = {name: human_bytes(totals[name]) for name in ("raw", "stored")}
+    return [rank, step, status, *(nbytes.get(name, str(total)) for name, total in totals.items())]
+
+
+def _say_totals(commits: Sequence[CommitSummary], store: str, seconds: float) -> None:
+    nbytes = sum(summary.raw_bytes for summary in commits)
+    err.print(f"{human_bytes(nbytes)} in {seconds:.1f} s")
+    if any(summary.anomalous_tensors for summary in commits):
+        err.print()
+        say(f"NaN and Inf:  dump-ingest origin {shlex.quote(store)}")
+    if any(summary.overflows for summary in commits):
+        say(f"Overflows:    dump-ingest ls {shlex.quote(store)} --overflows")
+
+
+def _say_problems(report: Report) -> None:
+    for problem in report.problems:
+        say(f"{problem}" + (f" ({problem.hint})" if problem.hint else ""), label="problem")
+    for summary in report.commits:
+        if summary.status != "complete" or summary.unparsed:
+            say(
+                f"{summary.key}: {summary.status}, {summary.quarantined} files quarantined, "
+                f"{summary.unparsed} with names that are not understood; "
+                "`dump-ingest ls STORE --problems` lists them",
+                label="problem",
+            )
+        if summary.disagreements:
+            say(
+                f"{summary.key}: the dumped statistics of {counted(summary.disagreements, 'tensor')} do not "
+                "match the elements; `dump-ingest ls STORE --problems` lists them",
+                label="problem",
+            )
+
+
+def _say_notes(report: Report) -> None:
+    for source in ("device id", "process id"):
+        if numbers := report.ranks_from.get(source):
+            verb = f"is a {source}" if len(numbers) == 1 else f"are {source}s"
+            hint = " (--rank-map 0=8,1=9 gives the ranks)" if source == "device id" else ""
+            say(f"the paths name no ranks: {_listed(numbers)} {verb}{hint}", label="note")
+    _say_findings(report)
+    if report.missing_steps:
+        steps = _listed(report.missing_steps)
+        say(f"the dump's configuration asks for steps that no rank has (yet): {steps}", label="note")
+    for kept in report.kept:
+        say(
+            f"{kept.key}: {counted(kept.gone, 'file')} disappeared from the dump; the commit stays",
+            label="note",
+        )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:_MAX_NUMBERS]))
+
+
+def _say_findings(report: Report) -> None:
+    """Print how much rules found, and which rules could not be evaluated."""
+    counts: Counter[str] = Counter()
+    failed: dict[str, str] = {}
+    for summary in report.commits:
+        counts.update(summary.findings_by_severity)
+        failed.update(summary.failed_rules)
+    for step in report.series:
+        for rule, count in step.found.totals.items():
+            counts[step.found.severities[rule]] += count
+        failed.update(step.found.failed)
+    if counts:
+        parts = ", ".join(f"{count} {severity}" for severity, count in counts.items())
+        say(f"{parts}; `dump-ingest anomalies` lists them", label="rules found")
+    for rule, reason in failed.items():
+        say(f"the rule {rule} could not be evaluated: {reason}", label="problem")
+
+
+def _report_errors(report: Report) -> None:
+    """Print each kind of error once: the first of its kind, and how many more there are."""
+    if report.stopped_by:
+        report_error(report.stopped_by)
+    kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
+    for error in (*report.failures.values(), *report.read_back_failures.values()):
+        kinds.setdefault((error.reason, error.hint), []).append(error)
+    for first, *more in kinds.values():
+        message = f"{first.message} (and {len(more)} more)" if more else first.message
+        report_error(DumpIngestError(message, hint=first.hint))

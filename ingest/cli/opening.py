@@ -1,0 +1,73 @@
+"""The settings of a command, and the store that they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ingest
+from ingest.cli.printing import say
+from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.settings import LoadedSettings, Settings
+
+
+def load_settings(config: Path | None, **flags: Any) -> LoadedSettings:
+    """Return the settings in effect: flags (None: not given), environment, file and defaults.
+
+    Raises:
+        UsageError: the file cannot be read, or a setting is wrong.
+    """
+    from ingest.settings import load  # deferred: pydantic takes 0.1 s to import, and --help needs none of it
+
+    return load(config, **flags)
+
+
+def load_settings_with_store(config: Path | None, **flags: Any) -> LoadedSettings:
+    """Return the settings in effect for a command that writes; warn of variables that set nothing.
+
+    Raises:
+        UsageError: a setting is wrong, or none names a store.
+    """
+    loaded = load_settings(config, **flags)
+    warn_of_unknown_variables(loaded)
+    if loaded.settings.store is None:
+        raise UsageError(
+            "no store is named",
+            hint="Name it with --store, DUMP_INGEST_STORE, or `store` in the settings file.",
+        )
+    return loaded
+
+
+def warn_of_unknown_variables(loaded: LoadedSettings) -> None:
+    """Print a warning for each variable with our prefix that sets nothing."""
+    for name in loaded.unknown_variables:
+        say(f"{name} is not a setting; see `dump-ingest config schema`", label="warning")
+
+
+def open_store(store: str | None, config: Path | None) -> ingest.DumpStore:
+    """Open the store that the command line names, or else the settings.
+
+    Raises:
+        UsageError: neither names a store, or there is no store at that place.
+        StoreError: the store cannot be reached.
+    """
+    settings = load_settings(config, store=store).settings
+    if settings.store is None:
+        raise UsageError(
+            "no store is named",
+            hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
+        )
+    return ingest.open_store(settings.store, **settings.store_options)
+
+
+def refuse_idle_flags(settings: Settings, **flags: object) -> None:
+    """Refuse flags that do nothing because dumps are kept: the caller expects an effect.
+
+    Raises:
+        UsageError: a flag is given, and `after_commit` is not `delete`.
+    """
+    given = [name for name, value in flags.items() if value]
+    if given and settings.after_commit != "delete":
+        raise UsageError(f"--{given[0].replace('_', '-')} does nothing without --after-commit delete")

@@ -1,0 +1,143 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+ConfigOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="YAML file of settings (see `config schema`).",
+        readable=False,  # `settings.load` has the better message
+    ),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+# The store.
+
+StoreOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store", "-s", metavar="URL", help="The store: a directory, or a URL such as s3://bucket/run.zarr."
+    ),
+]
+StoreArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="STORE",
+        help="The store: a directory or URL. Default: the `store` setting.",
+        show_default=False,
+    ),
+]
+RequiredStore: TypeAlias = Annotated[
+    str, typer.Argument(metavar="STORE", help="The store: a directory or URL.")
+]
+
+# Which steps, tensors and rules.
+
+RankOption: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Option("--rank", "-r", min=0, help="Only this rank; may be repeated.", show_default=False),
+]
+StepOption: TypeAlias = Annotated[
+    list[int] | None,
+    typer.Option("--step", "-n", min=0, help="Only this step; may be repeated.", show_default=False),
+]
+PartialOption: TypeAlias = Annotated[
+    bool, typer.Option("--include-partial", help="Include partial steps.", show_default=False)
+]
+RuleOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Only this rule, or the rules that match a glob; may be repeated."),
+]
+
+# Statistics over steps.
+
+PatternArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="PATTERN", help="A glob over tensor names, such as '*Adam*.input.0'.")
+]
+StatOption: TypeAlias = Annotated[
+    str, typer.Option("--stat", metavar="NAME", help="The statistic: l2_norm, max, std, nan_count, ...")
+]
+PngOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--png", metavar="FILE", help="Write a plot to this PNG file.", show_default=False),
+]
+HtmlOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Write a page with a plot and a table.", show_default=False),
+]
+CsvOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Write all values to this CSV file.", show_default=False),
+]
+
+# The service.
+
+SchedulerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Dask scheduler (tcp://host:8786) or scheduler file. Default: start own workers.",
+    ),
+]
+WorkersOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="How many worker processes to start, without --scheduler.")
+]
+ReplaceOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--replace",
+        help="Replace steps that came from another dump; `ingest` also restores steps that gc removed.",
+        show_default=False,
+    ),
+]
+RankMapOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE=RANK,...",
+        help="The rank of each device id, for dumps whose paths name only devices.",
+        show_default=False,
+    ),
+]
+DeviceLayoutOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-device-layout", help="Store tensors in the accelerator's memory layout.", show_default=False
+    ),
+]
+AfterCommitOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="keep|delete",
+        help="What to do with committed dump files. They are read back and compared before they are deleted.",
+    ),
+]
+KeepLastOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="With --after-commit delete: keep the newest N steps of each rank. Default: 1.",
+    ),
+]
+KeepAnomalousOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--keep-anomalous",
+        help="With --after-commit delete: keep steps with NaN, Inf, overflows or findings.",
+        show_default=False,
+    ),
+]
+QuietOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", min=0, help="How long the last step must be unchanged to count as complete."
+    ),
+]

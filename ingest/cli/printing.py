@@ -1,0 +1,137 @@
+"""What commands print: tables, JSON and messages. Answers go to stdout, messages to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+err = Console(stderr=True, highlight=False)
+out = Console(highlight=False)
+
+_Row = TypeVar("_Row")
+_MAX_NAME = 100
+
+
+def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Print one object, or an array of objects with one object per line.
+
+    It is strict JSON: NaN and infinities become null, however deeply they are nested.
+    """
+    if isinstance(answer, Mapping):
+        sys.stdout.write(to_json(answer) + "\n")
+        return
+    rows = ",\n ".join(to_json(row) for row in answer)
+    sys.stdout.write(f"[{rows}]\n")
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Return strict JSON; NaN and infinities become null."""
+    try:
+        return json.dumps(value, allow_nan=False, indent=indent)
+    except ValueError:  # it contains a number that JSON does not have
+        return json.dumps(_without_non_finite(value), allow_nan=False, indent=indent)
+
+
+def _without_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _without_non_finite(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_non_finite(member) for member in value]
+    return value
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Sequence[str] = (),
+) -> None:
+    """Print a table to stdout, as wide as its content: a truncated cell would mislead.
+
+    Args:
+        columns: the headings.
+        rows: the cells of each row. A `Text` is printed with its colours and must be safe to print.
+        right: the headings of the columns that are aligned to the right.
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(
+            column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else escape(printable(cell)) for cell in row))
+    console = Console(highlight=False, width=10_000)
+    with console.capture() as capture:
+        console.print(table)
+    sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+def print_line(text: str) -> None:
+    """Print one line to stdout."""
+    sys.stdout.write(printable(text) + "\n")
+
+
+def say(message: str, *, label: str = "", style: str = "yellow") -> None:
+    """Print a message to stderr, after a label such as `note` in colour. The message is not rich markup."""
+    before = f"[{style}]{label}:[/] " if label else ""
+    text = "\n".join(map(printable, message.split("\n")))
+    err.print(f"{before}{escape(text)}", soft_wrap=True)
+
+
+def say_left_out(left_out: Iterable[object]) -> None:
+    """Print to stderr which steps an answer does not cover, and why."""
+    for step in left_out:
+        say(str(step), label="left out")
+
+
+def say_rest(total: int, shown: int, what: str) -> None:
+    """Print to stderr how many rows there are if `--limit` has cut them off."""
+    if shown < total:
+        say(f"{total} {what}, the first {shown} shown (--limit 0: all)")
+
+
+def limited(rows: Sequence[_Row], limit: int) -> Sequence[_Row]:
+    """Return the first rows; all of them with limit 0."""
+    return rows[:limit] if limit else rows
+
+
+def printable(text: str) -> str:
+    """Return text from a dump with escapes for every character that a terminal would obey or cannot show."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def number_text(value: float | None) -> str:
+    """Return a statistic with six significant digits; `-` if it is None or NaN."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.6g}"
+
+
+def step_text(step: int | None) -> str:
+    """Return a step number; `run` for files that belong to no step."""
+    return "run" if step is None else str(step)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape such as `2x3`; `()` for a scalar."""
+    return "x".join(map(str, shape)) or "()"
+
+
+def short_name(name: str) -> str:
+    """Return the name of a tensor without its middle if it is longer than 100 characters."""
+    return name if len(name) <= _MAX_NAME else f"{name[:48]}...{name[-49:]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 tensor`, `2 tensors`."""
+    return f"{count} {noun}{'s' * (count != 1)}"

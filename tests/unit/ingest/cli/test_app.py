@@ -1,0 +1,128 @@
+"""The table of commands: what it lists is what the modules say, and listing imports none of them."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.cli.app import COMMANDS, load_command
+from tests.cli import PROGRAM, Answer
+
+NAMES = [listed.name for listed in COMMANDS]
+#: What takes long to import. What `--help` of one command imports besides is at most typer and rich.
+HEAVY = (
+    "numpy",
+    "pandas",
+    "numba",
+    "zarr",
+    "dask",
+    "distributed",
+    "pydantic_settings",
+    "structlog",
+    "fsspec",
+)
+
+
+@pytest.mark.parametrize("listed", COMMANDS, ids=NAMES)
+def test_a_summary_is_the_first_line_of_the_docstring(listed: Any) -> None:
+    """It stands in the table, so that `--help` does not have to import the command."""
+    module = import_module(f"ingest.cli.{listed.name}")
+    help_text = module.app.info.help if hasattr(module, "app") else cleandoc(module.command.__doc__)
+    assert listed.summary == help_text.splitlines()[0]
+
+
+def test_every_command_is_in_the_table() -> None:
+    modules = Path(__file__).parents[4].joinpath("ingest", "cli").glob("*.py")
+    commands = {
+        path.stem
+        for path in modules
+        if "\ndef command(" in path.read_text() or "\napp = typer" in path.read_text()
+    }
+    assert commands - {"app"} == set(NAMES)
+
+
+def test_a_command_listed_is_the_command_that_runs() -> None:
+    assert [load_command(name).name for name in ("ingest", "origin")] == ["ingest", "origin"]
+    assert set(load_command("rules").commands) == {"list", "show", "validate", "schema", "test"}
+
+
+def test_the_overview_lists_every_command_with_its_summary(answer: Answer) -> None:
+    overview = answer("--help").stdout
+    for listed in COMMANDS:
+        assert listed.name in overview
+        assert listed.summary in overview
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command_explains_every_option(name: str, answer: Answer) -> None:
+    assert "--help" in answer(name, "-h").stdout
+    command = load_command(name)
+    for single in getattr(command, "commands", {name: command}).values():
+        for parameter in single.params:
+            assert parameter.help, (single.name, parameter.name)
+            assert parameter.help[0].isupper() or parameter.help.startswith("input"), parameter.help
+            assert parameter.help.endswith((".", "...", "0: all.")), parameter.help
+
+
+def test_an_unknown_command_is_refused_and_a_similar_one_suggested(answer: Answer) -> None:
+    refused = answer("orgin", code=2).stderr
+    assert "No such command 'orgin'" in refused
+    assert "origin" in refused
+
+
+def test_a_group_without_a_command_prints_its_commands(answer: Answer) -> None:
+    assert "validate" in answer("config", code=2).stdout
+
+
+def test_the_version_is_printed(answer: Answer) -> None:
+    assert answer("--version").stdout.startswith("dump-ingest ")
+
+
+def test_an_error_becomes_a_message_and_an_exit_code(answer: Answer, tmp_path: Path) -> None:
+    done = answer("ls", tmp_path / "nowhere", code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+
+
+def test_help_of_no_command_imports_what_takes_long() -> None:
+    """Checked in one process for all of them: each imports only itself."""
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from ingest.cli import main\n"
+        "imported = {}\n"
+        f"for name in {NAMES!r}:\n"
+        "    sys.argv = ['dump-ingest', name, '--help']\n"
+        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n"
+        "        main()\n"
+        f"    imported[name] = [heavy for heavy in {HEAVY!r} if heavy in sys.modules]\n"
+        "print(json.dumps(imported))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name: heavy for name, heavy in json.loads(done.stdout).items() if heavy} == {}
+
+
+@pytest.mark.parametrize(
+    ("typed", "completions"),
+    [
+        ("dump-ingest ", NAMES),
+        ("dump-ingest or", ["origin"]),
+        ("dump-ingest origin --ca", ["--cause"]),
+        ("dump-ingest rules sc", ["schema"]),
+        ("dump-ingest config show --js", ["--json"]),
+    ],
+)
+def test_the_shell_completes_commands_and_options(typed: str, completions: list[str]) -> None:
+    env = {
+        **os.environ,
+        "_DUMP_INGEST_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split(" ")) - 1),
+    }
+    done = subprocess.run([PROGRAM], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == completions

@@ -1,0 +1,78 @@
+"""`dump-ingest compare` as it is typed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer, run, strict_json
+from tests.dumps import DumpLibrary
+
+
+def test_differences_are_listed_and_end_with_5(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    done = answer(
+        "compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--top", 3, "--html", tmp_path / "o.html", code=5
+    )
+    counts, worst = done.stdout.split("\n\n")
+    assert counts.split("\n")[1].split() == ["0", "|", "1", "2", "130", "113"]
+    assert worst.split("\n")[1].split()[4:6] == ["different", "Log.Default_net-LogLoss_Log-op0.output.0"]
+    assert len(worst.strip().split("\n")) == 4
+    assert "first difference: step 2, rank 0: MatMul" in done.stderr
+    assert "verdict: different" in done.stderr
+    assert (tmp_path / "o.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_json_is_one_object(nan_store: Path, answer: Answer) -> None:
+    done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--json", code=5)
+    found = done.json
+    assert (found["verdict"], found["equal"], found["different"]) == ("different", 130, 113)
+    assert found["first"]["name_a"].startswith("MatMul")
+    assert found["left_out"] == []
+    assert len(found["tensors"]) == 113
+    assert found["tensors"][0]["max_abs"] > 0
+    assert strict_json(done.stdout) == found
+
+
+def test_what_is_within_its_thresholds_ends_with_0(
+    nan_store: Path, answer: Answer, dumps: DumpLibrary, tmp_path: Path
+) -> None:
+    assert "verdict: equal" in answer("compare", nan_store, dumps["nan-log-2rank"] / "dump").stderr
+    thresholds = tmp_path / "t.yaml"
+    thresholds.write_text("rules: [{name: '*', nan_inf_mismatch: 100}]")
+    done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--thresholds", thresholds)
+    assert "verdict: close" in done.stderr
+    listed = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "-t", thresholds, "--all").stdout
+    assert listed.count(" equal ") + listed.count(" close ") == 243 + 1
+
+
+def test_damage_ends_with_3(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    damaged = tmp_path / "run.zarr"
+    shutil.copytree(nan_store, damaged, ignore=shutil.ignore_patterns("float32"))
+    done = answer("compare", f"{damaged}@0,2", f"{damaged}@1,2", code=3)
+    assert "not compared" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--thresholds", "none.yaml"], "none.yaml: No such file"),
+        (["--html", "none/o.html"], "cannot be written"),
+        (["--workers", "0"], "--workers"),
+    ],
+)
+def test_mistakes_are_reported_before_anything_is_read(
+    nan_store: Path, answer: Answer, options: list[str], message: str
+) -> None:
+    assert message in answer("compare", nan_store, nan_store, *options, code=2).stderr
+
+
+def test_a_part_that_is_missing_is_named(nan_store: Path, answer: Answer) -> None:
+    done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,9", code=2)
+    assert "no step 9" in done.stderr
+    assert "The store has ranks 0-1" in done.stderr
+
+
+@pytest.mark.dask
+def test_workers_of_its_own_find_the_same(nan_store: Path) -> None:
+    found = run("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--workers", 1, "--json", code=5).json
+    assert (found["equal"], found["different"]) == (130, 113)

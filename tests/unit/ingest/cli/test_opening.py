@@ -1,0 +1,53 @@
+"""The settings of a command, and the store that they name."""
+
+from pathlib import Path
+
+import pytest
+
+from ingest.cli.opening import load_settings, load_settings_with_store, open_store, refuse_idle_flags
+from workers.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DUMP_INGEST_STORE", "DUMP_INGEST_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_flag_wins_over_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("store: /from/file\npoll_s: 7\n")
+    settings = load_settings(config, store="/from/flag", poll_s=None).settings
+    assert (settings.store, settings.poll_s) == ("/from/flag", 7)
+
+
+def test_a_command_that_writes_needs_a_store_and_warns_of_variables_that_set_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DUMP_INGEST_QUITE_S", "3")
+    with pytest.raises(UsageError, match="no store is named") as error:
+        load_settings_with_store(None)
+    assert "--store" in error.value.hint
+    assert "warning: DUMP_INGEST_QUITE_S is not a setting" in capsys.readouterr().err
+    assert load_settings_with_store(None, store="/a").settings.store == "/a"
+
+
+def test_a_store_is_opened_by_name_or_by_the_settings(nan_store: Path, tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text(f"store: {nan_store}\n")
+    assert open_store(str(nan_store), None).ranks == [0, 1]
+    assert open_store(None, config).ranks == [0, 1]
+
+
+def test_a_store_that_nobody_names_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="no store is named") as error:
+        open_store(None, None)
+    assert "DUMP_INGEST_STORE" in error.value.hint
+
+
+def test_a_flag_that_does_nothing_is_refused() -> None:
+    """Whoever asks for a dry run believes that something would be deleted."""
+    keeps, deletes = load_settings(None).settings, load_settings(None, after_commit="delete").settings
+    with pytest.raises(UsageError, match="--dry-run does nothing without --after-commit delete"):
+        refuse_idle_flags(keeps, keep_last=None, dry_run=True)
+    refuse_idle_flags(deletes, keep_last=2, dry_run=True)

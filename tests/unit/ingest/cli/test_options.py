@@ -1,0 +1,33 @@
+"""Options that several commands share: the same name means the same everywhere."""
+
+from collections import defaultdict
+
+from ingest.cli.app import COMMANDS, load_command
+
+#: Flags that do something else in some command.
+DIFFERENT = {
+    "--graph": "`find` searches, `show` chooses one tensor",
+    "--html": "a page with plots, or with a comparison",
+    "--include-partial": "`find` knows it with --consolidated only",
+    "--keep-anomalous": "in the dump for `ingest` and `watch`, in the store for `gc`",
+    "--keep-last": "in the dump for `ingest` and `watch`, in the store for `gc`",
+    "--limit": "each says what it limits",
+    "--metrics": "`consolidate` knows it with --follow only",
+    "--name": "`find` searches, the others restrict",
+    "--rank": "`show` takes one",
+    "--step": "`show` takes one",
+    "--where": "a search in `find`, a restriction in `export`, a cause in `origin`",
+    "--workers": "`compare` uses threads without it",
+}
+
+
+def test_an_option_has_the_same_help_in_every_command() -> None:
+    helps: dict[str, set[str]] = defaultdict(set)
+    for listed in COMMANDS:
+        loaded = load_command(listed.name)
+        for command in getattr(loaded, "commands", {listed.name: loaded}).values():
+            for parameter in command.params:
+                for flag in parameter.opts:
+                    helps[flag].add(str(parameter.help))
+    several = {flag for flag, texts in helps.items() if len(texts) > 1 and flag.startswith("--")}
+    assert several == DIFFERENT.keys()

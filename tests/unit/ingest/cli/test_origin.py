@@ -1,0 +1,85 @@
+"""`dump-ingest origin`: a short story on a terminal, one object for programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer
+from tests.dumps import DumpLibrary
+from tests.made_runs import MadeRun, numbers
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+
+KEYS = (
+    "rank",
+    "step",
+    "graph",
+    "op_type",
+    "op_name",
+    "source",
+    "inputs",
+    "outputs",
+    "spread",
+    "alternatives",
+)
+
+
+@pytest.fixture(scope="module")
+def nan_sqrt(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("origin") / "run.zarr"
+    ingest_directly(dumps["nan-sqrt-2rank"] / "dump", store)
+    return store
+
+
+def test_story_names_the_operator_its_line_and_what_to_type_next(nan_sqrt: Path, answer: Answer) -> None:
+    done = answer("origin", nan_sqrt)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "NaN was born in Sqrt (Default_net-SqrtLoss_Sqrt-op0) on rank 1, step 2, graph 0"
+    assert lines[1].startswith("  /srv/train/nan_train.py:52  ")
+    assert "  through AllReduce (Default_AllReduce-op1) from rank 1 to rank 0" in lines
+    shown = done.stderr.split("values: dump-ingest ")[1].split("\n")[0].split()
+    assert "nan_count        0" in answer(*shown).stdout
+
+
+def test_json_is_one_strict_object(nan_sqrt: Path, answer: Answer) -> None:
+    found = answer("origin", nan_sqrt, "--json").json
+    assert [key for key in KEYS if key not in found] == []
+    assert (found["rank"], found["step"], found["op_type"]) == (1, 2, "Sqrt")
+    assert found["outputs"][0]["nan_count"] == 2
+    assert found["spread"]["collectives"][0]["to_ranks"] == [0]
+    nothing = answer("origin", nan_sqrt, "--step", 1, "--json").json
+    assert [nothing[key] for key in KEYS] == [None] * 6 + [[], [], None, []]
+
+
+def test_a_run_without_trouble_is_reported_as_such(nan_sqrt: Path, answer: Answer) -> None:
+    assert answer("origin", nan_sqrt, "--step", 1).stdout.startswith("No NaN, Inf or overflow record")
+    assert answer("origin", nan_sqrt, "--step", 1, "--cause", "inf").stdout.startswith("No Inf")
+    assert "max > 1e30" in answer("origin", nan_sqrt, "--where", "max > 1e30").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--cause", "nann"], "no cause 'nann'"),
+        (["--cause", "nan", "--where", "max > 1"], "exclude each other"),
+        (["--where", "__import__('os')"], "may not"),
+        (["--rank", "9"], "no rank 9"),
+        (["--step", "77"], "no step 77"),
+    ],
+)
+def test_mistakes_are_explained(nan_sqrt: Path, answer: Answer, arguments: list[str], message: str) -> None:
+    assert message in answer("origin", nan_sqrt, *arguments, code=2).stderr
+
+
+def test_names_cannot_talk_to_the_terminal(answer: Answer, made: MadeDump, store: Path) -> None:
+    run = MadeRun(made)
+    run.op("Log.a\x1b[31m[bold]b", [numbers(1)], [numbers(float("nan"))])
+    made.add(b"no npy", step=1)
+    run.op("Log.b", [numbers(1)], [numbers(1)], step=1)
+    ingest_directly(made.root, store)
+    done = answer("origin", store)
+    assert "\x1b[31m" not in done.stdout + done.stderr
+    assert "Log (a\\x1b[31m[bold]b)" in done.stdout
+    assert "left out: rank 0 step 1: partial" in done.stderr
+    assert json.loads(answer("origin", store, "--json").stdout)["left_out"][0]["step"] == 1

@@ -1,0 +1,121 @@
+"""Tables, JSON and messages."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from ingest.cli.printing import (
+    counted,
+    limited,
+    number_text,
+    print_json,
+    print_table,
+    printable,
+    say,
+    say_rest,
+    shape_text,
+    short_name,
+    step_text,
+    to_json,
+)
+from tests.cli import strict_json
+
+HOSTILE = "a\x1b[31m\n[bold]b\u202e"
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+def same(value: Any, read: Any) -> bool:
+    """Return whether a value was read back, with None for what is not finite."""
+    if isinstance(value, dict):
+        return value.keys() == read.keys() and all(same(value[name], read[name]) for name in value)
+    if isinstance(value, list):
+        return len(value) == len(read) and all(map(same, value, read))
+    if isinstance(value, float) and not math.isfinite(value):
+        return read is None
+    return bool(value == read)
+
+
+@given(VALUES)
+def test_json_is_strict_at_any_depth(value: Any) -> None:
+    assert same(value, strict_json(to_json(value)))
+
+
+def test_json_without_nan_is_what_the_standard_library_writes() -> None:
+    row = {"b": 1.5, "a": [1, "ü"], "c": None}
+    assert to_json(row) == json.dumps(row)
+
+
+def test_an_array_has_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json([{"value": math.nan}, {"value": 2}])
+    assert capsys.readouterr().out == '[{"value": null},\n {"value": 2}]\n'
+    print_json([])
+    assert capsys.readouterr().out == "[]\n"
+    print_json({"inner": {"value": -math.inf}})
+    assert capsys.readouterr().out == '{"inner": {"value": null}}\n'
+
+
+def test_cells_are_never_cut_and_names_cannot_talk_to_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(("name", "count"), [("x" * 300, "1"), (HOSTILE, "10")], right=("count",))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "count"]
+    assert lines[1] == "x" * 300 + "      1"
+    assert lines[2].split() == ["a\\x1b[31m\\n[bold]b\\u202e", "10"]
+
+
+def test_a_cell_with_colours_is_printed_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("line",), [(Text("▁!!", "bold red"),)])
+    assert capsys.readouterr().out == "line\n▁!!\n"
+
+
+def test_a_message_goes_to_stderr_after_its_label(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"first {HOSTILE}\nsecond", label="note")
+    printed = capsys.readouterr()
+    assert printed.err == "note: first a\\x1b[31m\n[bold]b\\u202e\nsecond\n"
+    assert printed.out == ""
+
+
+def test_what_a_limit_cuts_off_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [1, 2, 3]
+    assert limited(rows, 2) == [1, 2]
+    assert limited(rows, 0) == rows
+    say_rest(3, 2, "lines")
+    say_rest(3, 3, "lines")
+    assert capsys.readouterr().err == "3 lines, the first 2 shown (--limit 0: all)\n"
+
+
+@given(st.text())
+def test_printable_text_has_nothing_that_a_terminal_would_obey(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+def test_values_are_written_in_few_characters() -> None:
+    assert [number_text(value) for value in (None, math.nan, math.inf, 1 / 3, 2, 1e300)] == [
+        "-",
+        "-",
+        "inf",
+        "0.333333",
+        "2",
+        "1e+300",
+    ]
+    assert [step_text(None), step_text(0)] == ["run", "0"]
+    assert [shape_text(()), shape_text((2, 3)), shape_text((0,))] == ["()", "2x3", "0"]
+    assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+
+
+def test_a_long_name_keeps_its_ends() -> None:
+    name = "begin" + "x" * 200 + "end"
+    assert short_name("x" * 100) == "x" * 100
+    assert len(short_name(name)) == 100
+    assert short_name(name).startswith("begin")
+    assert short_name(name).endswith("end")

@@ -1,0 +1,121 @@
+"""`dump-ingest show`: a tensor with the context of its operator."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.cli import show
+from tests.cli import strict_json
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+
+
+class Show(Protocol):
+    """Runs the command with these options and returns what it printed to stdout and stderr."""
+
+    def __call__(self, store: Path, name: str, /, **options: Any) -> tuple[str, str]: ...
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Show:
+    """The command, within this process."""
+    monkeypatch.delenv("DUMP_INGEST_CONFIG", raising=False)
+
+    def run(store: Path, name: str, /, **options: Any) -> tuple[str, str]:
+        show.command(str(store), name, **options)
+        printed = capsys.readouterr()
+        return printed.out, printed.err
+
+    return run
+
+
+def test_a_source_line_is_printed(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
+    assert (
+        "\nsource_line      /srv/train/nan_train.py:45"
+        "  return -(self.log(self.sig(self.net(x)) + shift)).mean()\n" in text
+    )
+    assert "nan_train.py:87" not in text
+
+
+def test_the_whole_stack_is_printed_on_demand(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2, stack=True)
+    lines = [line.split()[0].rpartition("/")[2] for line in text.splitlines() if line.startswith(" " * 17)]
+    assert lines == ["nan_train.py:86", "nan_train.py:87", "nan_train.py:44", "nan_train.py:45"]
+
+
+def test_a_line_of_another_operator_has_a_remark(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "*Grad_Log_Div-op0.output.0", rank=0, step=2)
+    assert "(of the forward op)" in text
+
+
+def test_json_has_the_context(shown: Show, nan_store: Path) -> None:
+    row = strict_json(shown(nan_store, "Log.*.output.0", rank=1, step=2, json=True)[0])
+    assert row["source_line"] == {
+        "file": "/srv/train/nan_train.py",
+        "line": 45,
+        "code": "return -(self.log(self.sig(self.net(x)) + shift)).mean()",
+        "of": "op",
+        "matched": "exact",
+        "op": "Default/net-LogLoss/Log-op0",
+        "source": "rank_1/graphs/ms_output_trace_code_graph_0.ir",
+    }
+    assert [frame["line"] for frame in row["stack"]] == [86, 87, 44, 45]
+    assert row["operator"] == "Default/net-LogLoss/Log-op0"
+    assert row["position"] == 19
+    assert (row["candidates"], row["parent"], row["kernel_args"]) == ([], None, None)
+
+
+def test_nothing_is_printed_of_what_is_not_known(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "Parameter.net_l1_weight.output.0", rank=1, step=2)
+    assert "source_line" not in text
+    assert "kernel_args" not in text
+
+
+def test_arguments_are_printed(shown: Show, made: MadeDump, store: Path) -> None:
+    made.add(np.ones(2, np.float32))
+    made.add(b'{"transpose_a": "False", "transpose_b": "\\u001b[2J"}', "MatMul.net_MatMul-op0.json")
+    ingest_directly(made.root, store)
+    text, said = shown(store, "MatMul*", rank=0, step=0)
+    assert "kernel_args      transpose_a: False\nkernel_args      transpose_b: \\x1b[2J\n" in text
+    assert said == ""
+
+
+def test_an_ambiguous_operator_is_named_as_one_of_several(
+    shown: Show, dumps: DumpLibrary, store: Path
+) -> None:
+    ingest_directly(dumps["dtypes-1rank"] / "dump", store)
+    text, _ = shown(store, "Cast.Default_Cast-op15.output.0", rank=0, step=0)
+    assert "\noperator         one of Default/Cast-op16, Default/Cast-op21, Default/Cast-op31\n" in text
+
+
+def test_a_bad_file_is_a_warning(shown: Show, made: MadeDump, store: Path) -> None:
+    made.add(np.ones(2, np.float32))
+    made.add(b"{", "MatMul.net_MatMul-op0.json")
+    ingest_directly(made.root, store)
+    _, said = shown(store, "MatMul*", rank=0, step=0)
+    assert "warning: rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON" in said
+
+
+def test_a_constant_is_shown_without_a_step(shown: Show, dumps: DumpLibrary, store: Path) -> None:
+    ingest_directly(dumps["mindspore-2.0.0-cpu-sync"] / "lenet", store)
+    constants = open_store(store).step(0, None).tensors()
+    assert constants
+    row = strict_json(shown(store, constants[0].name, rank=0, json=True)[0])
+    assert (row["step"], row["name"]) == (None, constants[0].name)
+
+
+def test_a_missing_rank_is_named(shown: Show, nan_store: Path) -> None:
+    with pytest.raises(UsageError, match="rank 7 run files is not in the store"):
+        shown(nan_store, "x", rank=7)
+
+
+def test_without_a_step_a_tensor_of_a_step_is_not_found(shown: Show, nan_store: Path) -> None:
+    with pytest.raises(UsageError, match="outside of its steps") as caught:
+        shown(nan_store, "Log.*.output.0", rank=1)
+    assert "--step" in caught.value.hint

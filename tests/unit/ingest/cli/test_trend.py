@@ -1,0 +1,61 @@
+"""`dump-ingest trend` as it is typed."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer
+
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+
+
+def test_a_line_is_drawn_for_each_rank(nan_store: Path, answer: Answer) -> None:
+    lines = answer("trend", nan_store, "Log.*.output.0", "--stat", "min").stdout.splitlines()
+    assert lines[0].split() == ["rank", "name", "first", "last", "min", "max", "step", "1", "to", "3"]
+    assert [line.split()[-1] for line in lines[1:]] == ["██▁", "▁!!"]
+
+
+def test_lines_beyond_the_limit_are_counted(nan_store: Path, answer: Answer) -> None:
+    done = answer("trend", nan_store, "Log.*", "--limit", 3)
+    assert len(done.stdout.splitlines()) == 1 + 3
+    assert "4 lines, the first 3 shown (--limit 0: all)" in done.stderr
+
+
+def test_colours_are_used_on_a_terminal_unless_they_are_not_wanted(
+    nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert re.search(r"\x1b\[1;31m!", answer("trend", nan_store, "Log.*").stdout)
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = answer("trend", nan_store, "Log.*").stdout
+    assert not re.search(r"\x1b\[[0-9;]*[34][0-9]", plain)
+    assert "!" in plain
+
+
+def test_values_come_as_json_and_csv(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    path = tmp_path / "values.csv"
+    rows = answer("trend", nan_store, "ReduceMean*output*", "--rank", 1, "--json", "--csv", path).json
+    assert [(row["step"], row["non_finite"]) for row in rows] == [(1, 0), (2, 1), (3, 1)]
+    assert rows[1]["value"] is None
+    written = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["value"] for row in written] == [str(rows[0]["value"]), "", ""]
+
+
+def test_plots_are_written_and_need_nothing_else(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    png, page = tmp_path / "plot.png", tmp_path / "plot.html"
+    answer("trend", nan_store, "ReduceMean*", "--png", png, "--html", page)
+    assert png.read_bytes().startswith(b"\x89PNG\r\n")
+    assert "data:image/svg+xml;base64," in page.read_text()
+    assert not re.search(r"(src|href)=\"(?!data:)|https?://", page.read_text())
+
+
+def test_mistakes_are_explained(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    assert "cannot be written" in answer("trend", nan_store, "Log.*", "--csv", tmp_path, code=2).stderr
+    assert LOG in answer("trend", nan_store, "Lgo.*", code=2).stderr
+
+
+def test_a_wrong_statistic_is_reported_before_the_store_is_opened(answer: Answer, tmp_path: Path) -> None:
+    assert "variance" in answer("trend", tmp_path / "none.zarr", "*", "--stat", "variance", code=2).stderr

@@ -1,0 +1,120 @@
+"""A task that was stopped in the middle, and goes on when others have long committed something newer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import plan_all, run
+from workers.errors import SourceChanged
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.backends.observed import ObservedObjects
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
+from workers.store.record import WithoutTensors
+from workers.tasks.convert import convert
+from workers.tasks.model import StepPlan
+from workers.tasks.publish import publish
+
+KEY = StepKey(0, 0)
+
+
+def planned(dump: MadeDump, store: Path) -> StepPlan:
+    """Plan the step as the service does: with the generation that is committed at that time."""
+    (plan,) = plan_all(dump.root, store)
+    committed = commit.read(objects_of(store), KEY)
+    return replace(plan, replaces=committed.fingerprint if committed else "")
+
+
+def objects_of(store: Path) -> ObjectStore:
+    return connect(resolve(str(store)))
+
+
+@pytest.fixture
+def plans(made: MadeDump, store: Path) -> tuple[StepPlan, StepPlan]:
+    """A plan, and one of the same step when a file more had come; neither is committed."""
+    made.add(np.zeros(3), tensor_name(slot=0))
+    old = planned(made, store)
+    made.add(np.ones(3), tensor_name(slot=1))
+    return old, planned(made, store)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_late_task_does_not_bring_back_an_older_generation(
+    made: MadeDump, store: Path, plans: tuple[StepPlan, StepPlan], *, is_first: bool
+) -> None:
+    """Whether or not anything was committed when it was planned."""
+    old, new = plans
+    if not is_first:
+        run(old)
+        made.add(np.full(3, 2.0), tensor_name(slot=2))
+        old = planned(made, store)
+        made.add(np.full(3, 3.0), tensor_name(slot=3))
+        new = planned(made, store)
+    receipts = [convert(job) for job in old.jobs]
+    run(new)
+    with pytest.raises(SourceChanged):
+        publish(old, receipts)
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.fingerprint == new.fingerprint
+    assert len(open_store(str(store)).tensors()) == (2 if is_first else 4)
+
+
+def test_a_task_that_is_stopped_right_before_its_commit_looks_again(
+    store: Path, plans: tuple[StepPlan, StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything but the last look and the commit was done before it was stopped."""
+    old, new = plans
+    put_many = ObservedObjects.put_many
+
+    def stopped(self: ObservedObjects, objects: dict[str, bytes]) -> None:
+        put_many(self, objects)
+        monkeypatch.undo()
+        run(new)
+
+    monkeypatch.setattr(ObservedObjects, "put_many", stopped)
+    with pytest.raises(SourceChanged):
+        run(old)
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.fingerprint == new.fingerprint
+
+
+def test_two_watchers_with_the_same_plan_do_not_hinder_one_another(made: MadeDump, store: Path) -> None:
+    made.add(np.zeros(3), tensor_name(slot=0))
+    plan, other = planned(made, store), planned(made, store)
+    assert run(plan) == run(other) == run(plan)
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.record.previous == ()
+
+
+def test_a_plan_that_knows_of_a_generation_takes_its_place(made: MadeDump, store: Path) -> None:
+    names = []
+    for slot in range(3):
+        made.add(np.full(3, slot), tensor_name(slot=slot))
+        names.append(run(planned(made, store)).fingerprint)
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert [*committed.record.previous, committed.fingerprint] == names
+
+
+def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDump, store: Path) -> None:
+    """Its commit would point to what is being deleted."""
+    made.add(np.zeros(3), tensor_name(slot=0))
+    plan = planned(made, store)
+    run(plan)
+    objects = objects_of(store)
+    committed = commit.read(objects, KEY)
+    assert committed is not None
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+    with pytest.raises(SourceChanged):
+        run(plan)
+    again = commit.read(objects, KEY)
+    assert again is not None
+    assert again.without_tensors is not None
