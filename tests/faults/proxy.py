@@ -47,7 +47,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
         self.delay_s = 0.0
-        """The delay of each piece of data unless the condition is `slow`. Changing it resets no connection."""
+        """The delay of each piece of data, except with `slow`. Changing it does not reset connections."""
 
     def __enter__(self) -> Self:
         self._thread.start()
