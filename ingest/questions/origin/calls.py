@@ -1,4 +1,4 @@
-"""The calls of one step of one rank that have a bad tensor: one that holds NaN, Inf, or what is searched."""
+"""The calls of one step of one rank that have a bad tensor: one with NaN, Inf, or what is searched for."""
 
 from __future__ import annotations
 
