@@ -11,7 +11,6 @@ from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import plan_all
 from workers.arrays.statistics import Statistics, summarise
 from workers.dump.model import ReportedStatistics, TensorName
-from workers.rules.step_kinds import DISAGREES
 from workers.store.model import RowKind
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
@@ -76,7 +75,7 @@ def test_a_report_that_disagrees_is_a_problem_and_one_that_agrees_is_none(plan: 
     built = build(plan, {first: report(true), second: report(replace(true, max=9.0))})
     problems = built.label("problem")
     assert problems[first] == ""
-    assert problems[second] == f"s.csv{DISAGREES}max: 9 is reported, 5 computed"
+    assert problems[second] == "s.csv disagrees: max: 9 is reported, 5 computed"
     assert built.statistics[second].tolist() == list(true.as_row())
 
 
