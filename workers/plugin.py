@@ -16,6 +16,7 @@ from distributed import Worker, WorkerPlugin
 from prometheus_client import REGISTRY
 
 from workers import events
+from workers.arrays import kernels
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
@@ -42,10 +43,6 @@ def dask_setup(worker: Worker) -> None:
 
 
 def _load_kernels() -> None:
-    from workers.arrays import (
-        kernels,
-    )  # deferred: numba takes 0.2 s in processes that only register the plugin
-
     kernels.warm_up()
     # Large plans trigger full garbage collections, which do not need to visit what is loaded by now.
     gc.freeze()
@@ -68,7 +65,7 @@ class IngestPlugin(WorkerPlugin):
 
         The compiler is loaded in the background, while the first step is planned and its files are read.
         """
-        import workers.tasks.run  # noqa: F401  # deferred: zarr codecs and numba take 0.3 s, as above
+        import workers.tasks.run  # noqa: F401  # deferred: 0.4 s, which a preloaded worker may spend later
 
         install_metrics()
         logging.getLogger("tornado.application").addFilter(_is_relevant)

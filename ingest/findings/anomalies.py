@@ -55,7 +55,7 @@ class Anomalies:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the findings as a table, one row for each."""
-        import pandas as pd
+        import pandas as pd  # deferred: pandas takes 0.4 s
 
         return pd.DataFrame(
             [finding.to_dict() for finding in self.findings], columns=list(Finding.__match_args__)

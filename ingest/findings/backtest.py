@@ -92,7 +92,7 @@ class RuleTest:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return how often each rule fires: one row for each rule, rank and step."""
-        import pandas as pd
+        import pandas as pd  # deferred: pandas takes 0.4 s
 
         rows = [
             (result.rule, result.severity, rank, step, count)

@@ -1,4 +1,4 @@
-"""Serving `/metrics`."""
+"""Serves `/metrics` over HTTP."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from workers.errors import UsageError
 
 
 def serve(registry: CollectorRegistry, address: str) -> Callable[[], None]:
-    """Serve `/metrics` at `host:port`, with memory and processor time; returns a function that stops it.
+    """Serve `/metrics` at `host:port`, with memory and processor time; return a function that stops it.
 
     Raises:
-        UsageError: the address is taken, or none of this host.
+        UsageError: the address is in use, or does not belong to this host.
     """
     host, _, port = address.rpartition(":")
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one series per counter that nobody reads

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
@@ -22,6 +21,7 @@ from workers.model import StepKey
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+from workers.store.prefetch import prefetch
 
 #: One rank or step, several of them, or None for all.
 Choice: TypeAlias = int | Iterable[int] | None
@@ -75,7 +75,7 @@ class Damage:
 class Catalog:
     """All committed steps of a run, by rank and step. Steps that are not committed are not part of it.
 
-    Opening it reads nothing. Each question reads only what it needs, and what was read is kept.
+    Nothing is read before it is needed. Each question reads only what it needs, and keeps it.
     """
 
     objects: ObjectStore
@@ -307,24 +307,14 @@ def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:
         DamagedStore: the index of a step is damaged.
     """
     if len(steps) <= 1:
-        yield from steps
+        yield from steps  # without a thread
         return
 
     def load(step: Step) -> Step:
         _ = step.tables
         return step
 
-    with ThreadPoolExecutor(_TABLES_AHEAD, thread_name_prefix="dump-ingest-read") as threads:
-        ahead: deque[Future[Step]] = deque()
-        try:
-            for step in steps:
-                ahead.append(threads.submit(load, step))
-                if len(ahead) > _TABLES_AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            threads.shutdown(cancel_futures=True)
+    yield from prefetch(steps, load, ahead=_TABLES_AHEAD, threads=_TABLES_AHEAD, name="dump-ingest-read")
 
 
 def _joined(numbers: Iterable[int]) -> str:

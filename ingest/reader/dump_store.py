@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class DumpStore(Catalog):
     """All committed steps of a run, by rank and step. Steps that are not committed are not part of it.
 
-    Opening it reads nothing. Each question reads only what it needs, and what was read is kept.
+    Nothing is read before it is needed. Each question reads only what it needs, and keeps it.
     """
 
     def snapshot(

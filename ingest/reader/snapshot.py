@@ -100,15 +100,13 @@ def take_snapshot(
         opened for opened in fresh.select(rank, step, damages=damages) if opened.key.step is not None
     ]
     chosen = {opened.key: opened for opened in committed if include_partial or _is_complete(opened)}
-    left_out = [LeftOut(damage.key, f"damaged: {damage.reason}") for damage in damages]
-    left_out += [
-        LeftOut(opened.key, partial_reason(opened.commit.summary))
-        for opened in committed
-        if opened.key not in chosen
-    ]
-    known = chosen.keys() | {left.key for left in left_out}
-    left_out += [LeftOut(key, NOT_COMMITTED) for key in fresh.listed(rank, step) if key not in known]
-    left_out.sort(key=lambda left: left.key.order)
+    reasons = {damage.key: f"damaged: {damage.reason}" for damage in damages}
+    reasons |= {
+        opened.key: partial_reason(opened.commit.summary) for opened in committed if opened.key not in chosen
+    }
+    known = chosen.keys() | reasons.keys()
+    reasons |= dict.fromkeys((key for key in fresh.listed(rank, step) if key not in known), NOT_COMMITTED)
+    left_out = [LeftOut(key, reasons[key]) for key in sorted(reasons, key=lambda key: key.order)]
     if not chosen:
         raise UsageError(
             f"{store.url}: no complete step" + (f" ({left_out[0]})" if left_out else ""),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from workers.errors import DamagedStore
 from workers.store.blocks import Block, TensorAxis, block_of
+from workers.store.prefetch import prefetch
 
 #: Steps that are read ahead of need.
 _STEPS_AHEAD = 2
@@ -51,18 +51,9 @@ class StepStatistics:
         Raises:
             DamagedStore: the index of a step is missing or damaged.
         """
+        chosen = self.snapshot.steps if steps is None else steps
         # One thread, so that the axis grows in the order of the steps.
-        with ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-statistics") as thread:
-            ahead: deque[Future[Block]] = deque()
-            try:
-                for step in self.snapshot.steps if steps is None else steps:
-                    ahead.append(thread.submit(self.block, step))
-                    if len(ahead) > _STEPS_AHEAD:
-                        yield ahead.popleft().result()
-                while ahead:
-                    yield ahead.popleft().result()
-            finally:
-                thread.shutdown(cancel_futures=True)
+        yield from prefetch(chosen, self.block, ahead=_STEPS_AHEAD, threads=1, name="dump-ingest-statistics")
 
     def _from_cubes(self, step: int, steps: Mapping[int, Step]) -> Block | None:
         """Return a step from the cubes; None if they do not hold exactly what is committed."""

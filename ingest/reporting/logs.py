@@ -7,9 +7,9 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import structlog
+from structlog.typing import Processor
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
@@ -21,9 +21,6 @@ from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, Stor
 from ingest.steps.keep_reasons import KeepReason
 from workers.events import Event
 from workers.store.model import Finding
-
-if TYPE_CHECKING:
-    from structlog.typing import Processor
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Reasons for keeping files in a dump that somebody should look into.

@@ -40,7 +40,7 @@ class EntryColumns(Sequence[Entry]):
         if not entries:
             return cls([])
         _, _, names, _, problems, _, records = zip(*entries, strict=True)
-        return cls([*of_payloads(entries), problems, records, *zip(*names, strict=True)])
+        return cls([*payload_columns(entries), problems, records, *zip(*names, strict=True)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._columns,)
@@ -74,14 +74,14 @@ class EntryColumns(Sequence[Entry]):
 _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
 
-def of_payloads(entries: Iterable[Entry]) -> Columns:
+def payload_columns(entries: Iterable[Entry]) -> Columns:
     """Return the columns that are needed to read the payloads of at least one entry."""
     sources, kinds, _, headers, _, readable, _ = zip(*entries, strict=True)
     return [*zip(*map(_source, sources), strict=True), kinds, headers, readable]
 
 
-def payloads_of(columns: Columns) -> list[Entry]:
-    """Return the entries that `of_payloads` was given, without names and problems."""
+def payload_entries(columns: Columns) -> list[Entry]:
+    """Return the entries that `payload_columns` was given, without names and problems."""
     return list(_entries(columns, repeat(_NO_NAME), repeat(""), repeat("")))
 
 

@@ -98,15 +98,15 @@ class _Headers:
         return values[self._which]
 
 
-def _of_header(derived: Callable[[TensorHeader], object], missing: object) -> Callable[[Any], object]:
+def _from_header(derived: Callable[[TensorHeader], object], missing: object) -> Callable[[Any], object]:
     return lambda header: derived(header) if header else missing
 
 
-def _of_device(derived: Callable[[DeviceLayout], object], missing: object) -> Callable[[Any], object]:
+def _from_device(derived: Callable[[DeviceLayout], object], missing: object) -> Callable[[Any], object]:
     return lambda header: derived(header.device) if header and header.device else missing
 
 
-_stored_itemsize = _of_header(lambda header: header.element.stored_itemsize, 1)
+_stored_itemsize = _from_header(lambda header: header.element.stored_itemsize, 1)
 
 
 def _shape_without_header(
@@ -116,7 +116,7 @@ def _shape_without_header(
 
 
 def _layouts(headers: _Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    has_device = headers.column(_of_device(lambda _: True, missing=False)).astype(np.bool_)
+    has_device = headers.column(_from_device(lambda _: True, missing=False)).astype(np.bool_)
     return np.where(has_device, np.where(in_device_layout, "device", "host"), "").astype(object)
 
 
@@ -126,19 +126,19 @@ def _labels(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
     text = cache(paths.to_text)
     names = ("net", "graph", "op_type", "op_name", "full_name", "io", "format", "declared_dtype")
     labels: dict[str, _Column] = {name: list(map(text, entries.column(f"name.{name}"))) for name in names}
-    formats = headers.column(_of_device(lambda device: text(device.format), None))
+    formats = headers.column(_from_device(lambda device: text(device.format), None))
     return labels | {
         "kind": list(map(str, entries.column("kind"))),
         "format": [
             in_name if in_content is None else in_content
             for in_name, in_content in zip(labels["format"], formats, strict=True)
         ],
-        "dtype": headers.column(_of_header(lambda header: header.element.name, "")),
+        "dtype": headers.column(_from_header(lambda header: header.element.name, "")),
         "array": list(map(array_of, entries.column("kind"), headers.rows)),
-        "device_shape": headers.column(_of_device(lambda device: ",".join(map(str, device.shape)), "")),
+        "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
-        "lead": headers.column(_of_header(lambda header: header.lead.decode("latin-1"), "")),
-        "tail": headers.column(_of_header(lambda header: header.tail.decode("latin-1"), "")),
+        "lead": headers.column(_from_header(lambda header: header.lead.decode("latin-1"), "")),
+        "tail": headers.column(_from_header(lambda header: header.tail.decode("latin-1"), "")),
         "record": entries.column("record"),
         "problem": entries.column("problem"),
     }
@@ -149,10 +149,10 @@ def _numbers(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
     names = ("slot", "occurrence", "task", "stream", "timestamp", "sequence")
     numbers: dict[str, _Column] = {name: entries.column(f"name.{name}") for name in names}
     return numbers | {
-        "source_offset": headers.column(_of_header(lambda header: header.offset, 0)),
+        "source_offset": headers.column(_from_header(lambda header: header.offset, 0)),
         "source_size": entries.column("source.size"),
-        "fortran_order": headers.column(_of_header(lambda header: int(header.fortran_order), 0)),
-        "groups": headers.column(_of_device(lambda device: device.groups, 1)),
+        "fortran_order": headers.column(_from_header(lambda header: int(header.fortran_order), 0)),
+        "groups": headers.column(_from_device(lambda device: device.groups, 1)),
         "mtime_ns": entries.column("source.mtime_ns"),
     }
 

@@ -29,14 +29,14 @@ _LZ4 = LZ4()
 
 def pack_convert(job: ShardJob) -> bytes:
     """Return the argument of `run_convert`: the job without tensor names, which conversion does not need."""
-    return _pack((replace(job, entries={}), columns.of_payloads(job.entries.values())))
+    return _pack((replace(job, entries={}), columns.payload_columns(job.entries.values())))
 
 
 def unpack_convert(packed: bytes) -> ShardJob:
     """Return the job that `pack_convert` packed."""
     job: ShardJob
     job, payloads = _unpack(packed)
-    return replace(job, entries=dict(zip(job.rows, columns.payloads_of(payloads), strict=True)))
+    return replace(job, entries=dict(zip(job.rows, columns.payload_entries(payloads), strict=True)))
 
 
 def pack_plan(plan: StepPlan) -> bytes:

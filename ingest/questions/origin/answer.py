@@ -23,7 +23,7 @@ class OriginTensor:
     shape: tuple[int, ...]
     statistics: Statistics
     is_bad: bool
-    """Whether it holds what was searched."""
+    """Whether it holds what was searched for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; unknown statistics are None."""
@@ -135,7 +135,7 @@ class OriginSpread:
 
 @dataclass(frozen=True, slots=True)
 class OriginAnswer:
-    """The first operator that produced what was searched, and how it spread.
+    """The first operator that produced what was searched for, and how it spread.
 
     If there is none, all fields about the operator are None.
     """

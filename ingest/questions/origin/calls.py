@@ -1,4 +1,4 @@
-"""The calls of one step of one rank that have a bad tensor: one that holds NaN, Inf, or what is searched."""
+"""The calls of one step of one rank that have a bad tensor: one with NaN, Inf, or what is searched for."""
 
 from __future__ import annotations
 
@@ -241,20 +241,25 @@ def key_of(tables: Tables, row: int) -> CallKey:
 
 def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
     tables = step.tables
-    io, slot = tables.label("io"), tables.number("slot")
+    io = tables.label("io")
     inputs = [row for row in rows if is_input(io[row])]
     outputs = [row for row in rows if is_output(io[row])]
-    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
     return Call(
         step.key.rank,
         int(step.key.step or 0),
         key,
         min(outputs or rows),
         len(inputs),
-        tuple(number for number in range(max(slots, default=0)) if number not in slots),
+        _missing_slots(tables, inputs),
         tuple(_operand(step, row) for row in inputs if bad[row]),
         tuple(_operand(step, row) for row in outputs if bad[row]),
     )
+
+
+def _missing_slots(tables: Tables, inputs: list[int]) -> tuple[int, ...]:
+    io, slot = tables.label("io"), tables.number("slot")
+    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
+    return tuple(number for number in range(max(slots, default=0)) if number not in slots)
 
 
 def _operand(step: Step, row: int) -> CallOperand:

@@ -7,7 +7,7 @@ ranks, and compilers number operators separately for each rank.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ingest.questions.origin.calls import Call, CallKey, Content
 from ingest.questions.origin.flow import Crossing, Edge, Flow
@@ -52,21 +52,25 @@ def _outputs(flow: Flow, call: Call) -> tuple[Content, ...]:
 
 def _link_renamed(flow: Flow, calls: Iterable[Call], givers: Iterable[Call]) -> None:
     """Link the calls of a collective that has different names on its ranks, by equal outputs."""
-    by_output: dict[tuple[str, Content], list[Call]] = defaultdict(list)
+    by_output: dict[Content, list[Call]] = defaultdict(list)
     by_input: dict[Content, list[Call]] = defaultdict(list)
     for call in givers:
         for operand in call.bad_outputs:
-            by_output[call.op_type, operand.content].append(call)
+            by_output[operand.content].append(call)
         for operand in call.bad_inputs:
             by_input[operand.content].append(call)
     for call in calls:
         if flow.has_bad_input(call) or flow.arriving.get(call):
             continue
-        contents = [output.content for output in call.bad_outputs]
-        sources = [source for content in contents for source in by_output.get((call.op_type, content), ())]
+        sources = [source for source in _with_content(call, by_output) if source.op_type == call.op_type]
         if not sources and receives_as_is(call.op_type):
-            sources = [source for content in contents for source in by_input.get(content, ())]
+            sources = _with_content(call, by_input)
         _link_to_others(flow, call, sources)
+
+
+def _with_content(call: Call, by_content: Mapping[Content, Sequence[Call]]) -> list[Call]:
+    """Return the calls with a content that is also that of a bad output of this call."""
+    return [other for output in call.bad_outputs for other in by_content.get(output.content, ())]
 
 
 def _link_to_others(flow: Flow, call: Call, sources: Iterable[Call]) -> None:

@@ -75,7 +75,7 @@ def notes_on_root(
         root: the root that the answer names.
         others: the other roots of its step.
         step: the step of its rank.
-        suspects: what may hold what is searched.
+        suspects: what may hold what is searched for.
         harmless: calls that made a harmless -Inf.
     """
     call = root.call

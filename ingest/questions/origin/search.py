@@ -114,16 +114,20 @@ class OriginSearch:
                 if self._fallback is not None:
                     self._passed_by.add([self._fallback.root, *self._fallback.others])
                 return self._answer(_Candidate(real[0], real[1:]))
-            candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
-            if candidates and self._fallback is None:
-                self._fallback = _Candidate(candidates[0], candidates[1:])
-            else:
-                self._passed_by.add(candidates)
-            self._passed_by.add(root for root in roots if root.weight is Weight.HARMLESS)
-            # Infinity that operators made may matter in the next step, in the same amount: so read that, too.
-            if not candidates:
-                self._suspects.mark_harmless(step)
+            self._pass_by(step, roots, real)
         return self._nothing() if self._fallback is None else self._answer(self._fallback)
+
+    def _pass_by(self, step: int, roots: Sequence[Root], real: Sequence[Root]) -> None:
+        """Record the roots of a step of which none certainly matters."""
+        candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
+        if candidates and self._fallback is None:
+            self._fallback = _Candidate(candidates[0], candidates[1:])
+        else:
+            self._passed_by.add(candidates)
+        self._passed_by.add(root for root in roots if root.weight is Weight.HARMLESS)
+        # The same amount of infinity that operators made may matter in the next step: so that is read, too.
+        if not candidates:
+            self._suspects.mark_harmless(step)
 
     def _is_bad(self, step: Step) -> Mask:
         if self.condition is not None:

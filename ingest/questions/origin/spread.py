@@ -24,7 +24,7 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
 
     Args:
         root: where it began.
-        suspects: what may hold what is searched.
+        suspects: what may hold what is searched for.
         harmless: calls that made a harmless -Inf.
     """
     flow = root.flow
@@ -129,7 +129,7 @@ def alternatives_to(root: Root, others: Sequence[Root], *, is_condition: bool) -
     Args:
         root: the root that the answer names.
         others: the other roots of its step.
-        is_condition: whether a condition was searched, and not NaN or Inf.
+        is_condition: whether a condition was searched for, and not NaN or Inf.
     """
     reached = set(root.reached)
     rows_after = root.flow.order.rows_after(root.call)

@@ -1,4 +1,4 @@
-"""The steps and ranks that may hold what is searched, by the totals of their commits."""
+"""The steps and ranks that may hold what is searched for, by the totals of their commits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RANKS_AT_ONCE = 8
 
 @dataclass
 class Suspects:
-    """The steps of a snapshot that may hold what is searched, and their traces.
+    """The steps of a snapshot that may hold what is searched for, and their traces.
 
     Memory: the indexes of one step of eight ranks while they are read, and the traces of one step.
     """
@@ -36,7 +36,7 @@ class Suspects:
     """By rank, the numbers of tensors with NaN, +Inf and -Inf in steps that turned out to be harmless."""
 
     def steps(self) -> Iterator[int]:
-        """Yield the steps that may hold what is searched, in order."""
+        """Yield the steps that may hold what is searched for, in order."""
         for step in self.snapshot.steps:
             ranks = self.ranks(step)
             if not ranks:
@@ -47,17 +47,17 @@ class Suspects:
             yield step
 
     def ranks(self, step: int) -> list[int]:
-        """Return the ranks of a step that may hold what is searched."""
+        """Return the ranks of a step that may hold what is searched for."""
         return [rank for rank, opened in self.snapshot.of_step(step).items() if self.may_hold(opened)]
 
     def may_hold(self, step: Step) -> bool:
-        """Return whether one step of one rank may hold what is searched."""
+        """Return whether one step of one rank may hold what is searched for."""
         summary = step.commit.summary
         # Statistics from the dump may have lost the number of NaN, and a condition may be on any column.
         return self.cause == "where" or bool(summary.statistics_only) or self._holds(summary)
 
     def certain_ranks(self, step: int) -> list[int]:
-        """Return the ranks of a step that hold what is searched; none for conditions, which totals lack."""
+        """Return the ranks of a step that certainly hold what is searched for; none if it is a condition."""
         if self.cause == "where":
             return []
         steps = self.snapshot.of_step(step)

@@ -128,14 +128,14 @@ class TestNumbers:
 
     def test_what_is_not_there_is_refused_and_near_names_are_named(self, nan_log: Path) -> None:
         store = ingest.open_store(nan_log)
-        with pytest.raises(UsageError, match="no statistic") as error:
+        with pytest.raises(UsageError, match="is not a statistic") as error:
             trend(store, "*", "variance")
         assert "l2_norm" in error.value.hint
         for ask in (trend, heatmap):
             with pytest.raises(UsageError, match="no tensor") as error:
                 ask(store, "Logg.*")
             assert LOG in error.value.hint
-        with pytest.raises(UsageError, match="aggregate"):
+        with pytest.raises(UsageError, match="is not an aggregate"):
             heatmap(store, "*", aggregate="median")
         with pytest.raises(UsageError, match="no step 9"):
             trend(store, "*", step=9)

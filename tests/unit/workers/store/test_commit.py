@@ -17,6 +17,7 @@ from workers.store import commit
 from workers.store.backends.observed import ObservedObjects
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
+from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 
@@ -287,3 +288,36 @@ def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Pat
     change_leaf(store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(nan_count=3))
     (damage,) = open_store(str(store)).verify(rank=0, step=0)
     assert "nan_count" in damage.reason
+
+
+def test_dropping_tensors_keeps_what_a_later_version_has_added(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(store, lambda document: document["attributes"]["dump_ingest"].update(signed_by=["later"]))
+    objects = objects_of(store)
+    before = commit.read(objects, KEY)
+    assert before is not None
+    after = commit.drop_tensors(objects, before, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
+    written = json.loads((store / KEY.path / "zarr.json").read_bytes())["attributes"]["dump_ingest"]
+    assert written["signed_by"] == ["later"]
+    assert [*written][-2:] == ["signed_by", "without_tensors"]
+    assert (written["format_version"], written["stored"]) == (3, after.record.stored)
+    assert after.record.stored == {"files/c/0": before.record.stored["files/c/0"]}
+    assert before.summary.stored_bytes - after.summary.stored_bytes == sum(
+        size for path, size in before.record.stored.items() if path.startswith("tensors/")
+    )
+    assert not [path for path in after.nodes if path.startswith("tensors")]
+
+
+def test_many_commits_are_read_at_once_and_damaged_ones_named(made: MadeDump, store: Path) -> None:
+    for step in range(3):
+        made.add(np.zeros(step + 1), step=step)
+    fingerprints = {plan.key: run(plan).fingerprint for plan in plan_all(made.root, store)}
+    (store / "rank_0/step_1/zarr.json").write_bytes(b"{}")
+    keys = [StepKey(0, step) for step in (2, 1, 9, 0)]
+    commits, damaged = commit.read_many(objects_of(store), keys)
+    assert list(commits) == [StepKey(0, 2), StepKey(0, 0)]
+    assert [*damaged] == [StepKey(0, 1)]
+    assert "rank_0/step_1/zarr.json is not a commit record" in damaged[StepKey(0, 1)]
+    assert commit.read_fingerprints(objects_of(store), keys) == {
+        key: fingerprints[key] for key in (StepKey(0, 2), StepKey(0, 0))
+    }

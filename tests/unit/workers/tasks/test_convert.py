@@ -60,9 +60,9 @@ def test_every_tensor_comes_back_bit_for_bit(
         dump.add(npy_header(descr, shape, fortran=fortran) + payload, tensor_name(slot=slot))
     (summary,) = ingest_directly(dump.root, root / "run.zarr", SMALL_GRID)
     assert (summary.status, summary.tensors) == ("complete", len(drawn))
-    found = {tensor.slot: tensor for tensor in open_store(str(root / "run.zarr")).tensors()}
+    tensors_by_slot = {tensor.slot: tensor for tensor in open_store(str(root / "run.zarr")).tensors()}
     for slot, (descr, shape, fortran, payload) in enumerate(drawn):
-        tensor = found[slot]
+        tensor = tensors_by_slot[slot]
         wanted = np.dtype(ml_dtypes.bfloat16) if descr == "<E2" else np.dtype(descr)
         values = tensor.read()
         assert (values.dtype, values.shape, tensor.shape) == (wanted, shape, shape)
@@ -165,7 +165,7 @@ def test_converting_twice_writes_the_same_bytes(made: MadeDump, tmp_path: Path) 
     for slot in range(20):
         made.add(rng.normal(size=rng.integers(0, 300)).astype("<f4"), tensor_name(slot=slot, time=slot))
     contents = []
-    for name in ("one", "other"):
+    for name in ("first", "second"):
         (plan,) = plan_all(made.root, tmp_path / name, SMALL_GRID)
         for job in (*plan.jobs, *reversed(plan.jobs)):
             convert(job)

@@ -1,4 +1,4 @@
-"""A task that was stopped in the middle, and goes on when others have long committed something newer."""
+"""Commits: whole, and never in the place of something newer, even by a task that was stopped for long."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
-from tests.pipeline import plan_all, run
-from workers.errors import SourceChanged
+from tests.pipeline import SMALL_GRID, plan_all, run
+from workers.errors import DumpIngestError, SourceChanged
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.backends.observed import ObservedObjects
@@ -18,7 +18,7 @@ from workers.store.opening import connect, resolve
 from workers.store.record import WithoutTensors
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
-from workers.tasks.publish import publish
+from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, publish
 
 KEY = StepKey(0, 0)
 
@@ -115,6 +115,29 @@ def test_a_late_task_does_not_bring_back_tensors_that_were_removed(made: MadeDum
     commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
     with pytest.raises(SourceChanged):
         run(plan)
-    again = commit.read(objects, KEY)
-    assert again is not None
-    assert again.without_tensors is not None
+    there = commit.read(objects, KEY)
+    assert there is not None
+    assert there.without_tensors is not None
+
+
+def test_a_commit_of_less_than_was_planned_is_refused(made: MadeDump, store: Path) -> None:
+    """It would lose data."""
+    for slot in range(20):
+        made.add(np.arange(100.0) + slot, tensor_name(slot=slot))
+    (plan,) = plan_all(made.root, store, SMALL_GRID)
+    receipts = [convert(job) for job in plan.jobs]
+    with pytest.raises(DumpIngestError, match="receipts do not cover all jobs"):
+        publish(plan, receipts[1:])
+    assert commit.read(objects_of(store), KEY) is None
+
+
+def test_a_record_lists_some_problems_and_counts_the_others(made: MadeDump, store: Path) -> None:
+    for slot in range(MAX_PROBLEMS_IN_RECORD + 7):
+        made.add(b"\x93NUMPY\x01", tensor_name(slot=slot))
+    (plan,) = plan_all(made.root, store)
+    assert run(plan).status == "partial"
+    current = commit.read(objects_of(store), KEY)
+    assert current is not None
+    problems = current.record.problems
+    assert len(problems) == MAX_PROBLEMS_IN_RECORD + 1
+    assert problems[-1] == "and 7 more, see the index"

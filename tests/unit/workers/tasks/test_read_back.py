@@ -33,9 +33,9 @@ def job_of(plan: StepPlan) -> ReadBackJob:
 
 
 def test_every_byte_is_compared(plan: StepPlan) -> None:
-    found = read_back(job_of(plan))
-    assert found.verdicts.tolist() == [ReadBackVerdict.SAME] * 3
-    assert found.nbytes == plan.nbytes
+    result = read_back(job_of(plan))
+    assert result.verdicts.tolist() == [ReadBackVerdict.SAME] * 3
+    assert result.nbytes == plan.nbytes
 
 
 @pytest.mark.parametrize("at", [20, -1])
@@ -56,8 +56,8 @@ def test_a_file_that_the_commit_does_not_have_as_it_is_now_is_told(plan: StepPla
     os.utime(path, ns=(1, 1))
     (again,) = plan_all(Path(plan.origin.root), plan.store.url)
     job = job_of(again)
-    found = read_back(ReadBackJob(job.key, 0, plan.fingerprint, job.root, job.store, job.files))
-    assert sorted(found.verdicts.tolist()) == [
+    result = read_back(ReadBackJob(job.key, 0, plan.fingerprint, job.root, job.store, job.files))
+    assert sorted(result.verdicts.tolist()) == [
         ReadBackVerdict.SAME,
         ReadBackVerdict.SAME,
         ReadBackVerdict.NOT_STORED,
@@ -72,9 +72,9 @@ def test_a_missing_shard_a_later_generation_and_removed_tensors_are_told_apart(
     with pytest.raises(DamagedStore):
         read_back(job_of(plan))
     objects = open_objects(plan.store)
-    found = commit.read(objects, plan.key)
-    assert found is not None
-    commit.drop_tensors(objects, found, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+    current = commit.read(objects, plan.key)
+    assert current is not None
+    commit.drop_tensors(objects, current, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
     with pytest.raises(TensorsRemoved):
         read_back(job_of(plan))
     (Path(plan.origin.root) / "rank_0/Net/0/0/table.csv").write_text("a,b\n1,2\n")

@@ -1,17 +1,21 @@
-"""What goes to a worker packed is there again when it is unpacked."""
+"""Arguments of tasks come back from packing as they were; tasks return what their functions do."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
 from workers.dump.model import TensorName
+from workers.errors import DumpIngestError, SourceChanged
+from workers.store.model import CommitSummary
 from workers.tasks import run as tasks
-from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
+from workers.tasks.read_back import ReadBackJob
 
 
 @pytest.fixture(
@@ -23,10 +27,10 @@ def plans(request: pytest.FixtureRequest, dumps: DumpLibrary, store: Path) -> li
     return plan_all(dumps[name] / part, store, SMALL_GRID)
 
 
-def assert_same(one: StepPlan, other: StepPlan) -> None:
-    # NaN, which statistics that are not known are, equals nothing.
-    assert replace(one, reported={}, entries=tuple(one.entries)) == replace(other, reported={})
-    assert repr(one.reported) == repr(other.reported)
+def assert_same(unpacked: StepPlan, plan: StepPlan) -> None:
+    # NaN, which stands for unknown statistics, equals nothing.
+    assert replace(unpacked, reported={}, entries=tuple(unpacked.entries)) == replace(plan, reported={})
+    assert repr(unpacked.reported) == repr(plan.reported)
 
 
 def without_entries(plan: StepPlan) -> StepPlan:
@@ -60,19 +64,39 @@ def test_a_step_of_which_nothing_is_read_comes_back(plans: list[StepPlan]) -> No
     assert_same(tasks.unpack_plan(tasks.pack_plan(empty)), empty)
 
 
-def test_entries_by_columns_are_the_entries(plans: list[StepPlan]) -> None:
-    entries = plans[-1].entries
-    by_columns = EntryColumns.of(entries)
-    assert len(by_columns) == len(entries)
-    assert list(by_columns) == list(entries)
-    assert [by_columns[0], by_columns[-1]] == [entries[0], entries[-1]]
-    assert list(by_columns[1:3]) == list(entries[1:3])
-    assert list(by_columns.column("name.op_name")) == [entry.name.op_name for entry in entries]
-    assert EntryColumns.of(by_columns) is by_columns
-    with pytest.raises(IndexError):
-        by_columns[len(entries)]
+def test_a_step_that_fails_does_not_fail_the_others_of_its_task(made: MadeDump, store: Path) -> None:
+    for step in range(3):
+        made.add(np.arange(4, dtype="<f4") + step, tensor_name(), step=step)
+    plans = plan_all(made.root, store)
+    (made.root / plans[1].entries[0].source.path).unlink()
+    first, second, third = tasks.run_steps(tasks.pack_steps(plans))
+    assert isinstance(second, SourceChanged)
+    assert [summary.key for summary in (first, third) if isinstance(summary, CommitSummary)] == [
+        plans[0].key,
+        plans[2].key,
+    ]
 
 
-def test_a_step_without_entries_has_no_columns() -> None:
-    nothing = EntryColumns.of(())
-    assert (len(nothing), list(nothing), list(nothing.column("kind"))) == (0, [], [])
+def test_an_unexpected_error_is_one_of_ours_and_names_the_step(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        message = "a bug"
+        raise ValueError(message)
+
+    made.add(np.arange(4, dtype="<f4"))
+    monkeypatch.setattr("workers.tasks.run.convert", broken)
+    (error,) = tasks.run_steps(tasks.pack_steps(plan_all(made.root, store)))
+    assert isinstance(error, DumpIngestError)
+    assert error.message == "rank 0 step 0: ValueError: a bug"
+
+
+def test_publishing_and_reading_back_run_packed(made: MadeDump, store: Path) -> None:
+    made.add(np.arange(4, dtype="<f4"))
+    (plan,) = plan_all(made.root, store)
+    receipts = [tasks.run_convert(tasks.pack_convert(job)) for job in plan.jobs]
+    summary = tasks.run_publish(tasks.pack_publish(tasks.pack_plan(plan), receipts))
+    assert (summary.key, summary.tensors) == (plan.key, 1)
+    files = tuple(entry.source for entry in plan.entries)
+    job = ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files)
+    assert tasks.run_read_back(tasks.pack_read_back(job)).nbytes == plan.nbytes

@@ -72,10 +72,10 @@ def test_zarr_reads_every_tensor(url: str, step: Step) -> None:
     for tensor in tensors:
         array = group[f"{step.fingerprint}/{step.tables.label('array')[tensor.row]}"]
         assert isinstance(array, zarr.Array)
-        found = np.asarray(array[offset[tensor.row] : offset[tensor.row] + size[tensor.row]])
+        stored = np.asarray(array[offset[tensor.row] : offset[tensor.row] + size[tensor.row]])
         values = tensor.read()
-        wanted = values.tobytes() if found.dtype == np.uint8 else native(values)
-        assert found.tobytes() == wanted
+        wanted = values.tobytes() if stored.dtype == np.uint8 else native(values)
+        assert stored.tobytes() == wanted
 
 
 def test_tensorstore_reads_every_tensor(url: str, step: Step) -> None:
@@ -94,9 +94,9 @@ def test_tensorstore_reads_every_tensor(url: str, step: Step) -> None:
         assert arrays[path].domain.labels == (f"{path.rsplit('/', 1)[-1]}_element",)
     for tensor in step.tensors():
         array = arrays[labels[tensor.row]]
-        found = array[offset[tensor.row] : offset[tensor.row] + size[tensor.row]].read().result()
+        stored = array[offset[tensor.row] : offset[tensor.row] + size[tensor.row]].read().result()
         values = tensor.read()
-        assert found.tobytes() == (values.tobytes() if found.dtype == np.uint8 else native(values))
+        assert stored.tobytes() == (values.tobytes() if stored.dtype == np.uint8 else native(values))
 
 
 @pytest.mark.usefixtures("_pipeline")
@@ -111,8 +111,8 @@ def test_zarr_reads_the_tables(url: str, step: Step) -> None:
     ]:
         array = generation[path]
         assert isinstance(array, zarr.Array)
-        found = np.asarray(array[:])
-        np.testing.assert_array_equal(found if wanted.dtype != object else found.astype(object), wanted)
+        stored = np.asarray(array[:])
+        np.testing.assert_array_equal(stored if wanted.dtype != object else stored.astype(object), wanted)
         if array.attrs["fields"]:
             assert len(array.attrs["fields"]) == wanted.shape[1]  # type: ignore[arg-type]
 
@@ -120,8 +120,8 @@ def test_zarr_reads_the_tables(url: str, step: Step) -> None:
 @pytest.mark.parametrize("path", ["index/numbers", "index/shape", "index/digest", "statistics"])
 def test_tensorstore_reads_the_tables_of_numbers(path: str, url: str, step: Step) -> None:
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{url}/{step.commit.prefix}/{path}"}}
-    found = tensorstore.open(spec).result().read().result()
-    np.testing.assert_array_equal(found, getattr(step.tables, path.rsplit("/", 1)[-1]))
+    stored = tensorstore.open(spec).result().read().result()
+    np.testing.assert_array_equal(stored, getattr(step.tables, path.rsplit("/", 1)[-1]))
 
 
 def test_files_are_plain_bytes(url: str, step: Step) -> None:
