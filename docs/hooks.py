@@ -1,8 +1,8 @@
-"""What the documentation site has beside `docs/`: README as its home, and whatever pages link to elsewhere.
+"""Add files from outside of `docs/` to the documentation site: README as its home page, and linked files.
 
-In the repository, links are relative to the file that they stand in. On the site, pages from outside of
-`docs/` have another place, so links to and from them are rewritten; other files that a page links to are
-copied. Anchors are in lower case, as they are where the repository is browsed.
+In the repository, links are relative to the file that contains them. On the site, pages from outside of
+`docs/` have other paths, so links to and from them are rewritten. Other files to which a page links are
+copied. Anchors are converted to lower case, as on the pages of a repository host.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-#: Files outside of `docs/` that are pages of the site, and their paths there.
+#: Files outside of `docs/` that are pages of the site, and their paths on the site.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -25,13 +25,13 @@ PAGES = {
     "SECURITY.md": "reporting.md",
     "helm/dump-ingest/README.md": "helm.md",
 }
-#: Where on the site copies of other files are.
+#: The directory on the site with the copies of other files.
 _COPIES = "files"
 _LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#:\s]*)(?P<anchor>#[^)\s]*)?\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the pages from outside of `docs/`, and copies of the other files that any page links to."""
+    """Add the pages from outside of `docs/`, and copies of the other files to which any page links."""
     for source, uri in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / source)))
     copies = {
@@ -47,22 +47,22 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Let each link lead to where its target is on the site."""
+    """Rewrite each link so that it leads to the path of its target on the site."""
     source = _source(page.file)
 
-    def mend(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         text, target, anchor = match["text"], match["target"], (match["anchor"] or "").lower()
         if not target:
             return f"[{text}]({anchor})"
         path = _in_repository(source, target)
         if not (ROOT / path).exists():
-            return match[0]  # not a link to a file, or a wrong one, of which mkdocs warns
+            return match[0]  # not a link to a file, or a broken one, about which mkdocs warns
         uri = _on_site(path)
         if uri is None:
             return text
         return f"[{text}]({posixpath.relpath(uri, posixpath.dirname(page.file.src_uri))}{anchor})"
 
-    return _LINK.sub(mend, markdown)
+    return _LINK.sub(rewrite, markdown)
 
 
 def _source(file: File) -> str:
@@ -71,7 +71,7 @@ def _source(file: File) -> str:
 
 
 def _in_repository(source: str, target: str) -> str:
-    """Return the path in the repository that a link leads to."""
+    """Return the path in the repository to which a link leads."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
 
 
@@ -80,7 +80,10 @@ def _is_copied(path: str) -> bool:
 
 
 def _on_site(path: str) -> str | None:
-    """Return where on the site a path of the repository is; of a directory, its first page, if it has any."""
+    """Return the path on the site of a path in the repository, or None if the site does not have it.
+
+    A directory stands for the first page in it.
+    """
     if path in PAGES:
         return PAGES[path]
     if _is_copied(path):

@@ -84,6 +84,10 @@ class ServerGroup:
                 raise ServerError(f"{name} was not ready within {timeout_s:g} s\n{self.log_tail(name)}")
             time.sleep(0.02)
 
+    def logs(self) -> list[Path]:
+        """Return the log files of all servers."""
+        return sorted(self.root.glob("*.log"))
+
     def log_tail(self, name: str, lines: int = 20) -> str:
         """Return the last lines that the server printed."""
         text = self._log(name).read_text(errors="replace")
