@@ -1,4 +1,4 @@
-"""YAML files that a user writes, checked against a schema; what is wrong with them is said with its line."""
+"""YAML files that users write, checked against a schema; error messages name the line."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from workers.errors import UsageError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-#: What is said instead of words about Python.
+#: Messages that replace those about Python.
 _WORDS = {"extra_forbidden": "is not known", "model_type": "must hold names and values"}
 _MAX_NBYTES = 16 * 1024 * 1024
 
 
 def load_yaml(path: Path, model: type[Model], hint: str) -> Model:
-    """Return the content of a YAML file as a `model`. Plain values only: tags that make objects are refused.
+    """Return the content of a YAML file as a `model`. Only plain values: tags that make objects are refused.
 
     Raises:
-        UsageError: the file cannot be read, is no YAML, or not what the model asks for.
+        UsageError: the file cannot be read, is not YAML, or does not fit the model.
     """
     try:
         if path.stat().st_size > _MAX_NBYTES:
-            raise UsageError(f"{path} is too large for a file that somebody wrote", hint=hint)
+            raise UsageError(
+                f"{path} has more than {_MAX_NBYTES >> 20} MiB, too many for a file written by hand",
+                hint=hint,
+            )
         text = path.read_text("utf-8")
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        found = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except OSError as exc:
         raise UsageError(f"{path}: {exc.strerror}", hint=hint) from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(exc).split())}", hint=hint) from exc
+        raise UsageError(f"{path} is not valid YAML: {' '.join(str(exc).split())}", hint=hint) from exc
     try:
-        return model.model_validate({} if found is None else found)
+        return model.model_validate({} if content is None else content)
     except ValidationError as exc:
-        said = "\n".join(dict.fromkeys(_explain(path, tree, one) for one in exc.errors()))
-        raise UsageError(said, hint=hint) from exc
+        problems = dict.fromkeys(_explain(path, tree, error) for error in exc.errors())
+        raise UsageError("\n".join(problems), hint=hint) from exc
     except RecursionError as exc:
         raise UsageError(f"{path} refers to itself", hint=hint) from exc
 
@@ -48,12 +51,12 @@ def _explain(path: Path, tree: yaml.Node | None, error: object) -> str:
     place: Sequence[str | int] = error["loc"]
     line = _line(tree, place)
     name = ".".join(map(str, place))
-    what = _WORDS.get(error["type"], str(error["msg"]))
+    what = _WORDS.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
     return f"{path}:{line}: {name + ': ' if name else ''}{what}"
 
 
 def _line(node: yaml.Node | None, place: Sequence[str | int]) -> int:
-    """Return the line of what a path of names and numbers leads to, or of what is nearest above it."""
+    """Return the line of the node that a path of names and numbers leads to, or of its nearest parent."""
     line = 1 if node is None else node.start_mark.line + 1
     for part in place:
         if isinstance(node, yaml.MappingNode):
