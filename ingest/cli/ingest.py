@@ -342,7 +342,7 @@ class _Progress:
     def observe(self, event: Event) -> None:
         """Move the bar."""
         from ingest.disk.pressure import DiskSeen
-        from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
+        from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
         from ingest.watching.watcher import DumpState
 
         match event:

@@ -8,9 +8,9 @@ from ingest.cli.common import err, say
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.dump_retention.retention import SourceKept
     from ingest.service.report import Report
     from ingest.settings import Settings
+    from ingest.steps.events import SourceKept
 
 _WHY = {
     "newest": "the newest of their rank (--keep-last)",

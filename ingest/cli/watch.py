@@ -59,7 +59,7 @@ def command(
     from ingest.cli.sources import refuse_idle
     from ingest.metrics import WatcherMetrics, serve
     from ingest.reporting.logs import ServiceLog, configure
-    from ingest.watching.fs_events import waker
+    from ingest.watching.fs_events import watch_events
     from ingest.wiring import open_service, open_webhook
     from workers import events
     from workers.rules.load import load_rules
@@ -91,12 +91,12 @@ def command(
     found = _wait_for_dump(dump, stop, settings, log)
     if found is None:
         return
-    with open_webhook(settings) as webhook, open_service(found, settings, patient=True) as service:
+    with open_webhook(settings) as webhook, open_service(found, settings, retry_forever=True) as service:
         service.observers += [seen.observe, ServiceLog().observe]
         if webhook is not None:
             service.observers.append(webhook.observe)
         log.info("watching", dump=str(found.root), store=settings.store)
-        with waker(found.root, service.note_change):
+        with watch_events(found.root, service.schedule.note_change):
             service.watch(stop, drain_s=settings.drain_s)
         log.info("stopped")
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest.dispatch.submitter import result_of, shares_of
+from ingest.dispatch.futures import result_of, shares_of
 from workers.errors import DumpIngestError
 from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
 from workers.tasks import run as tasks
 from workers.tasks.read_back import ReadBack, ReadBackJob
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing distributed takes 0.5 s
     from distributed import Client, Future
 
 #: Source bytes of one task, about: what a conversion may have to wait for, and one file at least.
@@ -51,7 +51,7 @@ class ReadBacks:
     """
 
     client: Callable[[], Client]
-    """Returns a connected client, and another one when the last was lost. May raise ClusterError."""
+    """Returns a connected client, and another one if the last was lost. May raise ClusterError."""
     inflight_nbytes: int
     resources: Mapping[str, float] = field(default_factory=dict)
     """What a worker must offer to be given a task, as Dask counts resources."""
@@ -67,14 +67,14 @@ class ReadBacks:
         return not self._waiting
 
     def offer(self, job: ReadBackJob) -> None:
-        """Take on a job; `drive` will tell what came of it, once."""
+        """Have a job done; `poll` will return what came of it, once."""
         self._waiting.append(job)
 
-    def drive(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
+    def poll(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
         """Submit what fits, and return what has come to its end. Does not wait.
 
         Raises:
-            ClusterError: there is no scheduler. Everything stays as it is; call again later.
+            ClusterError: the scheduler does not answer. Everything stays as it is; call again later.
         """
         if not self._waiting and not self._inflight:
             return []

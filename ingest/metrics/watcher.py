@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ingest.disk.pressure import DiskSeen
-from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.retention import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
+from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dump_retention.events import ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.metrics.findings import COUNTED, FindingMetrics, totals_of
 from ingest.metrics.ranks import OTHER, RankLabels
 from ingest.metrics.retention import RetentionMetrics
-from ingest.steps.events import DependencyDown
+from ingest.steps.events import DependencyDown, SourceKept
 from ingest.watching.watcher import DumpState
 from workers.errors import REASONS
 from workers.events import Event

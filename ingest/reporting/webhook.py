@@ -24,7 +24,7 @@ import urllib3
 import xxhash
 
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.settings import TOKEN_VARIABLE
 from workers.events import Event
 from workers.store.model import SEVERITIES, Finding

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from ingest.consolidating.consolidator import CommitsListed, Consolidator, StepsConsolidated
 from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace, space_at
-from ingest.dispatch.submitter import StepCommitted, StepFailed
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Listing
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics, serve
