@@ -19,13 +19,14 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import no_store
 from ingest.reporting.webhook import PostLog, Webhook
 from ingest.service.build import ServiceOptions, build_service
+from ingest.service.explaining import explain_dump
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
 from ingest.service.service import Service
 from ingest.settings import Settings, load
 from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.explain import StepRow
 from ingest.steps.policy import StepPolicy
-from ingest.steps.table import StepTable
 from workers.errors import StoreError, UsageError
 from workers.events import Observer
 from workers.rules.load import load_rules
@@ -65,26 +66,44 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     return store
 
 
-def policy_of(settings: Settings) -> StepPolicy:
-    """Return how steps are chosen and decided about."""
-    return StepPolicy(
-        CompletenessPolicy(settings.quiet_s, settings.settle_s),
-        settings.order,
-        replace=settings.replace,
-        deletes=settings.after_commit == "delete",
+def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool = False) -> ServiceOptions:
+    """Return what a service is to do.
+
+    Raises:
+        UsageError: a rule is wrong.
+    """
+    completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
+    deletes = settings.after_commit == "delete"
+    return ServiceOptions(
+        StepPolicy(completeness, settings.order, replace=settings.replace),
+        grid_of(settings),
+        DispatchLimits(int(settings.inflight_size)),
+        settings.worker_resources,
+        settings.host or socket.gethostname(),
+        load_rules(settings.rules).enabled,
+        settings.poll_s,
+        retry_forever,
+        # A watcher never takes again what was removed, or it would undo each `gc`.
+        take_removed=settings.replace and not retry_forever,
+        pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+        retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
+        dry_run=dry_run,
     )
 
 
-def retention_of(settings: Settings) -> RetentionPolicy | None:
-    """Return what of a dump is deleted once it is committed; None if nothing is."""
-    if settings.after_commit != "delete":
-        return None
-    return RetentionPolicy(settings.keep_last, settings.keep_anomalous)
+def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
+    """Explain where each step of a dump is and why; what `dump-ingest watch --explain` prints.
 
+    Looks at dump and store once, and writes nothing; needs no cluster.
 
-def host_of(settings: Settings) -> str:
-    """Return what this host is called in commits."""
-    return settings.host or socket.gethostname()
+    Raises:
+        UsageError: the directory is not a dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+    """
+    tree = find_dump(Path(dump), rank_map=settings.rank_map)
+    objects = open_objects(place_of_store(settings, tree))
+    commit.read_root(objects)
+    return explain_dump(tree, objects, options_of(settings, retry_forever=True))
 
 
 @contextmanager
@@ -94,7 +113,6 @@ def open_service(
     *,
     retry_forever: bool = False,
     dry_run: bool = False,
-    table: StepTable | None = None,
 ) -> Iterator[Service]:
     """Wire the service for a dump; its cluster, started when first needed, ends with it.
 
@@ -103,32 +121,16 @@ def open_service(
         settings: everything else.
         retry_forever: whether to wait for a store or cluster that does not answer, and to try again for ever.
         dry_run: whether only to report what would be deleted in the dump.
-        table: an empty one, for who wants to read it while the service runs.
 
     Raises:
         UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
         StoreError: the store cannot be used.
     """
-    rules = load_rules(settings.rules).enabled
+    options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     objects = open_objects(place_of_store(settings, dump))
     commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
-    options = ServiceOptions(
-        policy_of(settings),
-        grid_of(settings),
-        DispatchLimits(int(settings.inflight_size)),
-        settings.worker_resources,
-        host_of(settings),
-        rules,
-        settings.poll_s,
-        retry_forever,
-        # A watcher never takes again what was removed, or it would undo each `gc`.
-        take_removed=settings.replace and not retry_forever,
-        pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
-        retention=retention_of(settings),
-        dry_run=dry_run,
-    )
     with Cluster(settings) as cluster, ExitStack() as at_end:
-        service = build_service(dump, objects, cluster.connect, options, table=table)
+        service = build_service(dump, objects, cluster.connect, options)
         if service.retention is not None:
             at_end.callback(service.retention.close)
         yield service

@@ -75,7 +75,6 @@ def build_service(
     connect: Callable[[], Client],
     options: ServiceOptions | None = None,
     *,
-    table: StepTable | None = None,
     observers: Sequence[Observer] = (),
 ) -> Service:
     """Put a service together; nothing is looked at yet.
@@ -85,11 +84,10 @@ def build_service(
         objects: the store to take them into.
         connect: returns a connected client; called when the first step is offered, and if a client is lost.
         options: what to do.
-        table: an empty one, for who wants to read it meanwhile.
         observers: called with everything that happens.
     """
     options = options or ServiceOptions()
-    table = StepTable() if table is None else table
+    table = StepTable()
     heard = Observers(observers)
     clock = options.clock
     committed = Committed(objects, table, take_removed=options.take_removed)

@@ -98,10 +98,12 @@ def decide(state: StepState, policy: StepPolicy, now: float, proposal: Proposal 
         now: the time by the clock of the service.
         proposal: how the step was planned since it was found to be complete.
     """
-    if wait := left_alone(state, now) or _waits_to_be_listed(state):
+    if wait := _under_way(state):
         return wait
-    if state.held is not None:
-        return KeepExisting(_cover_of(state, state.held))
+    if (held := state.held) is not None:
+        return KeepExisting(_cover_of(state, held))
+    if wait := _paused(state, now) or _waits_to_be_listed(state):
+        return wait
     if decision := _decide_listed(state, policy) or _decide_inspected(state, policy):
         return decision
     if proposal is None:
@@ -110,14 +112,21 @@ def decide(state: StepState, policy: StepPolicy, now: float, proposal: Proposal 
 
 
 def left_alone(state: StepState, now: float) -> Wait | None:
-    """Return why nothing is to be decided about a step for now, whatever the dump has; None if it may be."""
+    """Return why a step is not to be examined for now, whatever the dump has of it; None if it is."""
+    return _under_way(state) or _paused(state, now)
+
+
+def _under_way(state: StepState) -> Wait | None:
     if state.work is not None:
         return Wait(WaitFor.TASKS, "its tasks are under way")
     if state.is_removing:
         return Wait(WaitFor.DELETION, "its files are being deleted: the store has them")
-    if state.pause is not None and state.pause.until > now:
-        return Wait(WaitFor.PAUSE, state.pause.reason)
     return None
+
+
+def _paused(state: StepState, now: float) -> Wait | None:
+    pause = state.pause
+    return None if pause is None or pause.until <= now else Wait(WaitFor.PAUSE, pause.reason)
 
 
 def held_as(state: StepState, policy: StepPolicy, was_removed: Callable[[str], bool]) -> Phase | None:
@@ -184,7 +193,9 @@ def _decide_listed(state: StepState, policy: StepPolicy) -> Wait | None:
 def _decide_inspected(state: StepState, policy: StepPolicy) -> Wait | Inspect | None:
     """Return why a step is not complete by the content of its files, or that it has to be read."""
     listing, inspected = state.listing, state.inspected
-    if listing is None or inspected is None or inspected.listing.files != listing.files:
+    if listing is None or inspected is None:
+        return Inspect()
+    if inspected.listing.files is not listing.files and inspected.listing.files != listing.files:
         return Inspect()
     if inspected.denied:
         return Wait(WaitFor.PERMISSION, f"{inspected.denied[0]}", inspected.denied)

@@ -95,12 +95,14 @@ class StepState:
     @property
     def is_removing(self) -> bool:
         """Whether its files are being unlinked."""
-        return self.deletion is not None and self.deletion.stage is DeletionStage.REMOVING
+        deletion = self.deletion
+        return deletion is not None and deletion.stage is DeletionStage.REMOVING
 
     @property
     def denied(self) -> tuple[Problem, ...]:
         """What somebody has to do before the step can be taken, as it was found last."""
-        return () if self.waiting is None else self.waiting.problems
+        waiting = self.waiting
+        return () if waiting is None else waiting.problems
 
     # -- what the dump has
 
