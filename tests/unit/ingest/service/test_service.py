@@ -5,25 +5,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 from ingest.api import open_store
-from ingest.dispatch.submitter import DispatchLimits, StepCommitted, StepFailed, Submitter
-from ingest.layouts.detect import find_dump
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
 from ingest.service.service import Service
-from ingest.steps.committed import Committed
+from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.events import CommitReverted, DependencyDown, StoreRecovered
+from ingest.steps.policy import StepPolicy
 from ingest.store_gc import apply_gc, plan_gc
 from ingest.store_gc.policy import GcPolicy
-from ingest.watching.completeness import CompletenessPolicy, QuietClock
 from ingest.watching.watcher import DumpState, Watcher
 from tests.fake_client import FakeClient, FakeFuture
 from tests.npy_files import MadeDump, tensor_name
+from tests.services import Heard, make_service
 from tests.wrapped_objects import WrappedObjects
 from workers.errors import (
     ClusterError,
@@ -35,41 +35,24 @@ from workers.errors import (
     StoreFormatError,
     StoreUnavailable,
 )
-from workers.events import Event
 from workers.model import StepKey
 from workers.store.backends.observed import ObservedObjects
-from workers.store.model import Grid, RowKind
-from workers.store.opening import open_objects, resolve
+from workers.store.model import RowKind
+from workers.store.opening import connect, resolve
 from workers.tasks.convert import convert
 from workers.tasks.model import Entry, Receipt, ShardJob
 
 pytestmark = pytest.mark.timeout(30)
 
 
-def service(made: MadeDump, store: Path, *, patient: bool = False) -> tuple[Service, list[Event]]:
+def service(made: MadeDump, store: Path, **options: Any) -> tuple[Service, Heard]:
     """Return a service for which everything in the dump has been quiet for a minute."""
-    address = resolve(str(store))
-    clock = QuietClock(wall=lambda: time.time() + 60)
-    watcher = Watcher(find_dump(made.root), CompletenessPolicy(quiet_s=10, settle_s=1), Grid(), clock=clock)
-    client = FakeClient(eager=True)
-    submitter = Submitter(
-        lambda: cast("Client", client), DispatchLimits(10**9, max_attempts=2, first_pause_s=0.01)
-    )
-    found: list[Event] = []
-    made_service = Service(
-        watcher,
-        submitter,
-        Committed(open_objects(address)),
-        address,
-        [found.append],
-        poll_s=0.02,
-        patient=patient,
-    )
-    return made_service, found
+    heard = Heard()
+    return make_service(made.root, store, observers=[heard.append], **options), heard
 
 
 def ingest(made: MadeDump, store: Path) -> Report:
-    return service(made, store)[0].ingest(threading.Event())
+    return ingest_once(service(made, store)[0], threading.Event())
 
 
 @pytest.fixture
@@ -246,9 +229,8 @@ def test_another_dump_replaces_nothing(filled: MadeDump, store: Path, tmp_path: 
     assert report.commits == []
     (error,) = report.failures.values()
     assert str(filled.root) in error.message
-    running, _ = service(other, store)
-    running.replace = True
-    assert [summary.key for summary in running.ingest(threading.Event()).commits] == [StepKey(0, 1)]
+    running, _ = service(other, store, policy=StepPolicy(replace=True))
+    assert [summary.key for summary in ingest_once(running, threading.Event()).commits] == [StepKey(0, 1)]
 
 
 def test_workers_that_see_other_files_are_told_apart_from_files_that_change(
@@ -289,9 +271,8 @@ def test_file_that_changes_meanwhile_is_planned_anew(
         return submit(self, function, *arguments, **options)
 
     monkeypatch.setattr(FakeClient, "submit", touching)
-    running, _ = service(filled, store)
-    running.watcher.policy = CompletenessPolicy(quiet_s=0.1, settle_s=0.1)
-    report = running.ingest(threading.Event())
+    running, _ = service(filled, store, policy=StepPolicy(CompletenessPolicy(quiet_s=0.1, settle_s=0.1)))
+    report = ingest_once(running, threading.Event())
     assert touched
     assert len({summary.key for summary in report.commits}) == 5
     (tensor,) = open_store(str(store)).tensors(rank=0, step=1)
@@ -301,22 +282,20 @@ def test_file_that_changes_meanwhile_is_planned_anew(
 def test_store_that_is_away_is_waited_for_by_a_patient_service(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, found = service(filled, store, patient=True)
+    running, found = service(filled, store, retry_forever=True)
     running.tick()
     with monkeypatch.context() as patch:
-        patch.setattr(ObservedObjects, "get", _unavailable)
-        patch.setattr(ObservedObjects, "children", _unavailable)
+        for name in ("get", "get_many", "children"):
+            patch.setattr(ObservedObjects, name, _unavailable)
         filled.add(np.zeros(1), rank=0, step=7)
-        running.look_soon()
-        running.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
-        running.committed = Committed(running.committed.objects)
+        running.schedule.look_soon()
         running.tick()
     assert any(isinstance(happening, DependencyDown) for happening in found)
     deadline = time.monotonic() + 10
     while (
         running.submitter.busy or running.view is None or running.view.pending
     ) and time.monotonic() < deadline:
-        running.look_soon()
+        running.schedule.look_soon()
         running.tick()
     assert StepKey(0, 7) in open_store(str(store)).keys
 
@@ -325,11 +304,11 @@ def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after the pause of a step that failed, which is a minute."""
-    running, found = service(filled, store, patient=True)
-    running._outage.pause_s = 0.01
+    running, found = service(filled, store, retry_forever=True)
+    running.dependencies.probe.pause_s = 0.01
     with monkeypatch.context() as patch:
         patch.setattr(ObservedObjects, "put_many", _unavailable)
-        patch.setattr("ingest.service.service.commit.read_root", _unavailable)
+        patch.setattr("ingest.service.build.commit.read_root", _unavailable)
         _tick_until(running, lambda: sum(isinstance(one, StepFailed) for one in found) == 5)
         for _ in range(5):
             running.tick()
@@ -351,7 +330,7 @@ def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
     """A watcher that is started again while the store is away need not be started again and again."""
     ingest(filled, store)
     filled.add(np.zeros(1), rank=0, step=7)
-    running, found = service(filled, store, patient=True)
+    running, found = service(filled, store, retry_forever=True)
     with monkeypatch.context() as patch:
         patch.setattr(ObservedObjects, "children", _unavailable)
         running.tick()
@@ -359,7 +338,7 @@ def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
     deadline = time.monotonic() + 10
     while running.view is None or running.view.pending or running.submitter.busy:
         assert time.monotonic() < deadline
-        running.look_soon()
+        running.schedule.look_soon()
         running.tick()
     assert StepKey(0, 7) in open_store(str(store)).keys
 
@@ -372,7 +351,7 @@ def test_stopped_service_leaves_whole_steps_only(filled: MadeDump, store: Path) 
     running, _ = service(filled, store)
     stop = threading.Event()
     stop.set()
-    running.ingest(stop)
+    ingest_once(running, stop)
     running.watch(stop, drain_s=1)
     assert not store.exists()
     assert not running.submitter.busy
@@ -455,9 +434,8 @@ def test_what_was_removed_from_the_store_is_not_taken_again(filled: MadeDump, st
     assert open_store(str(store)).keys == left
     filled.add(np.ones(3), rank=0, step=0)
     assert [summary.key for summary in ingest(filled, store).commits] == [StepKey(0, 0)]
-    again, _ = service(filled, store)
-    again.committed.take_removed = True
-    assert [summary.key for summary in again.ingest(threading.Event()).commits] == [StepKey(1, 0)]
+    again, _ = service(filled, store, take_removed=True)
+    assert [summary.key for summary in ingest_once(again, threading.Event()).commits] == [StepKey(1, 0)]
     assert len(open_store(str(store)).keys) == 5
 
 
@@ -474,9 +452,8 @@ def test_a_step_that_is_removed_while_it_is_compared_ends_nothing(filled: MadeDu
     gone = filled.add(np.full(10, 7.0), tensor_name(slot=1), rank=0, step=0)
     ingest(filled, store)
     gone.unlink()
-    running, _ = service(filled, store)
-    running.committed.objects = Racing(open_objects(resolve(str(store))))
-    report = running.ingest(threading.Event())
+    running = make_service(filled.root, Racing(connect(resolve(str(store)))))
+    report = ingest_once(running, threading.Event())
     assert (report.commits, report.failures) == ([], {})
     assert report.removed == [StepKey(0, 0)]
 
@@ -492,7 +469,7 @@ def test_a_step_with_a_damaged_index_is_not_replaced_and_keeps_no_other_waiting(
             path.write_bytes(b"")
     gone.unlink()
     filled.add(np.ones(3), rank=0, step=2)
-    running, _ = service(filled, store, patient=True)
+    running, _ = service(filled, store, retry_forever=True)
     outcomes = [outcome for _ in range(5) for outcome in running.tick()]
     assert [one.plan.key for one in outcomes if isinstance(one, StepFailed)] == [StepKey(0, 0)]
     assert [one.plan.key for one in outcomes if isinstance(one, StepCommitted)] == [StepKey(0, 2)]
@@ -503,31 +480,31 @@ def test_what_was_removed_stays_removed_when_the_dump_was_away_meanwhile(
     filled: MadeDump, store: Path
 ) -> None:
     """A disk is mounted again, while the same process runs."""
-    running, _ = service(filled, store, patient=True)
+    running, _ = service(filled, store, retry_forever=True)
     filled.add(np.ones(3), rank=0, step=2)
     taken = [outcome for _ in range(5) for outcome in running.tick()]
     assert len(taken) > 2
     assert not apply_gc(store, plan_gc(store, GcPolicy(keep_last=1))).left
     away = filled.root / "rank_0"
     away.rename(store.parent / "away")
-    running.look_soon()
+    running.schedule.look_soon()
     running.tick()
     (store.parent / "away").rename(away)
-    running.look_soon()
+    running.schedule.look_soon()
     assert [outcome for _ in range(5) for outcome in running.tick()] == []
 
 
 def look_again(running: Service) -> None:
     """Take what is there by now."""
-    running.look_soon()
-    running.ingest(threading.Event())
+    running.schedule.look_soon()
+    ingest_once(running, threading.Event())
 
 
 def test_a_step_that_went_back_is_taken_again(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit that was long given up reaches the store when a newer generation is there."""
-    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.service.commits._RECHECK_S", 0.0)
     running, found = service(filled, store)
     look_again(running)
     leaf = store / "rank_0" / "step_1" / "zarr.json"
@@ -548,7 +525,7 @@ def test_what_another_watcher_commits_knowingly_stands(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two watchers that see different files do not take turns for ever."""
-    monkeypatch.setattr("ingest.service.service._RECHECK_S", 0.0)
+    monkeypatch.setattr("ingest.service.commits._RECHECK_S", 0.0)
     running, found = service(filled, store)
     look_again(running)
     late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)
@@ -566,9 +543,8 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nothing but looking would be done while the job writes into a dump with a backlog."""
-    running, found = service(filled, store)
     now = [0.0]
-    running.clock = lambda: now[0]
+    running, found = service(filled, store, clock=lambda: now[0])
     look = Watcher.look
 
     def slow(self: Watcher, *arguments: Any) -> DumpState:
@@ -578,7 +554,7 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
     monkeypatch.setattr(Watcher, "look", slow)
 
     def looks() -> int:
-        running.note_change()
+        running.schedule.note_change()
         running.tick()
         return sum(isinstance(one, DumpState) for one in found)
 

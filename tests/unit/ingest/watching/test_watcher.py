@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,66 @@ import pytest
 from ingest.layouts.detect import find_dump
 from ingest.layouts.walk import Walk
 from ingest.planning.inspection import Inspected
-from ingest.planning.plan import fingerprint
-from ingest.watching.completeness import CompletenessPolicy, QuietClock
+from ingest.steps.committed import Committed
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.phases import Pause
+from ingest.steps.policy import StepPolicy
+from ingest.steps.state import StepState
+from ingest.steps.table import StepTable
+from ingest.watching.quiet_clock import QuietClock
 from ingest.watching.watcher import DumpState, Watcher
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from workers.model import StepKey
 from workers.store.model import Grid
+from workers.store.opening import open_objects, resolve
 
 WHOLE = npy_bytes(np.arange(100, dtype="<f4"))
-POLICY = CompletenessPolicy(quiet_s=10, settle_s=1)
+POLICY = StepPolicy(CompletenessPolicy(quiet_s=10, settle_s=1))
 
 
 @dataclass
 class Bench:
-    """A watcher whose time stands still unless it is told otherwise."""
+    """A watcher whose time stands still unless the test moves it, and an empty store."""
 
     made: MadeDump
     now: float = 0.0
+    policy: StepPolicy = POLICY
     committed: dict[StepKey, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         (self.made.root / "rank_0").mkdir(exist_ok=True)
         # By the clock of the file system everything was written just now.
         clock = QuietClock(monotonic=lambda: self.now, wall=lambda: 0.0)
-        self.watcher = Watcher(find_dump(self.made.root), POLICY, Grid(), clock=clock)
+        self.table = StepTable()
+        self.stored = Committed(open_objects(resolve(f"{self.made.root}.zarr")), self.table)
+        self.watcher = Watcher(find_dump(self.made.root), Grid(), self.table, clock)
 
     def look(self) -> DumpState:
-        return self.watcher.look(lambda key, name: self.committed.get(key) == name)
+        return self.watcher.look(self.stored, self.policy)
+
+    def complete(self, limit: int = 100) -> list[StepState]:
+        """Return up to `limit` complete steps of the last look."""
+        states: list[StepState] = []
+        while len(states) < limit and (state := self.watcher.next_complete(self.policy, self.now)):
+            states.append(state)
+        return states
 
     def take(self, *, after: float = 0.0) -> dict[StepKey, Inspected]:
         """Look `after` seconds of silence, and commit what is complete."""
         self.now += after
         self.look()
-        taken = {inspected.listing.key: inspected for inspected in self.watcher.take(100, busy=())}
-        for key, inspected in taken.items():
-            self.committed[key] = fingerprint(inspected.listing.files, "mindspore", Grid())
+        taken = {}
+        for state in self.complete():
+            assert state.inspected is not None
+            taken[state.key] = state.inspected
+            state.committed = self.committed[state.key] = state.fingerprint
         return taken
+
+    def reason(self, key: StepKey) -> str:
+        """Return why a step is not complete."""
+        wait = self.table[key].waiting
+        assert wait is not None
+        return wait.reason
 
     def steps(self, *, after: float = 0.0) -> list[int | None]:
         return [key.step for key in self.take(after=after)]
@@ -103,9 +127,10 @@ def test_last_step_is_taken_after_silence(bench: Bench) -> None:
 def test_old_dump_is_taken_at_once(made: MadeDump) -> None:
     """A finished dump needs no waiting: its files say how long they have been quiet."""
     made.add(WHOLE, step=0)
-    watcher = Watcher(find_dump(made.root), POLICY, Grid(), clock=QuietClock(wall=lambda: time.time() + 60))
-    watcher.look(lambda *_: False)
-    assert len(watcher.take(10, busy=())) == 1
+    bench = Bench(made)
+    bench.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
+    bench.look()
+    assert len(bench.complete()) == 1
 
 
 def test_growing_file_keeps_its_step_open_until_it_is_whole(bench: Bench) -> None:
@@ -113,7 +138,7 @@ def test_growing_file_keeps_its_step_open_until_it_is_whole(bench: Bench) -> Non
     bench.made.add(WHOLE, step=1)
     assert bench.steps() == []
     assert bench.steps(after=2) == []
-    assert "not whole" in bench.watcher.waiting[StepKey(0, 0)].reason
+    assert "not whole" in bench.reason(StepKey(0, 0))
     path.write_bytes(WHOLE)
     assert bench.steps() == []
     assert bench.steps(after=1.1) == [0]
@@ -229,18 +254,27 @@ def test_busy_step_is_passed_over(bench: Bench) -> None:
     bench.look()
     bench.now += 20
     bench.look()
-    assert bench.watcher.take(10, busy={StepKey(0, 0)}) == []
+    state = bench.table[StepKey(0, 0)]
+    state.offer(jobs=1)
+    assert bench.complete() == []
+    state.end_work()
+    bench.look()
+    state.pause = Pause(bench.now + 1, "it failed")
+    assert bench.complete() == []
+    bench.now += 2
+    bench.look()
+    assert bench.complete() == [state]
 
 
 @pytest.mark.parametrize(("order", "first"), [("oldest", 0), ("newest", 2)])
 def test_backlog_is_taken_in_the_chosen_order(order: str, first: int, bench: Bench) -> None:
     for step in range(3):
         bench.made.add(WHOLE, step=step)
-    bench.watcher.order = "newest" if order == "newest" else "oldest"
+    bench.policy = replace(POLICY, order="newest" if order == "newest" else "oldest")
     bench.look()
     bench.now += 20
     bench.look()
-    assert [inspected.listing.key.step for inspected in bench.watcher.take(1, busy=())] == [first]
+    assert [state.key.step for state in bench.complete(limit=1)] == [first]
 
 
 def test_step_without_files_is_not_waited_for(bench: Bench) -> None:
@@ -282,7 +316,7 @@ def test_step_of_another_user_is_denied_as_a_whole(
     bench.take()
     assert bench.steps(after=20) == []
     key = StepKey(0, None if what == "rank" else 0)
-    (problem,) = bench.watcher.denied[key]
+    (problem,) = bench.table[key].denied
     assert problem.denied
     assert "setfacl" in problem.hint
     assert problem in bench.look().problems
@@ -295,9 +329,9 @@ def test_access_that_is_granted_later_is_noticed(bench: Bench, monkeypatch: pyte
         real = os.open
         patch.setattr(os, "open", _refusing(path, real))
         assert bench.steps(after=20) == []
-        assert bench.watcher.denied
+        assert bench.table.denied()
     assert bench.steps(after=1) == [0]
-    assert not bench.watcher.denied
+    assert not bench.table.denied()
 
 
 def _refusing(path: Path, real: Callable[..., int]) -> Callable[..., int]:
@@ -345,7 +379,7 @@ def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Benc
     content = npy_bytes(np.arange(200, dtype="<f4"))
     path.write_bytes(content)
     assert bench.steps() == [1]
-    assert "changed while it was ingested" in bench.watcher.waiting[StepKey(0, 0)].reason
+    assert "changed while it was ingested" in bench.reason(StepKey(0, 0))
     assert bench.take(after=5) == {}
     (inspected,) = bench.take(after=5).values()
     assert [file.size for file in inspected.listing.files] == [len(content)]

@@ -4,27 +4,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 
 from bench.steps import CountingStore
-from ingest.dispatch.submitter import DispatchLimits, Submitter
-from ingest.layouts.detect import find_dump
 from ingest.service.service import Service
-from ingest.steps.committed import Committed
-from ingest.watching.completeness import CompletenessPolicy, QuietClock
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.policy import StepPolicy
+from ingest.watching.quiet_clock import QuietClock
 from ingest.watching.watcher import DumpState, Watcher
-from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
+from tests.services import make_service
 from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.model import Grid
-from workers.store.opening import open_objects, resolve
+from workers.store.opening import connect, open_objects, resolve
 
 STEPS = 40
 KEYS = [StepKey(0, step) for step in range(STEPS)]
@@ -55,18 +52,18 @@ def opened(made: MadeDump) -> Iterator[list[str]]:
     listening = False
 
 
-def started(made: MadeDump, store: Path) -> tuple[Service, CountingStore, list[DumpState]]:
+def started(made: MadeDump, store: Path, **options: Any) -> tuple[Service, CountingStore, list[DumpState]]:
     """Return a service that has done nothing yet, the store that it asks, and what it sees."""
-    address = resolve(str(store))
-    objects = CountingStore(open_objects(address))
+    objects = CountingStore(connect(resolve(str(store))))
     views: list[DumpState] = []
-    service = Service(
-        Watcher(find_dump(made.root), CompletenessPolicy(0, 0), Grid(), clock=QuietClock(wall=lambda: 4e9)),
-        Submitter(lambda: cast("Client", FakeClient(eager=True)), DispatchLimits(10**9)),
-        Committed(objects),
-        address,
-        [lambda happening: views.append(happening) if isinstance(happening, DumpState) else None],
+    service = make_service(
+        made.root,
+        objects,
+        observers=[lambda event: views.append(event) if isinstance(event, DumpState) else None],
+        policy=StepPolicy(CompletenessPolicy(0, 0)),
+        quiet_clock=QuietClock(wall=lambda: 4e9),
         poll_s=0.01,
+        **options,
     )
     return service, objects, views
 
@@ -116,14 +113,13 @@ def test_new_steps_do_not_wait_until_all_others_are_known(
 def test_nothing_is_remembered_of_steps_that_are_gone(filled: MadeDump, store: Path) -> None:
     service, _, _ = started(filled, store)
     service.tick()
-    committed = service.committed
-    assert len(committed._fingerprints) == STEPS
+    assert len(service.table.committed()) == STEPS
     for step in range(STEPS - 1):
         shutil.rmtree(filled.directory(step))
-    service.look_soon()
+    service.schedule.look_soon()
     service.tick()
-    assert committed._fingerprints.keys() == {KEYS[-1]}
-    assert committed._expected == {KEYS[-1], StepKey(0, None)}
+    assert [state.key for state in service.table.committed()] == [KEYS[-1]]
+    assert {state.key for state in service.table} == {KEYS[-1], StepKey(0, None)}
 
 
 def _cut(path: Path) -> None:
@@ -151,17 +147,16 @@ def test_what_is_no_commit_is_made_again(
 def test_a_store_that_is_away_for_a_moment_is_asked_again(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, objects, views = started(filled, store)
-    service.patient = True
+    service, objects, views = started(filled, store, retry_forever=True)
     service.view = DumpState({}, {}, ())
     with monkeypatch.context() as patched:
         for name in ("children", "get_many"):
             patched.setattr(objects, name, _away)
-            service.look_soon()
+            service.schedule.look_soon()
             service.tick()
             assert not [view for view in views if view.present]
             patched.undo()
-    service.look_soon()
+    service.schedule.look_soon()
     service.tick()
     assert len(views[-1].present) == STEPS
     assert not views[-1].pending
@@ -175,10 +170,8 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Listing is work, of which there is to be little; to wait for a store that is away is none."""
-    service, _, _ = started(filled, store)
-    service.patient = True
     now = 100.0
-    service.clock = lambda: now
+    service, _, _ = started(filled, store, retry_forever=True, clock=lambda: now)
     look = Watcher.look
 
     def slow(watcher: Watcher, *arguments: Any) -> DumpState:
@@ -192,8 +185,8 @@ def test_a_look_that_waited_for_the_store_does_not_keep_the_next_one_waiting(
         raise StoreUnavailable("no answer")
 
     monkeypatch.setattr(Watcher, "look", away)
-    service._look()
-    assert service._next_look == 100 + 6 + 6
+    service.scan()
+    assert service.schedule.next_at == 100 + 6 + 6
     monkeypatch.setattr(Watcher, "look", slow)
-    service._look()
-    assert service._next_look == 106 + 6 + 54
+    service.scan()
+    assert service.schedule.next_at == 106 + 6 + 54

@@ -1,4 +1,4 @@
-"""What is known of files that cannot be read, or that kill who reads them."""
+"""Files that cannot be read, or that kill who reads them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingest.layouts.base import Listing
-from ingest.steps.bad_files import BadFiles
+from ingest.steps.bad_files import NO_BAD_FILES
 from tests.npy_files import MadeDump
 from tests.pipeline import listings, plan_all
 from workers.errors import ClusterError, PoisonedFile, StoreError, UnreadableFile
@@ -36,37 +36,32 @@ def commit_of(*files: SourceFile) -> Commit:
 
 def test_a_file_that_failed_is_known_and_nothing_else(dump: tuple[StepPlan, Listing]) -> None:
     plan, _ = dump
-    bad = BadFiles()
     first, second = (entry.source for entry in plan.entries[:2])
-    assert not bad.note(plan, StoreError("away"))
-    assert bad.note(plan, UnreadableFile("gone bad", path=first.path))
-    assert bad.note(plan, PoisonedFile("deadly", path=second.path))
-    assert list(bad.unreadable(plan.key)) == [first.path]
-    assert bad.poison(plan.key) == {second: True}  # it was decoded: its bytes may be read
-    bad.forget([])
-    assert (list(bad.unreadable(plan.key)), bad.poison(plan.key)) == ([], {})
+    assert NO_BAD_FILES.with_failure(plan, StoreError("away")) is NO_BAD_FILES
+    bad = NO_BAD_FILES.with_failure(plan, UnreadableFile("gone bad", path=first.path))
+    bad = bad.with_failure(plan, PoisonedFile("it died", path=second.path))
+    assert bad.unreadable == {first.path}
+    assert bad.poison == {second: True}  # it was decoded: its bytes may be read
+    assert (NO_BAD_FILES.unreadable, NO_BAD_FILES.poison) == (frozenset(), {})
 
 
 def test_what_a_commit_tells_is_taken_over_once(dump: tuple[StepPlan, Listing]) -> None:
-    plan, listing = dump
-    bad = BadFiles()
+    _, listing = dump
     file, elsewhere = listing.files[0], SourceFile("rank_0/elsewhere", 1, 1)
-    assert bad.learn(listing, commit_of(file, elsewhere))
-    assert bad.poison(plan.key) == {file: True}
-    assert not bad.learn(listing, commit_of(file))
-    assert not bad.learn(listing, commit_of())
+    bad = NO_BAD_FILES.with_commit(listing.files, commit_of(file, elsewhere))
+    assert bad.poison == {file: True}
+    assert bad.with_commit(listing.files, commit_of(file)) is bad
 
 
-def test_where_too_many_files_are_deadly_it_is_not_the_files(dump: tuple[StepPlan, Listing]) -> None:
+def test_if_too_many_files_are_poison_it_is_not_the_files(dump: tuple[StepPlan, Listing]) -> None:
     plan, _ = dump
-    bad = BadFiles()
+    bad = NO_BAD_FILES
     for entry in plan.entries[:8]:
-        error = PoisonedFile("deadly", path=entry.source.path)
-        assert bad.believed(plan, error) is error
-        bad.note(plan, error)
-    ninth = PoisonedFile("deadly", path=plan.entries[8].source.path)
-    doubted = bad.believed(plan, ninth)
+        error = PoisonedFile("it died", path=entry.source.path)
+        assert bad.doubts(error) is None
+        bad = bad.with_failure(plan, error)
+    doubted = bad.doubts(PoisonedFile("it died", path=plan.entries[8].source.path))
     assert isinstance(doubted, ClusterError)
     assert "8 other files" in str(doubted)
     assert "memory of the workers" in doubted.hint
-    assert bad.poison(plan.key) == {}
+    assert bad.doubts(StoreError("away")) is None

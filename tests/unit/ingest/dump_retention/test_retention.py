@@ -11,11 +11,10 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.dump_retention.retention import SourceKept
 from ingest.service.report import Report
-from ingest.service.service import _Pause
-from ingest.steps.events import CommitKept
+from ingest.steps.events import CommitKept, SourceKept
 from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.phases import Pause
 from tests.checker import leaves
 from tests.deleting import Run
 from tests.fake_client import FakeClient, FakeFuture
@@ -227,12 +226,15 @@ def test_an_anomaly_on_a_rank_that_commits_later_counts(filled: MadeDump, store:
     """Its files were seen before its commit was there, and have not changed since."""
     filled.add(np.array([np.nan], "<f4"), tensor_name(slot=8), step=1, rank=1)
     run = Run(filled.root, store, RetentionPolicy(keep_anomalous=True))
-    run.service._paused[StepKey(1, 1)] = _Pause(float("inf"))
+    table = run.service.table
+    table.ensure(StepKey(1, 1)).pause = Pause(float("inf"), "the test says so")
     for _ in range(40):
-        run.service.look_soon()
+        run.service.schedule.look_soon()
         run.service.tick()
-    assert run.retention.reasons[StepKey(0, 1)].reason is KeepReason.UNDECIDED
-    del run.service._paused[StepKey(1, 1)]
+    kept = table[StepKey(0, 1)].for_deletion().kept
+    assert kept is not None
+    assert kept.reason is KeepReason.UNDECIDED
+    table[StepKey(1, 1)].pause = None
     report = run.ingest()
     assert {key for key, why in reasons(report).items() if why is KeepReason.ANOMALOUS} == {
         StepKey(0, 1),

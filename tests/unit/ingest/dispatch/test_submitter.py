@@ -12,16 +12,16 @@ from distributed.scheduler import WorkerState
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.dispatch.submitter import (
-    DispatchLimits,
+from ingest.dispatch.outcomes import (
     JobConverted,
     Outcome,
     StepCommitted,
     StepFailed,
     StepStale,
-    Submitter,
     TaskRetried,
 )
+from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.steps.table import StepTable
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all
@@ -47,7 +47,8 @@ class Bench:
         self.clients = [FakeClient()]
         self.refused = 0
         limits = DispatchLimits(window, max_attempts=attempts, first_pause_s=1, longest_pause_s=4)
-        self.submitter = Submitter(self.connect, limits, clock=lambda: self.now)
+        self.table = StepTable()
+        self.submitter = Submitter(self.connect, limits, self.table, clock=lambda: self.now)
 
     def connect(self) -> Client:
         if self.client.status != "running":
@@ -61,14 +62,14 @@ class Bench:
     def client(self) -> FakeClient:
         return self.clients[-1]
 
-    def drive(self) -> list[Outcome]:
-        return self.submitter.drive(0)
+    def poll(self) -> list[Outcome]:
+        return self.submitter.poll(0)
 
     def finish(self) -> list[Outcome]:
         """Run everything to its end."""
         outcomes: list[Outcome] = []
         for _ in range(200):
-            outcomes += self.drive()
+            outcomes += self.poll()
             if not self.submitter.busy:
                 return outcomes
             self.now += 10
@@ -94,12 +95,12 @@ def kinds(outcomes: list[Outcome]) -> list[type]:
 def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
-    assert bench.drive() == []
+    assert bench.poll() == []
     assert len(bench.client.pending) == len(plan.jobs)
     assert bench.submitter.unread_nbytes == sum(job.nbytes for job in plan.jobs)
     for future in bench.client.pending:
         future.run()
-    assert kinds(bench.drive()) == [JobConverted] * len(plan.jobs)
+    assert kinds(bench.poll()) == [JobConverted] * len(plan.jobs)
     assert bench.submitter.unread_nbytes == 0, (
         "so that the next step can be planned before this one is published"
     )
@@ -107,7 +108,7 @@ def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
     assert bench.submitter.busy == {plan.key}
     bench.now = 7
     publishing.run()
-    (outcome,) = bench.drive()
+    (outcome,) = bench.poll()
     assert isinstance(outcome, StepCommitted)
     assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
     assert not bench.submitter.busy
@@ -120,7 +121,7 @@ def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
     bench = Bench(window)
     bench.submitter.offer(plan)
     while bench.submitter.busy:
-        bench.drive()
+        bench.poll()
         pending = bench.client.pending
         assert sum(future.nbytes for future in pending) <= window or len(pending) == 1
         if pending:
@@ -130,17 +131,17 @@ def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
 def test_failed_task_is_tried_again_later_under_a_new_key(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     first = bench.client.pending[0]
     first.fail(StoreUnavailable("busy"))
-    (outcome,) = bench.drive()
+    (outcome,) = bench.poll()
     assert isinstance(outcome, TaskRetried)
     assert (outcome.attempt, outcome.pause_s) == (1, 1)
     bench.now = 0.9
-    bench.drive()
+    bench.poll()
     assert len(bench.client.futures) == len(plan.jobs)
     bench.now = 1.1
-    bench.drive()
+    bench.poll()
     assert bench.client.futures[-1].arguments == first.arguments
     assert kinds(bench.finish())[-1] is StepCommitted
 
@@ -149,13 +150,13 @@ def test_what_waits_for_the_store_is_tried_at_once_when_it_is_back(plan: StepPla
     """And what waits for another reason goes on waiting."""
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     first, second, *_ = bench.client.pending
     first.fail(StoreUnavailable("away"))
     second.fail(RuntimeError("who knows"))
-    assert kinds(bench.drive()) == [TaskRetried] * 2
+    assert kinds(bench.poll()) == [TaskRetried] * 2
     bench.submitter.retry_now(StoreUnavailable)
-    bench.drive()
+    bench.poll()
     assert len(bench.client.futures) == len(plan.jobs) + 1
     assert bench.client.futures[-1].arguments == first.arguments
     assert kinds(bench.finish())[-1] is StepCommitted
@@ -166,9 +167,9 @@ def test_step_is_given_up_after_the_last_attempt(plan: StepPlan) -> None:
     bench.submitter.offer(plan)
     outcomes: list[Outcome] = []
     while bench.submitter.busy:
-        bench.drive()
+        bench.poll()
         bench.client.futures[-1].fail(ValueError("odd"))
-        outcomes += bench.drive()
+        outcomes += bench.poll()
         bench.now += 5
     assert kinds(outcomes) == [TaskRetried, TaskRetried, StepFailed]
     assert [outcome.pause_s for outcome in outcomes if isinstance(outcome, TaskRetried)] == [1, 2]
@@ -179,9 +180,9 @@ def test_step_is_given_up_after_the_last_attempt(plan: StepPlan) -> None:
 def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     bench.client.pending[0].fail(error("no"))
-    (outcome,) = bench.drive()
+    (outcome,) = bench.poll()
     assert isinstance(outcome, StepFailed)
     assert isinstance(outcome.error, error)
     assert not bench.submitter.busy
@@ -191,9 +192,9 @@ def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
     """It must be planned anew: another attempt at this plan would find the same."""
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     bench.client.pending[1].fail(SourceChanged("grew"))
-    (outcome,) = bench.drive()
+    (outcome,) = bench.poll()
     assert isinstance(outcome, StepStale)
     assert not bench.client.pending
     assert not bench.submitter.busy
@@ -206,10 +207,10 @@ def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
     """A scheduler that restarts cancels every future."""
     bench = Bench(attempts=2)
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     for future in bench.client.pending:
         future.lose()
-    outcomes = bench.drive()
+    outcomes = bench.poll()
     assert kinds(outcomes) == [TaskRetried] * len(plan.jobs)
     assert all(
         isinstance(outcome.error, ClusterError) for outcome in outcomes if isinstance(outcome, TaskRetried)
@@ -220,19 +221,19 @@ def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
 def test_work_goes_on_with_another_client(plan: StepPlan) -> None:
     bench = Bench(1200)
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     old = bench.client
     old.pending[0].run()
-    bench.drive()
+    bench.poll()
     old.status = "closed"
     bench.refused = 1
     with pytest.raises(ClusterError):
-        bench.drive()
+        bench.poll()
     assert bench.submitter.busy == {plan.key}
     assert kinds(bench.finish())[-1] is StepCommitted
     for future in old.pending:  # late news of the old client
         future.run()
-    assert bench.drive() == []
+    assert bench.poll() == []
     assert bench.submitter._inflight_nbytes == 0
 
 
@@ -246,8 +247,8 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
     bench.refused = refused
     for _ in range(refused):
         with pytest.raises(ClusterError):
-            bench.drive()
-    bench.drive()
+            bench.poll()
+    bench.poll()
     jobs = [job.number for future in bench.client.futures for job in future.jobs]
     assert sorted(jobs) == [job.number for job in plan.jobs]
     assert kinds(bench.finish())[-1] is StepCommitted
@@ -257,10 +258,10 @@ def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused:
 def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     bench.submitter.cancel()
     assert not bench.client.pending
-    assert bench.drive() == []
+    assert bench.poll() == []
     assert not bench.submitter.busy
 
 
@@ -277,7 +278,7 @@ def small_plans(made: MadeDump, store: Path) -> list[StepPlan]:
 def offered(bench: Bench, plans: list[StepPlan]) -> Bench:
     for plan in plans:
         bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     return bench
 
 
@@ -321,7 +322,7 @@ def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("workers.tasks.run.convert", flaky)
         bench.client.pending[0].run()
-    outcomes = bench.drive()
+    outcomes = bench.poll()
     assert {outcome.plan.key.step: type(outcome) for outcome in outcomes} == {
         **dict.fromkeys(range(10), StepCommitted),
         3: TaskRetried,
@@ -330,7 +331,7 @@ def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: p
         9: StepFailed,
     }
     bench.now = 10
-    bench.drive()
+    bench.poll()
     assert [[job.key.step for job in future.jobs] for future in bench.client.pending] == [[3], [7]]
     assert kinds(bench.finish()) == [JobConverted, StepCommitted] * 2
 
@@ -347,9 +348,9 @@ def test_steps_that_waited_for_the_store_share_a_task_again(
     with monkeypatch.context() as patch:
         patch.setattr("workers.tasks.run.convert", refused)
         bench.client.pending[0].run()
-    assert kinds(bench.drive()) == [TaskRetried] * 10
+    assert kinds(bench.poll()) == [TaskRetried] * 10
     bench.submitter.retry_now(StoreUnavailable)
-    bench.drive()
+    bench.poll()
     (future,) = bench.client.pending
     assert [job.key.step for job in future.jobs] == list(range(10))
 
@@ -357,9 +358,9 @@ def test_steps_that_waited_for_the_store_share_a_task_again(
 def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: list[StepPlan]) -> None:
     bench = offered(Bench(), small_plans)
     bench.client.pending[0].lose()
-    assert kinds(bench.drive()) == [TaskRetried] * 16
+    assert kinds(bench.poll()) == [TaskRetried] * 16
     bench.now = 10
-    bench.drive()
+    bench.poll()
     assert [len(future.jobs) for future in bench.client.pending] == [4] + [1] * 16
     committed = [outcome.plan.key for outcome in bench.finish() if isinstance(outcome, StepCommitted)]
     assert sorted(key.order for key in committed) == [plan.key.order for plan in small_plans]
@@ -368,11 +369,11 @@ def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: li
 def test_step_that_is_offered_anew_is_not_mixed_up_with_what_waited_for_it(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     first, second, *_ = bench.client.pending
     first.fail(StoreUnavailable("busy"))
     second.fail(SourceChanged("grew"))
-    assert kinds(bench.drive()) == [TaskRetried, StepStale]
+    assert kinds(bench.poll()) == [TaskRetried, StepStale]
     bench.submitter.offer(plan)
     assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
 
@@ -395,10 +396,10 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
     """The bad file is in one of them: from then on no worker dies, and the others are committed."""
     bench = offered(Bench(), small_plans[:3])
     bench.client.pending[0].fail(_killed())
-    assert kinds(bench.drive()) == [TaskRetried] * 3
+    assert kinds(bench.poll()) == [TaskRetried] * 3
     monkeypatch.setattr("workers.tasks.run.convert_apart", _poisoned_in(small_plans[1]))
     bench.now = 10
-    bench.drive()
+    bench.poll()
     assert [future.function.__name__ for future in bench.client.pending] == ["run_steps_apart"] * 3
     outcomes = bench.finish()
     assert kinds(outcomes) == [JobConverted, StepCommitted, StepFailed, JobConverted, StepCommitted]
@@ -407,7 +408,7 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
 
     bench.submitter.offer(small_plans[1])
     bench.submitter.offer(small_plans[2])
-    bench.drive()
+    bench.poll()
     names = [future.function.__name__ for future in bench.client.pending]
     assert names == ["run_steps_apart", "run_steps"]
 
@@ -415,12 +416,12 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
 def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPlan) -> None:
     bench = Bench()
     bench.submitter.offer(plan)
-    bench.drive()
+    bench.poll()
     bench.client.pending[0].fail(_killed())
     bench.client.pending[1].fail(MemoryError())
-    bench.drive()
+    bench.poll()
     bench.now = 10
-    bench.drive()
+    bench.poll()
     names = [future.function.__name__ for future in bench.client.pending]
     assert names.count("run_convert_apart") == 2
 
