@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,11 @@ from ingest.cli.files import check_writable, write_file
 from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, JsonOption, PartialOption, SchedulerOption
 from ingest.cli.printing import print_json
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from ingest.settings import Settings
 
 
 def command(
@@ -81,12 +87,7 @@ def command(
     limits = load_thresholds(thresholds) if thresholds else None
     if html is not None:
         check_writable(html, "--html")
-    with ExitStack() as stack:
-        client = None
-        if scheduler is not None or workers is not None:
-            from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s to import
-
-            client = stack.enter_context(Cluster(settings)).connect
+    with _client(settings, in_threads=scheduler is None and workers is None) as client:
         comparison = compare(
             a,
             b,
@@ -109,3 +110,15 @@ def command(
         raise typer.Exit(EXIT_DAMAGE)
     if not comparison.is_within:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+@contextmanager
+def _client(settings: Settings, *, in_threads: bool) -> Iterator[Callable[[], Client] | None]:
+    """Yield what connects to the cluster that the settings name; None to compare in threads."""
+    if in_threads:
+        yield None
+        return
+    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s to import
+
+    with Cluster(settings) as cluster:
+        yield cluster.connect

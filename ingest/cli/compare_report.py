@@ -15,6 +15,7 @@ from ingest.cli.printing import (
 )
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.result import GOOD, UNMATCHED
+from workers.model import StepKey
 
 #: How many steps the summary lists.
 _MAX_STEPS = 24
@@ -108,11 +109,8 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     """
     for side, step in comparison.left_out:
         say(f"{side}: {step}", label="left out")
-    for side, keys in (("A", comparison.only_a), ("B", comparison.only_b)):
-        for key in keys[:_MAX_STEPS]:
-            say(f"{key} is only in {side}", label="missing")
-        if len(keys) > _MAX_STEPS:
-            say(f"{len(keys) - _MAX_STEPS} more steps are only in {side}", label="missing")
+    _say_missing("A", comparison.only_a)
+    _say_missing("B", comparison.only_b)
     for note in comparison.notes:
         say(note, label="note")
     unequal = sum(_is_worth_a_line(comparison, tensor) for tensor in comparison.tensors)
@@ -124,6 +122,13 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
         reason = f"{tensor.reason}; {inputs}" if inputs else tensor.reason
         say(f"{where}: {reason}", label="first difference", style="bold")
     say(comparison.verdict, label="verdict", style=f"bold {'green' if comparison.is_within else 'red'}")
+
+
+def _say_missing(side: str, keys: Sequence[StepKey]) -> None:
+    for key in keys[:_MAX_STEPS]:
+        say(f"{key} is only in {side}", label="missing")
+    if len(keys) > _MAX_STEPS:
+        say(f"{len(keys) - _MAX_STEPS} more steps are only in {side}", label="missing")
 
 
 def _both(a: object, b: object) -> str:

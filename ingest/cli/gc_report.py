@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -53,17 +53,21 @@ def print_removed(report: GcReport) -> None:
 def _cells(actions: Iterable[GcAction]) -> tuple[str, ...]:
     """Return ranks, steps, number, objects and bytes of some actions."""
     counted = list(actions)
-    ranks = {action.rank for action in counted if action.rank is not None}
-    steps = {action.step for action in counted if action.step is not None}
-    has_run_files = any(action.rank is not None and action.step is None for action in counted)
-    step_parts = [*(["run"] if has_run_files else []), *([shortly(steps)] if steps else [])]
+    of_ranks = [action for action in counted if action.rank is not None]
     return (
-        shortly(ranks) if ranks else "-",
-        ", ".join(step_parts) or "-",
+        _ranges({action.rank for action in of_ranks}),
+        _ranges({action.step for action in of_ranks}),
         str(len(counted)),
         str(sum(action.objects for action in counted)),
         human_bytes(sum(action.nbytes for action in counted)),
     )
+
+
+def _ranges(numbers: Collection[int | None]) -> str:
+    """Return ranks or steps as ranges, after `run` for None; `-` if there are none."""
+    known = {number for number in numbers if number is not None}
+    parts = [*(["run"] if None in numbers else []), *([shortly(known)] if known else [])]
+    return ", ".join(parts) or "-"
 
 
 def say_notes(plan: GcPlan) -> None:

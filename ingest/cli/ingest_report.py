@@ -83,7 +83,7 @@ def _say_skipped(report: Report) -> None:
 
 def _print_commits(commits: Sequence[CommitSummary]) -> None:
     """Print a row for each step and one for all; of many steps, only those that are worth a look."""
-    shown = commits if len(commits) <= _MAX_ROWS else [s for s in commits if _is_special(s)][:_MAX_ROWS]
+    shown = commits if len(commits) <= _MAX_ROWS else list(filter(_is_special, commits))[:_MAX_ROWS]
     rows = [
         _row(str(summary.key.rank), step_text(summary.key.step), summary.status, [summary])
         for summary in shown
@@ -92,7 +92,7 @@ def _print_commits(commits: Sequence[CommitSummary]) -> None:
         rest = [summary for summary in commits if summary not in shown]
         rows.append(_row("", f"{len(rest)} more", "", rest))
     steps = {summary.key.step for summary in commits} - {None}
-    status = "partial" if any(summary.status == "partial" for summary in commits) else "complete"
+    status = "partial" if "partial" in {summary.status for summary in commits} else "complete"
     rows.append(_row("all", str(len(steps)), status, commits))
     numbers = ("tensors", "files", "raw", "stored", "duplicates", "NaN", "Inf", "overflows", "problems")
     print_table(("rank", "step", "status", *numbers), rows, right=numbers)

@@ -148,17 +148,21 @@ def _the_tensor(
     outside = " outside of its steps" if step is None else ""
     if not matches:
         similar = _similar(name, [tensor.name for tensor in tensors])
-        hint = "List them: dump-ingest ls STORE --tensors"
-        if similar:
-            hint = f"Similar: {', '.join(similar)}"
-        elif step is None:
-            hint = "Name its step with --step."
-        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=hint)
-    names = "\n    ".join(f"graph {tensor.graph}  {tensor.name}" for tensor in matches[:10])
+        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=_where_to_look(similar, step))
     raise UsageError(
-        f"{where} has {len(matches)} tensors{outside} that match {name!r}:\n    {names}",
+        f"{where} has {len(matches)} tensors{outside} that match {name!r}:{_listed(matches)}",
         hint="Name one of them; --graph tells graphs apart.",
     )
+
+
+def _listed(tensors: Sequence[ingest.Tensor]) -> str:
+    return "".join(f"\n    graph {tensor.graph}  {tensor.name}" for tensor in tensors[:10])
+
+
+def _where_to_look(similar: Sequence[str], step: int | None) -> str:
+    if similar:
+        return f"Similar: {', '.join(similar)}"
+    return "Name its step with --step." if step is None else "List them: dump-ingest ls STORE --tensors"
 
 
 def _tensors(store: ingest.DumpStore, rank: int, step: int | None) -> list[ingest.Tensor]:

@@ -262,10 +262,10 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("quiet_seconds: 3\n", ["quiet_seconds", "is no setting", "config schema"]),
+            ("quiet_seconds: 3\n", ["quiet_seconds", "is not a setting", "config schema"]),
             ("drain_s: soon\n", ["drain_s", "'soon'"]),
-            ("store: [\n", ["is no YAML"]),
-            ("- store\n", ["name: value"]),
+            ("store: [\n", ["is not valid YAML"]),
+            ("- store\n", ["does not hold settings", "store: s3://bucket/run.zarr"]),
             ("store_options: {secret: hunter2}\n", ["looks like a credential", "AWS_ACCESS_KEY_ID"]),
             (
                 "store_options: {client_kwargs: {aws_secret_access_key: hunter2}}\n",

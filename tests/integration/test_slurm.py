@@ -74,7 +74,7 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
         what for what in ("scheduler", "worker", "watch", "consolidate", "ingest") if what not in started
     ] == []
     assert "Traceback" not in done.stderr
-    assert "is no setting" not in done.stderr
+    assert "is not a setting" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["train.sbatch", "ingest.sbatch"])

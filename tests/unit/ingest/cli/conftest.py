@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import ingest
 from ingest.cli import main
 from tests.cli import PROMPT, Answer, Finished
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
+from workers.rules.load import load_rules
 
 
 @pytest.fixture
@@ -44,4 +46,13 @@ def nan_store(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> P
     """A store of two ranks with their graphs: a NaN is born in step 2 of rank 1. Not to be changed."""
     store = tmp_path_factory.mktemp("cli") / "run.zarr"
     ingest_directly(dumps["nan-log-2rank"] / "dump", store)
+    return store
+
+
+@pytest.fixture(scope="session")
+def found_store(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the findings of the built-in rules, and the consolidated view. Not to be changed."""
+    store = tmp_path_factory.mktemp("cli") / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store, rules=load_rules().enabled)
+    ingest.consolidate(store)
     return store

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingest.questions.compare.runner import Tasks, Threads, batched
+from ingest.questions.compare.runner import ClusterRunner, ThreadRunner, batched
 from workers.arrays.dtypes import from_name
 from workers.errors import ClusterError, SourceChanged
 from workers.tasks.compare import WHOLE_NBYTES, Pair
@@ -32,7 +32,7 @@ def test_a_few_pairs_are_shared_among_those_who_are_idle() -> None:
 
 
 def test_outcomes_of_threads_come_in_the_order_of_the_batches() -> None:
-    with Threads(2) as threads:
+    with ThreadRunner(2) as threads:
         outcomes = list(threads.run([[pair(2)] * count for count in (1, 2, 3) * 5]))
     assert [len(batch) for batch in outcomes] == [1, 2, 3] * 5
     assert {outcome.basis for batch in outcomes for outcome in batch} == {"digest"}
@@ -60,4 +60,4 @@ class FailingClient:
 def test_an_error_of_a_worker_is_one_of_ours(raised: Exception, expected: type[Exception]) -> None:
     client: Any = FailingClient(raised)
     with pytest.raises(expected):
-        list(Tasks(client).run([[pair(2)]]))
+        list(ClusterRunner(client).run([[pair(2)]]))

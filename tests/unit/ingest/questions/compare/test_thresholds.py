@@ -125,7 +125,7 @@ rules:
         ("rules:\n- name: x\n\n  max_abs: __import__('os')", r":4: rules\.0\.max_abs: .*number"),
         ("rules: [{max_abs: 1}]", "needs `name`"),
         ("rules: [{regex: '['}]", "regex"),
-        ("defaults: {float33: {max_abs: 1}}", "no type of elements"),
+        ("defaults: {float33: {max_abs: 1}}", "is not a type of elements"),
         ("default: {}", ":1: default: is not known"),
         ("rules: [{name: x, max_abs: -1}]", "greater than or equal"),
         ("rules: [{name: x, max_abs: .nan}]", "max_abs"),

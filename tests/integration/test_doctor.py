@@ -1,0 +1,64 @@
+"""`doctor` with a real cluster, a real bucket, and files of another user."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import checker
+from tests.cli import run
+from tests.dumps import DumpLibrary
+from tests.servers.ceph import S3Bucket
+from tests.servers.cluster import DaskCluster
+
+
+@pytest.mark.dask
+def test_what_works_is_reported_and_nothing_is_left_behind(
+    dumps: DumpLibrary, cluster: DaskCluster, tmp_path: Path
+) -> None:
+    """Dump, store and cluster are each tried, and the store is left as it was."""
+    dump, store = dumps["nan-log-2rank"] / "dump", tmp_path / "run.zarr"
+    words = ("doctor", dump, "--store", store, "--scheduler", cluster.address)
+    checks = run(*words, "--json").json
+    assert [row["check"] for row in checks] == [
+        "software",
+        "identity",
+        "settings",
+        "dump",
+        "disk",
+        "store",
+        "scheduler",
+    ]
+    assert all(row["ok"] for row in checks)
+    details = {row["check"]: row["detail"] for row in checks}
+    assert "2 ranks, 6 steps" in details["dump"]
+    assert "no store there yet" in details["store"]
+    assert "2 workers" in details["scheduler"]
+    assert checker.objects(store) == {}
+
+
+def test_files_of_another_user_are_found(
+    dumps: DumpLibrary, unprivileged: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The usual reason why nothing is ingested: MindSpore writes with 0400."""
+    dump = tmp_path / "dump"
+    shutil.copytree(dumps["longnames-1rank"] / "dump", dump)
+    for path in dump.rglob("*"):
+        if path.is_file():
+            path.chmod(0)
+    done = run("doctor", dump, code=1, prefix=unprivileged)
+    assert "permission denied" in done.stdout
+    assert "has mode 0000" in done.stdout
+    assert "chmod -R u+rX" in done.stdout
+
+
+@pytest.mark.s3
+def test_a_bucket_is_written_to(s3_bucket: S3Bucket, s3_environment: dict[str, str]) -> None:
+    """With right and with wrong credentials; nothing stays behind."""
+    words = ("doctor", "--store", s3_bucket.url, "--json")
+    assert all(row["ok"] for row in run(*words, env=s3_environment).json)
+    wrong = {**s3_environment, "AWS_SECRET_ACCESS_KEY": "wrong"}
+    [failed] = [row for row in run(*words, env=wrong, code=1).json if not row["ok"]]
+    assert failed["check"] == "store"
+    assert "AWS_SECRET_ACCESS_KEY" in failed["hint"]
+    assert checker.objects(s3_bucket) == {}

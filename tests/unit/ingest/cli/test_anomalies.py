@@ -1,0 +1,31 @@
+"""`dump-ingest anomalies` as it is typed."""
+
+from pathlib import Path
+
+from tests.cli import Answer
+
+
+def test_findings_are_listed_with_their_reasons(found_store: Path, answer: Answer) -> None:
+    done = answer("anomalies", found_store, "--rule", "nan", "--rank", 1, "--step", 2)
+    heading, first, *_ = done.stdout.splitlines()
+    assert heading.split() == ["severity", "rule", "rank", "step", "name", "what"]
+    assert first.split()[:5] == ["critical", "nan", "1", "2", "Log.Default_net-LogLoss_Log-op0.output.0"]
+    assert done.stderr == "5 findings: 5 critical\n"
+
+
+def test_a_limit_is_told_from_the_end(found_store: Path, answer: Answer) -> None:
+    done = answer("anomalies", found_store, "--limit", 3, "--json")
+    assert [row["rule"] for row in done.json] == ["nan", "nan", "loss_not_finite"]
+    assert done.stderr == "14 findings: 14 critical; the first 3 shown\n"
+    assert len(answer("anomalies", found_store, "--limit", 0, "--json").json) == 14
+
+
+def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) -> None:
+    """No finding there means nothing."""
+    done = answer("anomalies", nan_store)
+    assert done.stdout == ""
+    assert done.stderr.startswith("0 findings\nnot evaluated: rank 0-1 step 1-3: ")
+
+
+def test_a_wrong_severity_is_explained(found_store: Path, answer: Answer) -> None:
+    assert "fatal" in answer("anomalies", found_store, "--severity", "fatal", code=2).stderr

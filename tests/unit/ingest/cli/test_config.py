@@ -1,0 +1,71 @@
+"""`dump-ingest config` as it is typed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli import PROMPT, Answer, strict_json
+
+
+def test_show_names_the_origin_of_each_setting(
+    answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environment before file, file before default."""
+    config = tmp_path / "settings.yaml"
+    config.write_text("store: /from/file\nquiet_s: 7\ndrain_s: 3\nrank_map: 0=8\n")
+    rows = answer("config", "show", "-c", config, "--json").json
+    settings = {row["setting"]: row for row in rows}
+    assert settings["store"] == {"setting": "store", "value": "/from/file", "origin": str(config)}
+    assert settings["drain_s"]["value"] == 3
+    assert settings["quiet_s"] == {"setting": "quiet_s", "value": 0, "origin": "DUMP_INGEST_QUIET_S"}
+    assert settings["rank_map"]["value"] == '{"0": 8}'
+    assert settings["shard_size"]["origin"] == "default"
+    assert "/from/file" in answer("config", "show", "-c", config).stdout
+    monkeypatch.setenv("DUMP_INGEST_CONFIG", str(config))
+    assert answer("config", "show", "--json").json == rows
+
+
+def test_validate_says_yes_or_what_is_wrong(
+    answer: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All mistakes of a file at once, each with the name of its setting; units may be written out."""
+    config = tmp_path / "settings.yaml"
+    config.write_text("shard_size: 64MiB\norder: newest\ndask: {distributed.comm.retry.count: 5}\n")
+    assert "valid" in answer("config", "validate", "-c", config).stderr
+    config.write_text("shard_size: 1\norder: random\nqueue: kafka\nmetrics: 9108\n")
+    monkeypatch.setenv("DUMP_INGEST_METRICS", "nowhere")
+    wrong = answer("config", "validate", "-c", config, code=2)
+    for word in ("shard_size", "order", "queue", "metrics", "is not a setting"):
+        assert word in wrong.stderr
+    assert wrong.stdout == ""
+
+
+def test_validate_reads_the_rules(answer: Answer, tmp_path: Path) -> None:
+    rules, config = tmp_path / "rules.yml", tmp_path / "settings.yaml"
+    rules.write_text("rules: [{name: x, kind: nonsense}]\n")
+    config.write_text(f"rules: {rules}\n")
+    assert "nonsense" in answer("config", "validate", "-c", config, code=2).stderr
+
+
+def test_a_variable_that_sets_nothing_is_pointed_out(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A typing error in a unit file must not go unseen."""
+    monkeypatch.setenv("DUMP_INGEST_QUITE_S", "3")
+    assert "warning: DUMP_INGEST_QUITE_S" in answer("config", "validate").stderr
+
+
+def test_the_schema_describes_every_setting(answer: Answer) -> None:
+    """It is what an editor checks the YAML file with."""
+    schema = strict_json(answer("config", "schema").stdout)
+    assert schema["additionalProperties"] is False
+    shown = {row["setting"] for row in answer("config", "show", "--json").json}
+    assert schema["properties"].keys() == shown
+    assert all(setting.get("description") for setting in schema["properties"].values())
+    assert {name.removeprefix("DUMP_INGEST_").lower() for name in PROMPT} <= shown
+
+
+def test_secrets_of_the_environment_are_not_shown(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`config show` may be pasted into a ticket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    done = answer("config", "show")
+    assert "hunter2" not in done.stdout + done.stderr

@@ -1,0 +1,85 @@
+"""`dump-ingest divergence` as it is typed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer
+from tests.made_runs import MadeRun, numbers
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+
+WEIGHTS = "Momentum.opt-op0"
+
+
+def fill(run: MadeRun, rank: int, step: int, *, flipped: bool = False) -> None:
+    """Write what replicas share: weights, of which a bit may have flipped."""
+    values = numbers(*range(step, step + 8))
+    if flipped:
+        values[3] += 1
+    run.op(WEIGHTS, [values], rank=rank, step=step)
+
+
+@pytest.fixture
+def odd(made: MadeDump, store: Path) -> Path:
+    """Three replicas for three steps; rank 2 is off in step 1."""
+    run = MadeRun(made)
+    for rank in range(3):
+        for step in range(3):
+            fill(run, rank, step, flipped=(rank, step) == (2, 1))
+    ingest_directly(made.root, store)
+    return store
+
+
+def test_replicas_that_agree_end_with_0(nan_store: Path, answer: Answer) -> None:
+    lines = answer("divergence", nan_store).stdout.splitlines()
+    assert lines[0] == "replicas agree: ranks 0-1, steps 1-3"
+    assert lines[-1].split() == ["0-1", "inferred", "68", "204", "204", "100%"]
+
+
+def test_an_odd_rank_is_named_with_the_values_that_differ(odd: Path, answer: Answer) -> None:
+    done = answer("divergence", odd, code=5)
+    story, table, groups = done.stdout.split("\n\n")
+    lines = story.splitlines()
+    assert lines[0] == "rank 2 is off since step 1 (ranks 0-1 agree)"
+    assert lines[1] == f"  first   {WEIGHTS}.input.0  (optimizer input)"
+    assert lines[2].startswith("  file    rank_2/Net/0/1/Momentum.opt-op0.")
+    assert lines[3].startswith("  values  l2_norm ")
+    assert lines[4] == "  since   1 tensor in 1 step, agrees again after step 1"
+    assert table.splitlines()[1].split()[:5] == ["2", "1", "1", "1", "yes"]
+    assert table.splitlines()[1].endswith(f"optimizer input  {WEIGHTS}.input.0")
+    assert groups.splitlines()[1].split()[0] == "0-2"
+
+
+def test_json_is_one_object(odd: Path, answer: Answer) -> None:
+    found = answer("divergence", odd, "--group", "0-2", "--json", code=5).json
+    assert (found["agree"], found["odd"][0]["ranks"], found["groups"][0]["how"]) == (False, [2], "given")
+
+
+def test_what_a_rank_lacks_is_a_difference(made: MadeDump, store: Path, answer: Answer) -> None:
+    run = MadeRun(made)
+    for rank in range(3):
+        for step in range(2):
+            fill(run, rank, step)
+            run.op("Momentum.opt-op1", [numbers(*range(8, 0, -1))], rank=rank, step=step)
+            run.op("Momentum.opt-op2", [numbers(*range(0, 24, 3))], rank=rank, step=step)
+            if rank < 2:
+                run.op("AllReduce.sum-op0", [numbers(1)], [numbers(*range(9))], rank=rank, step=step)
+    ingest_directly(made.root, store)
+    done = answer("divergence", store, code=5)
+    assert done.stdout.startswith("replicas do not hold the same tensors:\n")
+    assert "missing" in done.stdout
+
+
+def test_ranks_without_anything_in_common_cannot_be_compared(
+    made: MadeDump, store: Path, answer: Answer
+) -> None:
+    run = MadeRun(made)
+    for rank in range(2):
+        run.op("MatMul.net-op0", (), [numbers(rank, 2, 3)], rank=rank)
+    ingest_directly(made.root, store)
+    assert "Name the replicas with --group." in answer("divergence", store, code=1).stderr
+
+
+def test_a_wrong_group_is_explained(nan_store: Path, answer: Answer) -> None:
+    assert "0-x" in answer("divergence", nan_store, "--group", "0-x", code=2).stderr

@@ -1,0 +1,51 @@
+"""`dump-ingest export` as it is typed."""
+
+import shutil
+from pathlib import Path
+
+from tests.cli import Answer
+from tests.dumps import DumpLibrary
+
+
+def below(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_files_come_back_under_the_same_paths(
+    nan_store: Path, dumps: DumpLibrary, answer: Answer, tmp_path: Path
+) -> None:
+    done = answer("export", nan_store, tmp_path / "out", "--rank", 1, "--step", 2)
+    dump = below(dumps["nan-log-2rank"] / "dump")
+    assert below(tmp_path / "out") == {
+        path: data for path, data in dump.items() if path.startswith("rank_1/Mlp/0/2/")
+    }
+    assert done.stderr.startswith("243 files, ")
+
+
+def test_only_chosen_tensors_come_back(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    words = ("export", nan_store, tmp_path / "out", "--name", "Log.*", "--where", "nan_count > 0")
+    rows = answer(*words, "--json").json
+    assert [(row["rank"], row["step"], row["problem"]) for row in rows] == [(1, 2, ""), (1, 3, "")]
+    assert {str(Path(row["path"]).relative_to(tmp_path / "out")) for row in rows} == set(
+        below(tmp_path / "out")
+    )
+    assert "exists" in answer(*words, code=2).stderr
+    answer(*words, "--overwrite")
+
+
+def test_a_damaged_file_is_named_and_the_others_are_written(
+    nan_store: Path, answer: Answer, tmp_path: Path
+) -> None:
+    damaged = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    for payload in (damaged / "rank_1" / "step_2").glob("*/tensors/int32/c/*"):
+        payload.write_bytes(b"")
+    done = answer("export", damaged, tmp_path / "out", "--step", 2, code=3)
+    assert "not exported: rank 1 step 2: rank_1/Mlp/0/2/" in done.stderr
+    assert len(below(tmp_path / "out")) > 243
+
+
+def test_tensors_that_gc_removed_are_counted(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    answer("gc", store, "--tensors-around-anomalies", 0, "--apply")
+    done = answer("export", store, tmp_path / "out", "--rank", 0, "--step", 1, code=4)
+    assert "not exported: rank 0 step 1: 243 files: the tensors were removed" in done.stderr

@@ -1,0 +1,75 @@
+"""`dump-ingest gc` as it is typed; what goes and what stays is tested with `ingest.store_gc`."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import checker
+from tests.cli import Answer
+
+
+@pytest.fixture
+def copy(nan_store: Path, tmp_path: Path) -> Path:
+    """A store that a test may change."""
+    return Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+
+
+def test_a_plan_is_printed_and_nothing_changes(copy: Path, answer: Answer) -> None:
+    before = checker.versions(copy)
+    done = answer("gc", copy, "--keep-last", 1)
+    heading, row, total = done.stdout.splitlines()
+    assert heading.split() == ["what", "ranks", "steps", "count", "objects", "bytes", "why"]
+    assert row.split()[:4] == ["steps", "0-1", "1-2", "4"]
+    assert total.split()[:4] == ["all", "0-1", "1-2", "4"]
+    assert done.stderr.endswith("Nothing was changed. Add --apply to carry this out.\n")
+    assert checker.versions(copy) == before
+
+
+def test_a_plan_is_written_and_carried_out(copy: Path, answer: Answer, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    written = answer("gc", copy, "--keep-last", 1, "--plan", plan)
+    assert f"gc {copy} --plan {plan} --apply" in written.stderr
+    done = answer("gc", copy, "--plan", plan, "--apply")
+    assert done.stdout.splitlines()[1].split()[:4] == ["steps", "0-1", "1-2", "4"]
+    assert {row["step"] for row in answer("ls", copy, "--json").json} == {None, 3}
+    assert answer("gc", copy, "--keep-last", 1).stderr.startswith("Nothing is to be removed.")
+
+
+def test_json_names_everything(copy: Path, answer: Answer) -> None:
+    plan = answer("gc", copy, "--keep-last", 2, "--json").json
+    done = answer("gc", copy, "--keep-last", 2, "--json", "--apply").json
+    assert [(row["rank"], row["step"]) for row in plan["actions"]] == [(0, 1), (1, 1)]
+    assert [(row["rank"], row["step"]) for row in done["removed"]] == [(0, 1), (1, 1)]
+    assert (done["left"], done["broken"], done["stopped"]) == ([], [], False)
+
+
+def test_what_was_committed_again_since_is_left_alone(copy: Path, answer: Answer, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    answer("gc", copy, "--keep-last", 1, "--plan", plan)
+    leaf = copy / "rank_1" / "step_1" / "zarr.json"
+    (generation,) = (path for path in leaf.parent.iterdir() if path.is_dir())
+    other = generation.name[::-1]
+    generation.rename(generation.with_name(other))
+    leaf.write_text(leaf.read_text().replace(generation.name, other))
+    done = answer("gc", copy, "--plan", plan, "--apply", code=4)
+    assert "left alone: rank 1 step 1: " in done.stderr
+    assert done.stdout.splitlines()[1].split()[:4] == ["steps", "0-1", "1-2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--older-than", "30"], "'30' is"),
+        (["--grace", "soon"], "'soon' is"),
+        (["--max-size", "much"], "--max-size: 'much' is not a number of bytes"),
+        (["--plan", "PLAN", "--apply", "--keep-last", "1"], "has its own policy"),
+        (["--plan", "PLAN", "--apply"], "No such file"),
+        (["--plan", "."], "cannot be written"),
+    ],
+)
+def test_mistakes_are_explained(
+    nan_store: Path, answer: Answer, tmp_path: Path, options: list[str], message: str
+) -> None:
+    words = [str(tmp_path / "none.json") if word == "PLAN" else word for word in options]
+    assert message in answer("gc", nan_store, *words, code=2).stderr

@@ -1,0 +1,43 @@
+"""`dump-ingest ingest` as it is typed, with workers of its own."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import checker
+from tests.cli import Answer, run
+from tests.dumps import DumpLibrary
+
+
+@pytest.mark.dask
+def test_a_dump_is_ingested_once_and_then_unchanged(dumps: DumpLibrary, store: Path) -> None:
+    dump = dumps["nan-log-2rank"] / "dump"
+    done = run("ingest", dump, "--store", store)
+    assert done.stdout.splitlines()[-1].split()[:5] == ["all", "3", "complete", "1458", "9"]
+    assert f"dump-ingest origin {store}" in done.stderr
+    assert "rules found: 14 critical; `dump-ingest anomalies` lists them" in done.stderr
+    checker.check(store, dump)
+    again = run("ingest", dump, "--store", store)
+    assert (again.stdout, again.stderr) == ("", "6 steps unchanged: already in the store.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--keep-last", "3"], "--keep-last does nothing without --after-commit delete"),
+        (["--dry-run"], "--dry-run does nothing without --after-commit delete"),
+        (["--after-commit", "remove"], "after_commit (--after-commit)"),
+        (["--rank-map", "0"], "device=rank pairs"),
+    ],
+)
+def test_mistakes_are_explained_before_anything_is_written(
+    dumps: DumpLibrary, store: Path, answer: Answer, options: list[str], message: str
+) -> None:
+    words = ("ingest", dumps["nan-log-2rank"] / "dump", "--store", store, *options)
+    assert message in answer(*words, code=2).stderr
+    assert not store.exists()
+
+
+def test_a_store_in_the_dump_is_refused(dumps: DumpLibrary, answer: Answer) -> None:
+    dump = dumps["nan-log-2rank"] / "dump"
+    assert "would lie in the dump" in answer("ingest", dump, "--store", dump / "run.zarr", code=2).stderr

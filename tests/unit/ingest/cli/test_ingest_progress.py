@@ -1,0 +1,49 @@
+"""The progress of `ingest`, as it is seen without a terminal: messages only, each once."""
+
+from pathlib import Path
+
+import pytest
+
+from ingest.cli.ingest_progress import IngestProgress
+from ingest.disk.pressure import Pressure
+from ingest.disk.space import DiskSpace
+from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
+from ingest.watching.watcher import DumpState
+from tests.dumps import DumpLibrary
+from tests.pipeline import ingest_directly, listings, plan_all
+from workers.errors import StoreUnavailable
+
+
+def test_the_bar_follows_jobs_up_to_the_bytes_of_the_dump(dumps: DumpLibrary, store: Path) -> None:
+    dump = dumps["nan-log-2rank"] / "dump"
+    found, plans, commits = listings(dump), plan_all(dump, store), ingest_directly(dump, store)
+    with IngestProgress() as progress:
+        progress.observe(DumpState(found, found, ()))
+        bar = progress._bar.tasks[0]
+        assert bar.total == sum(listing.nbytes for listing in found.values())
+        for plan, summary in zip(plans, commits, strict=True):
+            for job in plan.jobs:
+                progress.observe(JobConverted(plan, job))
+            progress.observe(StepCommitted(plan, summary, 1.0))
+        assert bar.completed == sum(job.nbytes for plan in plans for job in plan.jobs)
+        assert bar.fields["files"] == sum(len(job.entries) for plan in plans for job in plan.jobs)
+
+
+def test_a_reason_to_retry_is_printed_once(
+    dumps: DumpLibrary, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, *_ = plan_all(dumps["nan-log-2rank"] / "dump", store)
+    with IngestProgress() as progress:
+        for attempt in (1, 2):
+            progress.observe(TaskRetried(plan, StoreUnavailable("the store is away"), attempt, 0.5))
+    assert capsys.readouterr().err == "retrying: the store is away\n"
+
+
+def test_a_disk_that_is_nearly_full_is_announced_once(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = Pressure("statistics").see(DiskSpace(1, 100, 1, 100))
+    with IngestProgress() as progress:
+        for _ in range(2):
+            progress.observe(seen)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("disk nearly full: ")
+    assert line.endswith("steps are stored without tensors")

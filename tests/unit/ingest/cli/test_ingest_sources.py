@@ -1,0 +1,45 @@
+"""What `ingest --after-commit delete` prints of the dump."""
+
+import pytest
+
+from ingest.cli.ingest_sources import _REASONS, say_sources, sources_row
+from ingest.dump_retention.retention import SourceDeleted, SourceKept
+from ingest.service.report import Report
+from ingest.steps.keep_reasons import KeepReason
+from workers.model import StepKey
+
+REPORT = Report(
+    deleted=[SourceDeleted(StepKey(0, step), 2, 1024, 0.1) for step in (1, 2)],
+    source_kept=[
+        SourceKept(StepKey(0, 3), KeepReason.NEWEST, 2, "one of the newest 1"),
+        SourceKept(StepKey(0, 4), KeepReason.CHANGED, 1, "a.npy changed"),
+        SourceKept(StepKey(1, 4), KeepReason.CHANGED, 1, "b.npy changed"),
+    ],
+)
+
+
+def test_every_reason_has_words() -> None:
+    assert _REASONS.keys() == {reason.value for reason in KeepReason}
+
+
+def test_deleted_files_are_counted_and_reasons_to_stay_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    say_sources(REPORT, dry_run=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "Deleted 4 dump files (2.0 KiB) of 2 steps; the store has every byte.",
+        "stays: 2 files of 1 step: the newest of their rank (--keep-last)",
+        "stays: 2 files of 2 steps: changed while they were read back; rank 0 step 4: a.npy changed",
+    ]
+
+
+def test_a_dry_run_says_would(capsys: pytest.CaptureFixture[str]) -> None:
+    say_sources(REPORT, dry_run=True)
+    assert capsys.readouterr().err.startswith("Would delete 4 dump files")
+    say_sources(Report(), dry_run=True)
+    assert capsys.readouterr().err == "Would delete nothing in the dump.\n"
+
+
+def test_json_has_each_step() -> None:
+    row = sources_row(REPORT, dry_run=True)
+    assert row["dry_run"]
+    assert [(deleted["step"], deleted["bytes"]) for deleted in row["deleted"]] == [(1, 1024), (2, 1024)]
+    assert [kept["reason"] for kept in row["kept"]] == ["newest", "changed", "changed"]

@@ -1,0 +1,57 @@
+"""`dump-ingest ls` as it is typed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+
+
+def test_steps_are_listed_with_their_totals(nan_store: Path, answer: Answer) -> None:
+    rows = [line.split() for line in answer("ls", nan_store).stdout.splitlines()]
+    assert rows[0][:7] == ["rank", "step", "status", "tensors", "files", "NaN", "Inf"]
+    assert [row[:3] for row in rows[1:]] == [
+        [rank, step, "complete"] for step in ("run", "1", "2", "3") for rank in ("0", "1")
+    ]
+    found = answer("ls", nan_store, "--rank", 1, "--step", 2, "--json").json
+    assert [(row["rank"], row["step"], row["nan_count"]) for row in found] == [(1, 2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("option", "columns"),
+    [
+        ("--tensors", ["rank", "step", "graph", "name"]),
+        ("--files", ["rank", "step", "kind", "bytes"]),
+        ("--overflows", ["rank", "step", "unit", "stream"]),
+    ],
+)
+def test_what_is_in_the_steps_is_listed_on_demand(
+    nan_store: Path, answer: Answer, option: str, columns: list[str]
+) -> None:
+    assert answer("ls", nan_store, option).stdout.splitlines()[0].split()[:4] == columns
+
+
+def test_problems_are_listed_with_their_reasons(made: MadeDump, store: Path, answer: Answer) -> None:
+    made.add(b"no npy")
+    ingest_directly(made.root, store)
+    (row,) = answer("ls", store, "--problems", "--json").json
+    assert row["kind"] == "quarantined"
+    assert row["problem"] in answer("ls", store, "--problems").stdout
+
+
+@pytest.mark.parametrize("lost", ["rank_1/step_2/zarr.json", "rank_1/step_2/*/index"])
+def test_a_damaged_step_is_named_and_the_others_are_listed(
+    nan_store: Path, answer: Answer, tmp_path: Path, lost: str
+) -> None:
+    damaged = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    (path,) = damaged.glob(lost)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.write_text("{")
+    done = answer("ls", damaged, "--tensors", "--json", code=3)
+    assert "damaged: rank 1 step 2: " in done.stderr
+    assert {(row["rank"], row["step"]) for row in done.json} == {(0, 1), (0, 2), (0, 3), (1, 1), (1, 3)}

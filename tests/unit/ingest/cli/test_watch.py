@@ -1,0 +1,33 @@
+"""`dump-ingest watch` as it is typed: its start, and a stop before there is a dump."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer, start
+
+
+def test_it_waits_for_a_dump_and_says_once_why(tmp_path: Path) -> None:
+    with start("watch", tmp_path / "dump", "--store", tmp_path / "run.zarr") as watcher:
+        watcher.wait_until(lambda: watcher.events("waiting_for_dump"))
+        (tmp_path / "dump").mkdir()
+        watcher.wait_until(lambda: len(watcher.events("waiting_for_dump")) == 2)
+        assert watcher.terminate() == 0
+    first, second = (event["reason"] for event in watcher.events("waiting_for_dump"))
+    assert "does not exist" in first
+    assert "no dump of a known layout" in second
+    assert not (tmp_path / "run.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "no store is named"),
+        (["--store", "x", "--keep-last", "2"], "--keep-last does nothing"),
+        (["--store", "x", "--metrics", "9108"], "host:port"),
+    ],
+)
+def test_mistakes_are_explained_at_once(
+    answer: Answer, tmp_path: Path, options: list[str], message: str
+) -> None:
+    assert message in answer("watch", tmp_path / "dump", *options, code=2).stderr

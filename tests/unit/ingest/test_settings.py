@@ -1,0 +1,139 @@
+"""Settings: where they come from, and which values are refused."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.settings import TOKEN_VARIABLE, load
+from workers.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith("DUMP_INGEST_"):
+            monkeypatch.delenv(name)
+
+
+def test_flags_win_over_variables_and_variables_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("store: /file\nquiet_s: 1\nsettle_s: 1\n")
+    monkeypatch.setenv("DUMP_INGEST_QUIET_S", "2")
+    monkeypatch.setenv("DUMP_INGEST_SETTLE_S", "2")
+    loaded = load(config, settle_s=3.0, poll_s=None)
+    settings = loaded.settings
+    assert (settings.store, settings.quiet_s, settings.settle_s, settings.poll_s) == ("/file", 2, 3, 1)
+    assert [loaded.origins[name] for name in ("store", "quiet_s", "settle_s", "poll_s")] == [
+        str(config),
+        "DUMP_INGEST_QUIET_S",
+        "--settle",
+        "default",
+    ]
+
+
+def test_the_file_may_be_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("")
+    monkeypatch.setenv("DUMP_INGEST_CONFIG", str(config))
+    assert load().settings.store is None
+    config.write_text("store: /file\n")
+    assert load().settings.store == "/file"
+
+
+def test_variables_that_set_nothing_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUMP_INGEST_QUITE_S", "3")
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    assert load().unknown_variables == ("DUMP_INGEST_QUITE_S",)
+
+
+@pytest.mark.parametrize("text", ["rank_map: 0=8, 1=9\n", "rank_map: {0: 8, 1: 9}\n"])
+def test_a_rank_map_is_written_alike_everywhere(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host has its own, so it may stand in a unit file."""
+    config = tmp_path / "settings.yaml"
+    config.write_text(text)
+    assert load(config).settings.rank_map == {0: 8, 1: 9}
+    assert load(rank_map="0=8,1=9").settings.rank_map == {0: 8, 1: 9}
+    monkeypatch.setenv("DUMP_INGEST_RANK_MAP", "0=8,1=9")
+    assert load().settings.rank_map == {0: 8, 1: 9}
+
+
+def test_worker_resources_are_written_as_the_flag_of_dask() -> None:
+    assert load(worker_resources="host-n17=1, gpu=0.5").settings.worker_resources == {
+        "host-n17": 1.0,
+        "gpu": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rank_map", "0", "device=rank pairs"),
+        ("rank_map", "a=1", "device=rank pairs"),
+        ("rank_map", "0=-1", "device=rank pairs"),
+        ("rank_map", {0: -1}, "numbers from 0"),
+        ("rank_map", "0=1,1=1", "one rank to two devices"),
+        ("rank_map", "0=1,0=2", "two ranks to one device"),
+        ("worker_resources", "host", "name=amount pairs"),
+        ("worker_resources", "host=0", "amounts above 0"),
+        ("worker_resources", "=1", "amounts above 0"),
+        ("metrics", "9108", "host:port"),
+        ("metrics", ":9108", "host:port"),
+        ("consolidator_metrics", "host:http", "host:port"),
+        ("webhook", "ftp://host/", "https://host/path"),
+        ("webhook", "https://me:secret@host/", "no credentials"),
+        ("pressure_free", "0.1", "a share such as 10%"),
+        ("chunk_size", "1", "greater than or equal to 4096"),
+        ("order", "random", "'oldest' or 'newest'"),
+    ],
+)
+def test_wrong_values_are_refused_by_the_name_of_the_setting(name: str, value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        load(**{name: value})
+    assert error.value.message.startswith(f"{name} (--")
+    assert "secret" not in error.value.message
+    assert "config schema" in error.value.hint
+
+
+def test_all_mistakes_are_named_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("order: random\nqueue: kafka\n")
+    with pytest.raises(UsageError) as error:
+        load(config)
+    first, second = error.value.message.split("; ")
+    assert first.startswith(f"order ({config}): ")
+    assert second == f"queue ({config}): is not a setting"
+
+
+@pytest.mark.parametrize("name", ["store", "scheduler", "host", "rules", "webhook", "metrics"])
+def test_an_empty_text_names_nothing(name: str) -> None:
+    """`--store "$UNSET"` is not a directory."""
+    assert getattr(load(None, **{name: ""}).settings, name) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"store: [\n", "is not valid YAML"), (b"\xff\xfe\xfd", "is not valid YAML"), (b"- a\n", "settings")],
+)
+def test_a_file_that_is_not_one_of_settings_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load(config)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file") as error:
+        load(tmp_path / "none.yaml")
+    assert "--config" in error.value.hint
+
+
+def test_a_variable_that_must_be_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUMP_INGEST_DASK", "{")
+    with pytest.raises(UsageError, match="it must be JSON"):
+        load()
