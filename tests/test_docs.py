@@ -1,4 +1,4 @@
-"""Every example in README and docs runs and prints what the page shows."""
+"""Every example in README and docs runs and prints what the page shows, and every link has a target."""
 
 import os
 import re
@@ -23,7 +23,9 @@ GUIDE = ROOT / "docs" / "python.md"
 _CELL = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _END_OF_CELL = "-- end of cell --"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#:]+)\)")
+#: A link into the repository: the target, which is empty for a link within the page, and the anchor.
+_LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 #: Sizes vary slightly between versions of the compressors.
 _SIZE = re.compile(r" *\d+(\.\d+)? [KMG]iB")
 
@@ -127,10 +129,19 @@ def test_a_shell_example_names_commands_and_options_that_exist(example: Example)
             assert option in offered, f"{words[1]} has no {option}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_existing_files(page: Path) -> None:
-    for target in _LINK.findall(page.read_text()):
-        assert os.path.exists(page.parent / target), target  # noqa: PTH110  (a directory or a file)
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    headings = _HEADING.findall(_FENCE.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
+def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
+    for target, anchor in _LINK.findall(_FENCE.sub("", page.read_text())):
+        path = page.parent / target if target else page
+        assert os.path.exists(path), target  # noqa: PTH110  (a directory or a file)
+        if anchor and path.suffix == ".md":
+            assert anchor.lower() in anchors(path), f"{target}#{anchor}"
 
 
 def test_every_setting_is_documented() -> None:
