@@ -1,0 +1,64 @@
+"""Fixtures for tests of the reader: stores of many steps, of several shards, and of a real dump."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import DumpStore, open_store
+from tests.counted_requests import CountedRequests
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, ingest_directly
+
+RANKS, STEPS = 4, 50
+
+
+@pytest.fixture
+def many(made: MadeDump, store: Path) -> Path:
+    """A store of 4 ranks with 50 steps each, all of which hold what the first one holds."""
+    made.add(np.arange(50.0, dtype=np.float32))
+    ingest_directly(made.root, store)
+    leaf = json.loads((store / "rank_0/step_0/zarr.json").read_text())
+    (generation,) = [path for path in (store / "rank_0/step_0").iterdir() if path.is_dir()]
+    for rank in range(RANKS):
+        (store / f"rank_{rank}").mkdir(exist_ok=True)
+        for step in range(STEPS):
+            target = store / f"rank_{rank}/step_{step}"
+            if (rank, step) != (0, 0):
+                target.mkdir()
+                (target / generation.name).symlink_to(generation)
+                leaf["attributes"]["dump_ingest"] |= {"rank": rank, "step": step}
+                (target / "zarr.json").write_text(json.dumps(leaf))
+    return store
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> CountedRequests:
+    """The requests of this test to object stores."""
+    return CountedRequests(monkeypatch)
+
+
+@pytest.fixture
+def filled(made: MadeDump, store: Path) -> DumpStore:
+    """A store of two ranks and two steps with ten tensors each, in several shards."""
+    rng = np.random.default_rng(0)
+    for rank in range(2):
+        for step in (8, 9):
+            for slot in range(10):
+                values = rng.normal(size=50).astype("<f4")
+                values[0] = np.nan if (rank, step, slot) == (1, 9, 4) else 0
+                made.add(
+                    values, tensor_name("MatMul.a" if slot % 2 else "Log.b", slot=slot), step=step, rank=rank
+                )
+    ingest_directly(made.root, store, SMALL_GRID)
+    return open_store(str(store))
+
+
+@pytest.fixture(scope="session")
+def nan_log(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of two ranks in one of which a NaN is born in step 2; to be read only."""
+    path = tmp_path_factory.mktemp("nan-log") / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", path)
+    return path
