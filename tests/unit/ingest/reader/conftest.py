@@ -1,4 +1,4 @@
-"""Fixtures for tests of the reader: stores of many steps, of several shards, and of a real dump."""
+"""Fixtures for tests of the reader: a store of many steps, and one of several shards."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from tests.counted_requests import CountedRequests
-from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly
 
@@ -54,11 +53,3 @@ def filled(made: MadeDump, store: Path) -> DumpStore:
                 )
     ingest_directly(made.root, store, SMALL_GRID)
     return open_store(str(store))
-
-
-@pytest.fixture(scope="session")
-def nan_log(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of two ranks in one of which a NaN is born in step 2; to be read only."""
-    path = tmp_path_factory.mktemp("nan-log") / "run.zarr"
-    ingest_directly(dumps["nan-log-2rank"] / "dump", path)
-    return path
