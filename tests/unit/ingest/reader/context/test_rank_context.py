@@ -17,6 +17,8 @@ from tests.samples import sample
 from workers.errors import UsageError
 
 _ONE = np.ones(2, np.float32)
+
+
 _IR = """\
   %1(output) = MatMul(%0, %para1_w)
       : (<Tensor[Float32], (2)>, <Tensor[Float32], (2)>) -> (<Tensor[Float32], (2)>)
@@ -24,6 +26,8 @@ _IR = """\
       # In file /srv/net.py:22, 4~58/        return self.matmul(x, self.w)/
       # In file /env/site-packages/mindspore/nn/layer/basic.py:9, 4~58/        return f(x)/
 """
+
+
 _ORDER = "NodeExecutionOrder-FullNameWithScope\nA-op0\nnet/MatMul-op0\n"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.reader.context.execution_order import parse_history, parse_order
+from ingest.reader.context.execution_order import parse_order
 from ingest.reader.context.frames import Frame, best_frame
 from ingest.reader.context.ir import parse_ir
 from tests.dumps import DumpLibrary
@@ -18,12 +18,22 @@ _RELU = """\
       : (<Tensor[Float32], (2, 4, 6)>, <Int64, NoShape>) -> (<Tensor[Bool], ()>)
       : (Tensor, Scalar) -> (Tensor)
 """
+
+
 _NAME = "Default/net-Net/relu-ReLU/ReLU-op0"
+
+
 _NEW_NAME = f"      # Fullname with scope: ({_NAME})\n"
+
+
 _USER = Frame("/srv/net.py", 22, "return self.relu(x)")
+
+
 _LIBRARY = Frame(
     "/env/lib/python3.11/site-packages/mindspore/nn/layer/activation.py", 297, "return self.f(x)"
 )
+
+
 _NEW_STACK = (
     f"      # In file {_USER.file}:22~24, 4~58/        {_USER.code}/\n"
     f"      # In file {_LIBRARY.file}:297, 15~34/    {_LIBRARY.code}/<~~This line of code can be shared/\n"
@@ -171,47 +181,6 @@ def test_time_grows_with_size_only() -> None:
     started = time.perf_counter()
     parse_ir([b"x" * (8 << 20), _ir(_RELU + _NEW_NAME), hard * 20, _ir(_NEW_NAME + _NEW_STACK) * 50_000])
     assert time.perf_counter() - started < 5
-
-
-@pytest.mark.parametrize(
-    ("path", "framework"),
-    [
-        ("/srv/train.py", False),
-        ("/home/me/mindspore/train.py", False),
-        ("/env/lib/python3.11/site-packages/mindformers/run.py", False),
-        ("/env/lib/python3.11/site-packages/mindspore/nn/cell.py", True),
-        (r"C:\env\lib\site-packages\mindspore\nn\cell.py", True),
-        ("/home/workspace/mindspore/build/package/mindspore/nn/wrap.py", True),
-        ("/ssd1/mindspore/mindspore/nn/layer/conv.py", True),
-        ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", True),
-        ("/usr/lib/python3.11/contextlib.py", True),
-        ("<string>", True),
-    ],
-)
-def test_code_of_the_framework_is_told_from_that_of_its_user(path: str, framework: bool) -> None:
-    assert Frame(path, 1, "").is_framework is framework
-
-
-def test_the_best_line_is_the_innermost_of_the_user() -> None:
-    outer = Frame("/srv/train.py", 1, "")
-    assert best_frame([outer, _LIBRARY, _USER, _LIBRARY]) == _USER
-    assert best_frame([_LIBRARY]) == _LIBRARY
-    assert best_frame([]) is None
-
-
-def test_execution_order_and_history_are_lists() -> None:
-    assert parse_order(b"NodeExecutionOrder-FullNameWithScope\nDefault/a-op0\r\n\nDefault/b-op1") == [
-        "Default/a-op0",
-        "Default/b-op1",
-    ]
-    assert parse_order(b"NodeExecutionOrder-FullNameWithScope\n") == []
-    assert parse_history(b"0\n0\n2\nx\n3") == [0, 0, 2, 3]
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_an_order_and_a_history(data: bytes) -> None:
-    parse_order(data)
-    parse_history(data)
 
 
 @pytest.mark.parametrize("name", ["mindspore-2.0.0-cpu-sync", "mindspore-2.7.1-cpu-sync", "tinybert-2rank"])

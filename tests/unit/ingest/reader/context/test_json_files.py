@@ -14,19 +14,17 @@ from ingest.reader.context.json_files import (
     parse_kernel_args,
     parse_stacks,
 )
-from ingest.reader.context.training_graph import (
-    BuiltGraph,
-    choose_training_graph,
-    parse_built_graph,
-    parse_dumped_models,
-)
 from tests.samples import sample
 
 _RELU = "Torch.relu.0.forward"
+
+
 _LINES = [
     "File /env/lib/python3.11/site-packages/torch/nn/modules/module.py, line 7, in inner, \n return f(x)",
     "File /srv/a, b.py, line 10, in forward, \n x = torch.relu(y)",
 ]
+
+
 _FRAMES = (
     Frame("/srv/a, b.py", 10, "x = torch.relu(y)", "forward"),
     Frame("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", 7, "return f(x)", "inner"),
@@ -69,8 +67,6 @@ def test_any_bytes_give_an_answer(data: bytes) -> None:
     parse_stacks(data)
     parse_construct(data)
     parse_kernel_args(data)
-    parse_dumped_models(data)
-    parse_built_graph(data)
 
 
 @pytest.mark.parametrize(
@@ -136,37 +132,3 @@ def test_the_old_form_is_read_to_the_last_line() -> None:
 def test_real_arguments_are_read() -> None:
     (file,) = sample("synthetic-text/kernel-args").iterdir()
     assert parse_kernel_args(file.read_bytes()) == ({"transpose_a": "False", "transpose_b": "True"}, [])
-
-
-def test_the_only_graph_trains() -> None:
-    assert choose_training_graph({"a": 1}).name == "a"
-    assert choose_training_graph({}).name is None
-
-
-def test_the_graph_with_an_iterator_trains() -> None:
-    built = [BuiltGraph("a", False), BuiltGraph("ge/default.1", True), BuiltGraph("c", True)]
-    chosen = choose_training_graph({"a": 9, "ge_default_1": 1}, built, ["a"])
-    assert (chosen.name, chosen.rule) == ("ge_default_1", "named like the built graph with an iterator")
-
-
-def test_the_graph_that_was_asked_for_trains() -> None:
-    assert choose_training_graph({"a": 9, "b": 1}, [], ["b", "z"]).name == "b"
-    assert choose_training_graph({"a": 9, "b": 1}, [], ["a", "b"]).rule == "the graph with the most tensors"
-
-
-def test_the_larger_graph_trains_unless_they_are_equal() -> None:
-    assert choose_training_graph({"a": 9, "b": 1}).name == "a"
-    assert choose_training_graph({"a": 9, "b": 9}).name is None
-
-
-def test_a_built_graph_has_a_name() -> None:
-    text = b'graph {\n  name: "ge_default_1"\n  op {\n    name: "x"\n    type: "IteratorV2"\n  }\n}\n'
-    assert parse_built_graph(text) == BuiltGraph("ge_default_1", True)
-    assert parse_built_graph(b"graph {\n}") is None
-
-
-def test_models_are_read_out_of_a_configuration() -> None:
-    text = b'{"dump": {"dump_list": [{"model_name": "m", "layer": ["x"]}, {}, 3], "dump_path": "/d"}}'
-    assert parse_dumped_models(text) == ["m"]
-    for file in sample("cann-acl-config").rglob("*.json"):
-        parse_dumped_models(file.read_bytes())

@@ -149,7 +149,7 @@ def test_planted_nan_is_found_and_followed(program: Program) -> None:
     followed = {place for place in truth.touched if place[0] == step}
     assert set(answer.spread.ranks) == {rank for _, rank, _ in followed}
     assert answer.spread.operators == len(followed) - 1
-    assert {one.step for one in answer.spread.steps} == truth.steps - {step}
+    assert {later.step for later in answer.spread.steps} == truth.steps - {step}
 
 
 @given(programs(most_planted=3))
@@ -158,7 +158,7 @@ def test_of_several_the_first_is_named_and_the_others_beside_it(program: Program
     truth, answer = ask(program)
     first = min(truth.births)[0]
     births = {(rank, number) for step, rank, number in truth.births if step == first}
-    named = [(answer.rank, answer.op_name), *((one.rank, one.op_name) for one in answer.alternatives)]
+    named = [(answer.rank, answer.op_name), *((other.rank, other.op_name) for other in answer.alternatives)]
     assert answer.step == first
     assert {(rank, f"op{number}") for rank, number in births} == set(named)
 
