@@ -1,4 +1,4 @@
-"""What every room stands on: the names of a step and a file, small pickles, exact arithmetic."""
+"""What all other modules build on: the keys of steps, source files, small pickles, exact arithmetic."""
 
 from __future__ import annotations
 
