@@ -116,7 +116,7 @@ WORDS: dict[str, list[str] | None] = {
 }
 
 
-@pytest.mark.parametrize("command", sorted(str(item.name) for item in command_line.app.registered_commands))
+@pytest.mark.parametrize("command", sorted(str(one.name) for one in command_line.app.registered_commands))
 def test_newer_store_is_refused_and_left_alone(command: str, old: Path, packed: Path, tmp_path: Path) -> None:
     if command not in WORDS:
         pytest.fail(f"say in this test how {command} is called")
