@@ -37,7 +37,7 @@ class StepKey:
 
     @property
     def order(self) -> tuple[int, int]:
-        """A sort key: by step, then rank; run files come first."""
+        """A sort key: by step, then rank; what belongs to no step comes first."""
         return (-1 if self.step is None else self.step, self.rank)
 
     def __str__(self) -> str:
