@@ -1,4 +1,4 @@
-"""Read-backs as Dask tasks: behind all conversions, and only a few at once."""
+"""Read-backs as Dask tasks: they yield to all conversions, and only a few run at once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ReadBacks:
             self._client = client
         results = []
         while not self._finished.empty():
-            # Nothing under this key: its step was dropped, or its client lost.
+            # A task without a job: its step was dropped, or its client was lost.
             future, job = self._inflight.pop(self._finished.get(), (None, None))
             if future is not None and job is not None:
                 results.append((job, result_of(future, str(job.key))))
