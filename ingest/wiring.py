@@ -40,7 +40,7 @@ from workers.store.opening import open_objects, resolve
 
 
 def grid_of(settings: Settings) -> Grid:
-    """Return how payloads are cut."""
+    """Return how payloads are cut into chunks, shards and jobs."""
     return Grid(
         int(settings.chunk_size),
         int(settings.shard_size),
@@ -53,7 +53,7 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     """Return where the store is to be.
 
     Raises:
-        UsageError: in the dump, or where the workers cannot see it; or it is no URL.
+        UsageError: the store would lie in the dump, or where the workers cannot see it; or its URL is wrong.
     """
     store = resolve(settings.store or "", settings.store_options)
     if store.url.startswith("memory:"):
@@ -163,15 +163,15 @@ def ingest_dump(
         settings: everything else; default: as the environment says, and `quiet_s` = 2.
         stop: ends the work early when set; what is committed stays.
         observers: called with everything that happens.
-        dry_run: with the setting `after_commit` delete, tell what would be deleted, and delete nothing.
+        dry_run: with the setting `after_commit` delete, report what would be deleted, and delete nothing.
 
     Returns:
-        What was committed, what was there already, and what could not be taken and why.
+        What was committed, what the store had already, and what could not be taken and why.
 
     Raises:
-        UsageError: there is no dump, or the store would lie in it.
+        UsageError: the directory is not a dump, or the store would lie in it.
         StoreError: the store cannot be used.
-        ClusterError: there are no workers.
+        ClusterError: no worker answers.
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
     tree = find_dump(Path(dump), rank_map=chosen.rank_map)
@@ -181,14 +181,14 @@ def ingest_dump(
         service.observers += observers
         report = ingest_once(service, stop)
         objects = service.committed.objects
-    # Where there is a scheduler, there are other hosts, and one consolidator for all of them.
+    # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
     if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
         _consolidate_after(report, objects, load_rules(chosen.rules).enabled)
     return report
 
 
 def _consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> None:
-    """Bring the view up to date; what stands against it is noted, for the commits stand without it."""
+    """Bring the consolidated view up to date; record why if that fails: the commits stand without it."""
     try:
         with Consolidator(objects, keeper=SeriesEvaluator(objects, rules)) as consolidator:
             report.series = consolidator.once().findings
@@ -208,10 +208,10 @@ def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
 
 
 def has_store(settings: Settings) -> bool:
-    """Say whether there is a store where the settings name one.
+    """Return whether the store that the settings name exists.
 
     Raises:
-        UsageError: it is no URL.
+        UsageError: its URL is wrong.
         StoreError: the store cannot be used.
     """
     objects = open_objects(resolve(settings.store or "", settings.store_options))
@@ -225,9 +225,9 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
     Its tasks run in this process, unless the settings name a scheduler or a number of workers.
 
     Raises:
-        UsageError: the store is no URL.
+        UsageError: the store does not exist, or its URL is wrong.
         LeaseHeld: another process writes the view.
-        ClusterError: there are no workers.
+        ClusterError: no worker answers.
     """
     rules = load_rules(settings.rules).enabled
     objects = open_objects(resolve(settings.store or "", settings.store_options))
@@ -253,11 +253,11 @@ def consolidate(
     Args:
         store: a directory or any fsspec URL.
         check: read every commit again, not only new ones and those that were announced as replaced.
-        rebuild: make the view anew.
+        rebuild: make the whole view again.
         settings: everything else; tasks run in this process unless they name `scheduler` or `workers`.
 
     Raises:
-        UsageError: there is no store.
+        UsageError: the store does not exist.
         LeaseHeld: another process writes the view.
         StoreError: the store refused.
     """

@@ -1,5 +1,6 @@
 """A service over a made dump, with a client that runs every task at once: no thread, no cluster."""
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,14 @@ from distributed import Client
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
 from ingest.service.build import ServiceOptions, build_service
+from ingest.service.one_shot import ingest_once
+from ingest.service.report import Report
 from ingest.service.service import Service
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.policy import StepPolicy
 from ingest.watching.quiet_clock import QuietClock
 from tests.fake_client import FakeClient
+from tests.npy_files import MadeDump
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store.objects import ObjectStore
@@ -60,3 +64,14 @@ class Heard(list[Event]):
     def keys(self, kind: type[Any]) -> list[StepKey]:
         """Return the steps of the outcomes of one kind."""
         return [event.plan.key for event in self.of(kind)]
+
+
+def observed_service(made: MadeDump, store: Path, **options: Any) -> tuple[Service, Heard]:
+    """Return a service, and what it reports."""
+    heard = Heard()
+    return make_service(made.root, store, observers=[heard.append], **options), heard
+
+
+def ingest(made: MadeDump, store: Path, **options: Any) -> Report:
+    """Take everything of a dump into a store."""
+    return ingest_once(make_service(made.root, store, **options), threading.Event())

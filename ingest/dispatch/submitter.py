@@ -112,7 +112,7 @@ class _OfferedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _TaskPart:
     """What a task does for one step."""
 
     step: _OfferedStep
@@ -132,7 +132,7 @@ class _Part:
 
 @dataclass(eq=False, slots=True)
 class _Task:
-    parts: Sequence[_Part]
+    parts: Sequence[_TaskPart]
     nbytes: int
     future: Future[Any]
 
@@ -150,9 +150,9 @@ class Submitter:
     """What a worker must offer to be given a task, as Dask counts resources."""
     _offered: set[_OfferedStep] = field(default_factory=set)
     """The work itself, of each step that is under way. Bounded by who offers."""
-    _ready: deque[_Part] = field(default_factory=deque)
+    _ready: deque[_TaskPart] = field(default_factory=deque)
     """What to submit, in this order."""
-    _later: list[tuple[float, int, _Part, DumpIngestError]] = field(default_factory=list)
+    _later: list[tuple[float, int, _TaskPart, DumpIngestError]] = field(default_factory=list)
     """What to submit not before a certain time, and what it failed with: a heap."""
     _count: Iterator[int] = field(default_factory=itertools.count)
     _inflight: set[_Task] = field(default_factory=set)
@@ -194,7 +194,7 @@ class Submitter:
         step = _OfferedStep(plan, state, state.offer(len(plan.jobs)), self.clock())
         self._offered.add(step)
         numbers = [_WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
-        parts = [_Part(step, number, step.nbytes(number)) for number in numbers]
+        parts = [_TaskPart(step, number, step.nbytes(number)) for number in numbers]
         step.unread_nbytes = sum(part.nbytes for part in parts)
         self._ready += parts
 
@@ -276,9 +276,9 @@ class Submitter:
             if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
                 step.packed = tasks.pack_plan(step.plan)
 
-    def _next_parts(self) -> list[_Part]:
+    def _next_parts(self) -> list[_TaskPart]:
         """Return what stands first in `_ready` and makes one task; nothing if its step was given up."""
-        parts: list[_Part] = []
+        parts: list[_TaskPart] = []
         rows = nbytes = 0
         for part in self._ready:
             if part.step not in self._offered:
@@ -296,7 +296,7 @@ class Submitter:
     def _fits(self, nbytes: int) -> bool:
         return not self._inflight_nbytes or self._inflight_nbytes + nbytes <= self.limits.inflight_nbytes
 
-    def _submit(self, parts: Sequence[_Part], nbytes: int) -> None:
+    def _submit(self, parts: Sequence[_TaskPart], nbytes: int) -> None:
         client = self.client()
         for part in parts:
             part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
@@ -319,7 +319,7 @@ class Submitter:
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(lambda _: self._finished.put(task))
 
-    def _take_back(self, task: _Task) -> Sequence[_Part]:
+    def _take_back(self, task: _Task) -> Sequence[_TaskPart]:
         """Record that a task is no longer in flight; return what it was to do."""
         self._inflight.remove(task)
         self._inflight_nbytes -= task.nbytes
@@ -355,7 +355,7 @@ class Submitter:
         else:
             step.add_receipt(number, result)
             if len(step.receipts) == len(plan.jobs):
-                self._ready.appendleft(_Part(step, _PUBLISH, 0))
+                self._ready.appendleft(_TaskPart(step, _PUBLISH, 0))
             yield JobConverted(plan, plan.jobs[number])
 
     def _fail(self, step: _OfferedStep, number: int, error: DumpIngestError) -> Outcome:
@@ -371,7 +371,7 @@ class Submitter:
         step.is_alone |= not isinstance(error, StoreUnavailable)
         pause_s = self.limits.pause_s(attempt)
         until = self.clock() + pause_s
-        again = _Part(step, number, step.nbytes(number))
+        again = _TaskPart(step, number, step.nbytes(number))
         heapq.heappush(self._later, (until, next(self._count), again, error))
         step.work.phase, step.work.retry = Phase.RETRYING, Pause(until, error.message)
         return TaskRetried(step.plan, error, attempt, pause_s)
@@ -385,7 +385,7 @@ class Submitter:
             task.future.cancel()
 
 
-def _call(parts: Sequence[_Part]) -> tuple[str, Callable[[bytes], Any], bytes]:
+def _call(parts: Sequence[_TaskPart]) -> tuple[str, Callable[[bytes], Any], bytes]:
     """Return what a task is called, what it runs, and with which argument."""
     step, number = parts[0].step, parts[0].number
     plan, is_isolated = step.plan, step.state.is_isolated
@@ -403,7 +403,7 @@ def _call(parts: Sequence[_Part]) -> tuple[str, Callable[[bytes], Any], bytes]:
     return "convert", run_job, tasks.pack_convert(plan.jobs[number])
 
 
-def _suffix(part: _Part) -> str:
+def _suffix(part: _TaskPart) -> str:
     """Return what makes the key of a task unique."""
     plan, number = part.step.plan, part.number
     # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.

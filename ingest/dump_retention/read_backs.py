@@ -1,4 +1,4 @@
-"""Read-backs as Dask tasks: behind all conversions, and only a few at once."""
+"""Read-backs as Dask tasks: they yield to all conversions, and only a few run at once."""
 
 from __future__ import annotations
 

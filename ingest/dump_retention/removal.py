@@ -1,7 +1,7 @@
 """Deleting source files: only those that were read back, only as they were then, and never through a link.
 
 Every directory is opened from the root of the dump on, name by name, without following links; files are
-examined and unlinked relative to it. What is swapped for a link to elsewhere meanwhile is not followed.
+examined and unlinked relative to it. A directory that is replaced by a link to elsewhere is not followed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.errors import UsageError
 from workers.model import SourceFile
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: A link, or another kind of thing, is where a directory was; or nothing is.
+#: Errors that mean: a link or a file is where a directory was, or nothing is.
 _SWAPPED = frozenset([errno.ELOOP, errno.ENOTDIR, errno.ENOENT])
 
 
@@ -40,9 +40,9 @@ class Removed:
     files: int = 0
     nbytes: int = 0
     changed: list[str] = field(default_factory=list)
-    """Files and directories that were not as they had been, and stay; a few of them."""
+    """Files and directories that were not as they had been, and stay; the first `_NAMED` of them."""
     denied: str = ""
-    """Why the system refused; then nothing further was tried."""
+    """Why the system refused; nothing further was tried after that."""
     stopped: bool = False
     """Whether it had to stop before the last file."""
     links: set[tuple[int, int]] = field(default_factory=set)

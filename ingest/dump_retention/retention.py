@@ -95,13 +95,7 @@ class SourceRetention:
         for step in [step for step in self._under_way if step.removing is None and step.has_changed]:
             self._give_up(step)
         self._queue(present)
-        left = {
-            state
-            for state in (*self._waiting, *(step.state for step in self._under_way))
-            if state.listing is not None
-        }
-        nbytes = sum(state.listing.nbytes for state in left if state.listing is not None)
-        self._events.append(RetentionSeen(len(left), nbytes))
+        self._events.append(self._left())
         return self._take_events()
 
     def poll(self) -> list[Event]:
@@ -128,6 +122,12 @@ class SourceRetention:
         self._stop.set()
         self.read_backs.cancel()
         self._threads.shutdown()
+
+    def _left(self) -> RetentionSeen:
+        """Return how much of what the last look listed is still to be deleted."""
+        states = {*self._waiting, *(step.state for step in self._under_way)}
+        listings = [state.listing for state in states if state.listing is not None]
+        return RetentionSeen(len(listings), sum(listing.nbytes for listing in listings))
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []

@@ -59,10 +59,15 @@ def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bo
     view = service.view
     if view is None or view.unlisted or not service.schedule.is_fresh or service.is_deleting:
         return False
+    return not (view.pending.keys() & wanted) - _cannot_be_done(service, report)
+
+
+def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
+    """Return the steps that are not waited for, although they are pending."""
+    denied = {state.key for state in service.table.denied()}
     # Run files may change as long as the job runs: once is enough.
     committed_runs = {summary.key for summary in report.commits if summary.key.step is None}
-    denied = {state.key for state in service.table.denied()}
-    return not (view.pending.keys() & wanted) - report.failures.keys() - denied - committed_runs
+    return {*report.failures, *denied, *committed_runs}
 
 
 def _not_in_store(service: Service, steps: tuple[int, ...]) -> tuple[int, ...]:

@@ -70,20 +70,21 @@ class Report:
 
     def close(self, table: StepTable, view: DumpState) -> None:
         """Record what the last look showed: what the store held already, and what could not be taken."""
-        committed = {summary.key for summary in self.commits}
-        held = {state.key: state.held for state in table.held()}
-        held_already = sorted(
-            {*held, *(event.key for event in self.deleted)} - committed, key=lambda key: key.order
-        )
-        self.removed = [key for key in held_already if held.get(key) is Phase.REMOVED]
-        self.unchanged = [key for key in held_already if held.get(key) is not Phase.REMOVED]
+        self._record_held({state.key: state.held for state in table.held()})
         self.problems = view.problems
         self._record_ranks(view)
         if view.expected_steps:
             self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
         self._record_denied({state.key: state.denied for state in table.denied()})
-        kept = [state.deletion.kept for state in table if state.deletion is not None and state.deletion.kept]
-        self.source_kept = sorted(kept, key=lambda event: event.key.order)
+        kept = [deletion.kept for state in table if (deletion := state.deletion) is not None]
+        self.source_kept = sorted((event for event in kept if event), key=lambda event: event.key.order)
+
+    def _record_held(self, held: Mapping[StepKey, Phase | None]) -> None:
+        """Record the steps that the store held already; what was deleted is not in the table any more."""
+        committed = {summary.key for summary in self.commits}
+        keys = sorted({*held, *(event.key for event in self.deleted)} - committed, key=lambda key: key.order)
+        self.removed = [key for key in keys if held.get(key) is Phase.REMOVED]
+        self.unchanged = [key for key in keys if held.get(key) is not Phase.REMOVED]
 
     def _record_ranks(self, view: DumpState) -> None:
         ranks = {(listing.rank_from, key.rank) for key, listing in view.present.items()}

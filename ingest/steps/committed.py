@@ -92,7 +92,7 @@ class Committed:
         until = time.monotonic() + for_s
         while self._to_check:
             started = time.monotonic()
-            at_once = min(max(int(self._per_s * for_s), _FEWEST), _MOST)
+            at_once = int(min(max(self._per_s * for_s, _FEWEST), _MOST))
             states = list(itertools.islice(self._to_check, at_once))
             # A damaged commit counts as none here: the source still exists, and makes a good one.
             fingerprints = commit.read_fingerprints(self.objects, [state.key for state in states])

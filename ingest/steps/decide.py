@@ -213,13 +213,20 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
     if commit is None:
         return _decide_uncommitted(state, proposal)
     if commit.fingerprint == plan.fingerprint:
-        # The next look does not know of bad files, so it finds another name.
-        listed = without_tensors(state.fingerprint) if plan.without_tensors else state.fingerprint
-        phase = Phase.LEFT_OUT if plan.without_tensors else Phase.COMMITTED
-        return KeepExisting(Cover(listed, phase, _HELD[phase]))
+        return KeepExisting(_cover_by_same(state, plan))
     if not policy.replace and (error := comes_from_elsewhere(plan.key, plan.origin, commit)):
         return Refuse(error)
     return _decide_by_files(state, policy, proposal, commit)
+
+
+def _cover_by_same(state: StepState, plan: StepPlan) -> Cover:
+    """Return how a commit covers a listing that is planned as the same generation.
+
+    The look knows no bad files, so it names the generation otherwise.
+    """
+    if plan.without_tensors:
+        return Cover(without_tensors(state.fingerprint), Phase.LEFT_OUT, _HELD[Phase.LEFT_OUT])
+    return Cover(state.fingerprint, Phase.COMMITTED, _HELD[Phase.COMMITTED])
 
 
 def _decide_uncommitted(state: StepState, proposal: Proposal) -> Decision:
