@@ -1,4 +1,4 @@
-"""What every room stands on: the names of a step and a file, small pickles, exact arithmetic."""
+"""What all other modules build on: the keys of steps, source files, small pickles, exact arithmetic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StepKey:
 
     @property
     def order(self) -> tuple[int, int]:
-        """A sort key: by step, then rank; run files come first."""
+        """A sort key: by step, then rank; what belongs to no step comes first."""
         return (-1 if self.step is None else self.step, self.rank)
 
     def __str__(self) -> str:

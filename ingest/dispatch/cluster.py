@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
-from ingest.dispatch.submitter import NO_WORKER_HINT
+from ingest.dispatch.futures import NO_WORKER_HINT
 from ingest.settings import Settings
 from workers.errors import ClusterError
 from workers.model import MIB

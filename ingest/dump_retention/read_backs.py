@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ingest.dispatch.submitter import result_of, shares_of
+from ingest.dispatch.futures import result_of, shares_of
 from ingest.dispatch.window import TaskWindow
 from workers.errors import DumpIngestError
 from workers.model import MIB, SourceFile, StepKey
@@ -73,10 +73,10 @@ class ReadBacks:
         return not self._waiting
 
     def offer(self, job: ReadBackJob) -> None:
-        """Take on a job; `drive` returns its result, once."""
+        """Take on a job; `poll` returns its result, once."""
         self._waiting.append(job)
 
-    def drive(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
+    def poll(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
         """Submit what fits, and return the jobs that have ended. Does not wait.
 
         Raises:

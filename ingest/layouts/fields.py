@@ -46,7 +46,7 @@ FIELDS: Mapping[str, Field] = {
     "step": Field(r"[0-9]{1,18}", _step),
     "iteration": Field(r"[0-9]{1,18}", _step),
 }
-#: The fields that tell the step, the first one that a path has counts.
+#: The fields that tell the step. The first of them that a path has counts.
 STEP_FIELDS: Mapping[str, Callable[[int], int | None]] = {
     name: field.step for name, field in FIELDS.items() if field.step is not None
 }

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from ingest.layouts.msprobe_names import tensor_name
-from workers.arrays.statistics import Statistics
+from workers.arrays.statistics import NON_FINITE_FIELDS, Statistics
 from workers.dump.formats.header import MAX_NDIM
 from workers.dump.model import TensorName
 
@@ -185,16 +185,14 @@ def _statistics(tensor: Mapping[str, Any], dtype: str, shape: tuple[int, ...]) -
     if not shape:
         norm = abs(norm)
     is_float = "float" in dtype or dtype in ("half", "double")
-    bad = 0.0 if not is_float or math.isfinite(mean) else math.nan
+    non_finite = 0.0 if not is_float or math.isfinite(mean) else math.nan
     return Statistics(
         count=count,
-        nan_count=bad,
-        pos_inf_count=bad,
-        neg_inf_count=bad,
         min=low,
         max=high,
         mean=mean,
         l2_norm=norm if norm >= 0 else math.nan,
+        **dict.fromkeys(NON_FINITE_FIELDS, non_finite),
     )
 
 

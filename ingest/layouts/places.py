@@ -34,12 +34,12 @@ class Discovery:
     unowned: Walk
     """Lists directories that belong to no rank; has their problems, and no files."""
     places: list[LayoutPlace] = field(default_factory=list)
-    beside: dict[Owner, Walk] = field(default_factory=dict)
+    outside: dict[Owner, Walk] = field(default_factory=dict)
     """The files outside of places, by owner."""
 
-    def beside_of(self, owner: Owner) -> Walk:
+    def outside_of(self, owner: Owner) -> Walk:
         """Return the walk that collects the files of an owner."""
-        return self.beside.setdefault(owner, Walk(self.unowned.root))
+        return self.outside.setdefault(owner, Walk(self.unowned.root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PlaceSearch:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
         owner = _owner(directory)
         depth = directory.depth
-        walk = discovery.unowned if owner.rank is None else discovery.beside_of(owner)
+        walk = discovery.unowned if owner.rank is None else discovery.outside_of(owner)
         for entry in walk.entries(directory.path):
             if depth < len(self._below) and entry.name != self._below[depth]:
                 continue
@@ -119,7 +119,7 @@ class PlaceSearch:
                 if subdirectory := self._enter(directory, entry.name, path, owner, discovery):
                     yield subdirectory
             elif not directory.in_place:
-                discovery.beside_of(owner).add_file(entry, path)
+                discovery.outside_of(owner).add_file(entry, path)
 
     def _enter(
         self, directory: _Directory, name: str, path: str, owner: Owner, discovery: Discovery
@@ -156,7 +156,7 @@ class PlaceSearch:
     def _pass_by(self, path: str, owner: Owner, discovery: Discovery) -> None:
         """Add a directory of a rank, outside of places. Directories of no rank belong to somebody else."""
         if owner.rank is not None:
-            discovery.beside_of(owner).add_tree(path)
+            discovery.outside_of(owner).add_tree(path)
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
             discovery.unowned.problems.append(
                 Problem(path, "is not how a dump names the directory of a rank")

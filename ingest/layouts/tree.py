@@ -120,7 +120,10 @@ class DumpTree:
 
     def _ranks(self, discovery: Discovery) -> Ranks:
         tables = [
-            file.path for walk in discovery.beside.values() for file in walk.files if is_rank_table(file.path)
+            file.path
+            for walk in discovery.outside.values()
+            for file in walk.files
+            if is_rank_table(file.path)
         ]
         return Ranks(
             [PathRank.of(located.place.fields) for located in discovery.places],
@@ -180,7 +183,7 @@ def _rank_of(owner: Owner, ranks: Ranks) -> int | None:
 
 
 def _run_keys(discovery: Discovery, ranks: Ranks) -> set[StepKey]:
-    owners = (_rank_of(owner, ranks) for owner in discovery.beside)
+    owners = (_rank_of(owner, ranks) for owner in discovery.outside)
     return {StepKey(rank, None) for rank in owners if rank is not None}
 
 
@@ -191,13 +194,13 @@ def _run_listings(
     layouts: dict[int, set[str]] = {}
     for key, step in steps.items():
         layouts.setdefault(key.rank, set()).update(located.layout.name for located in step.places)
-    ours = {"", *all_parents(discovery.places)}
+    of_dump = {"", *all_parents(discovery.places)}
     listings: dict[StepKey, Listing] = {}
-    for owner, walk in discovery.beside.items():
+    for owner, walk in discovery.outside.items():
         rank = _rank_of(owner, ranks)
-        if rank is None or owner.unproven not in ours:
+        if rank is None or owner.unproven not in of_dump:
             continue
-        files, problems = _owned(owner, walk, ours)
+        files, problems = _owned(owner, walk, of_dump)
         if not files and not problems:
             continue
         key = StepKey(rank, None)
@@ -219,13 +222,13 @@ def _merge_into(listings: dict[StepKey, Listing], others: Mapping[StepKey, Listi
         listings[key] = merge(listings[key], listing) if key in listings else listing
 
 
-def _owned(owner: Owner, walk: Walk, ours: Collection[str]) -> tuple[list[SourceFile], list[Problem]]:
+def _owned(owner: Owner, walk: Walk, of_dump: Collection[str]) -> tuple[list[SourceFile], list[Problem]]:
     """Return the files and problems of an owner. Directories in the root may belong to somebody else."""
     if owner.rank is not None:
         return walk.files, walk.problems
 
     def is_ours(path: str) -> bool:
-        return next(parents(path)) in ours
+        return next(parents(path)) in of_dump
 
     return (
         [file for file in walk.files if is_ours(file.path)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.submitter import StepFailed, StepStale, TaskRetried
+from ingest.dispatch.outcomes import StepFailed, StepStale, TaskRetried
 from ingest.metrics.declare import Declare
 from ingest.steps.events import DependencyDown
 from workers.errors import REASONS

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry
 
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.metrics.declare import Declare
 from ingest.metrics.ranks import OTHER
 from workers.events import Event

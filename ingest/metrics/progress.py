@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.layouts.base import Listing
 from ingest.metrics.declare import Declare
 from ingest.metrics.ranks import OTHER, RankLabels

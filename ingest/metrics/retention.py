@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
+from ingest.dump_retention.events import ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.dump_retention.policy import NO_NEWS
-from ingest.dump_retention.retention import (
-    ReadBackFailed,
-    RetentionSeen,
-    SourceDeleted,
-    SourceKept,
-)
 from ingest.metrics.declare import Declare
+from ingest.steps.events import SourceKept
 from ingest.steps.keep_reasons import KeepReason
 from workers.errors import REASONS
 from workers.events import Event

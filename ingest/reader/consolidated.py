@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingest.reader.cube_find import find
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 _ATTEMPTS = 5
 
 
-@dataclass(eq=False)
 class ConsolidatedCubes(CubeReader):
     """Statistics and digests of all tensors over steps and ranks, as of when this was opened.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,7 +60,8 @@ def export(
         yield from _write(step, by_row)
     finally:
         for file in files:
-            file.temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                file.temporary.unlink()
 
 
 def _check_targets(files: Iterable[_File]) -> None:

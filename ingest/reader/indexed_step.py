@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +22,6 @@ from workers.store.tables import Tables
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
 
 
-@dataclass(eq=False)
 class IndexedStep(StoredStep):
     """One committed step of one rank: `StoredStep` with conditions on its index, and pickling."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.reader.export import Exported, export
@@ -10,7 +9,6 @@ from ingest.reader.indexed_step import IndexedStep
 from ingest.reader.tensor import Tensor
 
 
-@dataclass(eq=False)
 class Step(IndexedStep):
     """One committed step of one rank. Its index is read when it is first needed, and kept."""
 

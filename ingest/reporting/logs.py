@@ -13,11 +13,11 @@ from structlog.typing import Processor
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
-from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.retention import ReadBackFailed, SourceDeleted, SourceKept
+from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.stored import json_row
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
-from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, StoreRecovered
+from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
 from ingest.steps.keep_reasons import KeepReason
 from workers.events import Event
 from workers.store.model import Finding

@@ -19,7 +19,7 @@ from typing import Self
 import urllib3
 
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.reporting.alertmanager import payload
 from ingest.settings import TOKEN_VARIABLE
 from workers.events import Event, Observer

@@ -167,7 +167,7 @@ class TestObjectStore:
     def test_no_bucket(self, dump: Path, s3_cluster: DaskCluster, s3_environment: dict[str, str]) -> None:
         """Buckets are not made by the way: they cost, and they have policies."""
         words = ("ingest", dump, "-s", "s3://no-such-bucket/run.zarr", "--scheduler", s3_cluster.address)
-        refused(*words, code=1, says=["no such bucket", "Make the bucket"], env=s3_environment)
+        refused(*words, code=1, says=["no such bucket", "Create the bucket"], env=s3_environment)
         refused("ls", "s3://no-such-bucket/run.zarr", code=2, says=["Is the URL right?"], env=s3_environment)
 
     def test_gateway_down(self, dump: Path, s3_environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Where the elements of a host array are in device memory, and how they are copied to and fro."""
+"""Where the elements of a host array are in device memory, and how they are copied between the two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.model import ceil_div
 Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 Box: TypeAlias = tuple[tuple[int, int], ...]
-"""The first place and the one behind the last, for each axis."""
+"""The first place and the one after the last, for each axis."""
 Dim: TypeAlias = tuple[int, int, int]
 """An axis of what is copied: its length, its stride on the host and its stride on the device, in elements."""
 

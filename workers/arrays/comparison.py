@@ -128,11 +128,15 @@ class RunningComparison:
         if a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8:
             for left, right in _blocks(a, b):
                 self._add(_widened(left), _widened(right), _distance(left, right))
-        elif _is_complex(a) or _is_complex(b) or (self._scratch is None and a.size < _COMPILED_SIZE):
+        elif self._can_be_compiled(a, b):
+            self._update_compiled(a, b)
+        else:
             for left, right in _blocks(a, b):
                 self._add(_widened(left), _widened(right), None)
-        else:
-            self._update_compiled(a, b)
+
+    def _can_be_compiled(self, a: Array, b: Array) -> bool:
+        is_worthwhile = self._scratch is not None or a.size >= _COMPILED_SIZE
+        return is_worthwhile and not _is_complex(a) and not _is_complex(b)
 
     def _update_compiled(self, a: Array, b: Array) -> None:
         if self._scratch is None:

@@ -67,7 +67,7 @@ def to_host(
 
     Args:
         payload: the bytes of the tensor in device memory; of an array, its elements in C order.
-        layout: how they lie there.
+        layout: how they are arranged there.
         shape: lengths of the axes on the host.
         element: of any type that is not packed.
         out: the array to fill: C-contiguous, of this shape and item size. None makes a new array.
@@ -90,7 +90,7 @@ def to_host(
 
 
 def to_device(host: Array, layout: DeviceLayout) -> Array:
-    """Return a host array as it lies in device memory, of shape `layout.shape`; padding is zero.
+    """Return a host array as it is in device memory, of shape `layout.shape`; padding is zero.
 
     Raises:
         ValueError: the tensor is not `convertible`.
@@ -147,7 +147,7 @@ def slabs(
     """Return the slabs by which a tensor of any size can be converted in bounded memory.
 
     Args:
-        layout: how the tensor lies in device memory.
+        layout: how the tensor is arranged in device memory.
         shape: lengths of the axes on the host.
         element: of any type that is not packed.
         limit_nbytes: bytes of the payload that a slab may take; its host bytes are not more.

@@ -35,8 +35,8 @@ def find_arrangement(
 
     Args:
         name: of the format.
-        device: lengths of the axes in device memory. Any numbers, as they stand in a header.
-        host: lengths of the axes on the host. Any numbers too.
+        device: lengths of the axes in device memory. May be any numbers, as in damaged headers.
+        host: lengths of the axes on the host. May be any numbers.
         groups: of a convolution, for FRACTAL_Z.
     """
     if not _is_plausible(device, host):

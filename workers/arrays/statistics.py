@@ -89,6 +89,8 @@ def _of_kind(kind: dict[str, str]) -> tuple[str, ...]:
 FIELDS: tuple[str, ...] = tuple(statistic.name for statistic in fields(Statistics))
 #: Those that are counts of elements, exact in float64 up to 2**53.
 COUNT_FIELDS = _of_kind(_COUNT)
+#: Those of the counts that are of elements which are not finite.
+NON_FINITE_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
 #: Those that are one of the finite elements.
 EXTREME_FIELDS = _of_kind(_EXTREME)
 #: Those that are computed from sums over the finite elements, so that their last digits may differ.

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, VLenUTF8, Zstd, blosc
 
 from workers.errors import DamagedStore
+from workers.model import ceil_div
 from workers.store import untrusted
 from workers.store.shards import crc32c, without_crc32c
 
@@ -93,7 +94,7 @@ class ArrayLayout:
 
     def keys(self, shape: tuple[int, ...]) -> dict[tuple[int, ...], str]:
         """Return the keys of all chunks of the array at this shape, by index."""
-        counts = [range(-(-length // chunk)) for length, chunk in zip(shape, self.chunk, strict=True)]
+        counts = [range(ceil_div(length, chunk)) for length, chunk in zip(shape, self.chunk, strict=True)]
         return {index: self.key(index) for index in product(*counts)}
 
     def full(self) -> Array:

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from workers.model import MIB
+from workers.model import MIB, ceil_div
 from workers.store.shards import Chunk, ShardReader
 
 #: Runs of chunks that are fetched and decoded ahead of need.
@@ -60,8 +60,8 @@ class ShardStream:
         for begin in range(start, stop, piece):
             end = min(begin + piece, stop)
             out = bytearray((end - begin) * self._reader.spec.itemsize)
-            for number in range(begin // size, -(-end // size)):
-                chunk = self._chunk(number, -(-stop // size))
+            for number in range(begin // size, ceil_div(end, size)):
+                chunk = self._chunk(number, ceil_div(stop, size))
                 self._reader.copy(number, chunk, begin, end, out)
             yield out
 
@@ -92,7 +92,7 @@ def _spans(chunk: int, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int,
     """Yield the spans of chunks that the sorted ranges touch, each chunk once."""
     first = last = 0
     for start, stop in ranges:
-        begin, end = start // chunk, -(-stop // chunk)
+        begin, end = start // chunk, ceil_div(stop, chunk)
         if begin > last:
             if last > first:
                 yield first, last

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from workers.errors import DamagedStore
-from workers.model import MIB
+from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
@@ -262,7 +262,7 @@ class ShardReader:
         except MemoryError as exc:
             nbytes = (stop - start) * self.spec.itemsize
             raise DamagedStore(f"{self._prefix}: {nbytes} bytes do not fit into memory") from exc
-        runs = list(self.runs(start // self.spec.chunk, -(-stop // self.spec.chunk)))
+        runs = list(self.runs(start // self.spec.chunk, ceil_div(stop, self.spec.chunk)))
 
         def fill(run: range) -> None:
             for number, chunk in zip(run, self.chunks(run), strict=True):

@@ -164,9 +164,7 @@ def _host_shape(
         return device_shape, None, ""
     host_shape = _lengths(item.original_shape.dim)
     if not host_shape:
-        # An empty shape is that of a scalar, or means that nothing is known.
-        is_scalar = host_shape == () and device_shape == (1,)
-        return () if is_scalar else device_shape, None, ""
+        return _shape_of_unknown(host_shape, device_shape), None, ""
     name = format_name(item)
     is_plain = name in _PLAIN
     if is_plain and host_shape == device_shape:
@@ -177,6 +175,11 @@ def _host_shape(
     if host_shape == device_shape or (is_plain and math.prod(host_shape) == math.prod(device_shape)):
         return host_shape, None, ""
     return device_shape, None, f"kept in device shape: {name} does not convert it to {host_shape}"
+
+
+def _shape_of_unknown(host_shape: tuple[int, ...] | None, device_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of a tensor whose host shape is not known, or empty: either a scalar, or not known."""
+    return () if host_shape == () and device_shape == (1,) else device_shape
 
 
 def _groups(item: Described, format_of_item: str) -> int:

@@ -67,7 +67,7 @@ class Machine:
     def run(self) -> _Value:
         """Return the value that is left at the end."""
         while True:
-            opcode = self._take(1)[0]
+            opcode = self._read(1)[0]
             if opcode == ord("."):
                 return self._pop()
             instruction = self._INSTRUCTIONS.get(opcode)
@@ -76,19 +76,19 @@ class Machine:
                 raise UnreadableTensor(f"is not a single tensor: {what}")
             instruction(self)
 
-    def _take(self, nbytes: int) -> bytes:
-        taken = self._code[self._at : self._at + nbytes]
-        if len(taken) < nbytes:
+    def _read(self, nbytes: int) -> bytes:
+        content = self._code[self._at : self._at + nbytes]
+        if len(content) < nbytes:
             raise UnreadableTensor(f"its pickle ends in the middle of an instruction, at byte {self._at}")
         self._at += nbytes
-        return taken
+        return content
 
-    def _take_int(self, nbytes: int, *, signed: bool = False) -> int:
-        return int.from_bytes(self._take(nbytes), "little", signed=signed)
+    def _read_int(self, nbytes: int, *, signed: bool = False) -> int:
+        return int.from_bytes(self._read(nbytes), "little", signed=signed)
 
-    def _take_line(self) -> str:
+    def _read_line(self) -> str:
         end = self._code.find(b"\n", self._at)
-        line = self._take(max(end, self._at) - self._at + 1)
+        line = self._read(max(end, self._at) - self._at + 1)
         return line[:-1].decode(errors="replace")
 
     def _pop(self) -> _Value:
@@ -107,10 +107,10 @@ class Machine:
     # The instructions, by the names that pickle gives them.
 
     def _proto(self) -> None:
-        self._take(1)
+        self._read(1)
 
     def _frame(self) -> None:
-        self._take(8)
+        self._read(8)
 
     def _mark(self) -> None:
         self._stack.append(_MARK)
@@ -125,25 +125,25 @@ class Machine:
         self._stack.append(False)
 
     def _binint(self) -> None:
-        self._stack.append(self._take_int(4, signed=True))
+        self._stack.append(self._read_int(4, signed=True))
 
     def _binint1(self) -> None:
-        self._stack.append(self._take_int(1))
+        self._stack.append(self._read_int(1))
 
     def _binint2(self) -> None:
-        self._stack.append(self._take_int(2))
+        self._stack.append(self._read_int(2))
 
     def _long1(self) -> None:
-        nbytes = self._take_int(1)
+        nbytes = self._read_int(1)
         if nbytes > _MAX_INT_NBYTES:
             raise UnreadableTensor(f"its pickle has an integer of {nbytes} bytes")
-        self._stack.append(self._take_int(nbytes, signed=True))
+        self._stack.append(self._read_int(nbytes, signed=True))
 
     def _binunicode(self) -> None:
-        self._stack.append(self._take(self._take_int(4)).decode(errors="replace"))
+        self._stack.append(self._read(self._read_int(4)).decode(errors="replace"))
 
     def _short_binunicode(self) -> None:
-        self._stack.append(self._take(self._take_int(1)).decode(errors="replace"))
+        self._stack.append(self._read(self._read_int(1)).decode(errors="replace"))
 
     def _empty_tuple(self) -> None:
         self._stack.append(())
@@ -182,10 +182,10 @@ class Machine:
         self._stack.append(target)
 
     def _binput(self) -> None:
-        self._put(self._take_int(1))
+        self._put(self._read_int(1))
 
     def _long_binput(self) -> None:
-        self._put(self._take_int(4))
+        self._put(self._read_int(4))
 
     def _memoize(self) -> None:
         self._put(len(self._memo))
@@ -196,10 +196,10 @@ class Machine:
         self._stack.append(value)
 
     def _binget(self) -> None:
-        self._get(self._take_int(1))
+        self._get(self._read_int(1))
 
     def _long_binget(self) -> None:
-        self._get(self._take_int(4))
+        self._get(self._read_int(4))
 
     def _get(self, n: int) -> None:
         if n not in self._memo:
@@ -207,8 +207,8 @@ class Machine:
         self._stack.append(self._memo[n])
 
     def _global(self) -> None:
-        module = self._take_line()
-        self._name(module, self._take_line())
+        module = self._read_line()
+        self._name(module, self._read_line())
 
     def _stack_global(self) -> None:
         name, module = self._pop(), self._pop()

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -256,13 +256,7 @@ def _columns(fields: list[str]) -> _Columns:
     names = [field.strip() for field in fields]
     if names[-1] == "":
         names.pop()
-    place: dict[str, int] = {}
-    others: dict[str, int] = {}
-    for index, name in enumerate(names):
-        if field := _PLACE.get(name.casefold()):
-            place.setdefault(field, index)
-        else:
-            others.setdefault(name, index)
+    place, others = _indices(names)
     if missing := [field for field in _NEEDED if field not in place]:
         raise _MalformedLine(f"the header of a table of statistics has no column for {', '.join(missing)}")
     numbers = [index for name, index in others.items() if name.casefold() in _NUMBERS]
@@ -274,6 +268,18 @@ def _columns(fields: list[str]) -> _Columns:
         _picker(list(others.values())),
         _picker(numbers),
     )
+
+
+def _indices(names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the indices of columns that identify a tensor, by field of `StatisticRow`; others, by name."""
+    place: dict[str, int] = {}
+    others: dict[str, int] = {}
+    for index, name in enumerate(names):
+        if field := _PLACE.get(name.casefold()):
+            place.setdefault(field, index)
+        else:
+            others.setdefault(name, index)
+    return place, others
 
 
 def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:

@@ -4,36 +4,34 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.api import DumpStore, open_store
-from ingest.disk.pressure import FORECAST_S, DiskSeen, Pressure, Threshold, Trend, parse_threshold
+from ingest.disk.pressure import FORECAST_S, Pressure, Threshold, Trend, parse_threshold
 from ingest.disk.space import DiskSpace
-from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dispatch.submitter import DispatchLimits
 from ingest.doctor.checks import run_checks
-from ingest.layouts.detect import find_dump
 from ingest.reporting.logs import ServiceLog, configure
-from ingest.service.service import Service
+from ingest.service.one_shot import ingest_once
 from ingest.settings import load
-from ingest.steps.committed import Committed
-from ingest.watching.completeness import CompletenessPolicy, QuietClock
-from ingest.watching.watcher import Watcher
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.policy import StepPolicy
+from ingest.watching.quiet_clock import QuietClock
 from tests.cli import run
 from tests.dumps import DumpLibrary
 from tests.fake_client import FakeClient
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all
 from tests.pipeline import run as run_plan
+from tests.services import make_service
 from workers.errors import SourceChanged, TensorsRemoved, UsageError
 from workers.model import StepKey
-from workers.store.model import CommitSummary, Grid
-from workers.store.opening import open_objects, resolve
+from workers.store.model import CommitSummary
 
 GIB = 1024**3
 NEVER, ALWAYS = Threshold(), Threshold(nbytes=2**62)
@@ -183,27 +181,22 @@ class Bench:
         self.made, self.store = made, store
         self.restart(NEVER)
 
-    def restart(self, threshold: Threshold, policy: str = "statistics") -> None:
-        address = resolve(str(self.store))
-        clock = QuietClock(wall=lambda: 4e9)
-        client = FakeClient(eager=True)
+    def restart(self, threshold: Threshold, policy: str = "statistics", **options: Any) -> None:
         self.pressure = Pressure(policy, threshold)  # type: ignore[arg-type]
-        self.seen: list[DiskSeen] = []
-        self.service = Service(
-            Watcher(
-                find_dump(self.made.root), CompletenessPolicy(quiet_s=0, settle_s=0), Grid(), clock=clock
-            ),
-            Submitter(lambda: cast("Client", client), DispatchLimits(10**9)),
-            Committed(open_objects(address)),
-            address,
+        self.service = make_service(
+            self.made.root,
+            self.store,
+            policy=StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0)),
+            quiet_clock=QuietClock(wall=lambda: 4e9),
             poll_s=0.01,
             pressure=self.pressure,
+            **options,
         )
 
     def ingest(self) -> list[CommitSummary]:
         """Take what there is to take now."""
-        self.service.look_soon()
-        report = self.service.ingest(threading.Event())
+        self.service.schedule.look_soon()
+        report = ingest_once(self.service, threading.Event())
         assert not report.failures
         return report.commits
 
@@ -291,7 +284,7 @@ def test_the_newest_come_first_under_pressure_only(bench: Bench, policy: str, fi
     assert steps[0] == first
     assert all(bench.steps().values())
     bench.restart(NEVER, policy)
-    assert not bench.service.watcher.newest_first
+    assert bench.service.current_policy.order == "oldest"
 
 
 # -- a store that is slow
@@ -304,16 +297,16 @@ def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
     made.directory(0)
     bench = Bench(made, store)
     client = FakeClient()  # its tasks end when they are told to
-    submitter = Submitter(lambda: cast("Client", client), DispatchLimits(40_000))
-    bench.service.submitter = submitter
+    bench.restart(NEVER, client=client, limits=DispatchLimits(40_000))
+    submitter = bench.service.submitter
     lags: list[int] = []
     for wave in range(4):
         for step in range(20 * wave, 20 * (wave + 1)):
             made.add(np.zeros(1000, "<f4"), tensor_name(time=step), step=step)
-        bench.service.look_soon()
+        bench.service.schedule.look_soon()
         for _ in range(12):
             bench.service.tick()
-            bench.service._next_look = float("inf")
+            bench.service.schedule.next_at = float("inf")
             assert submitter.unread_nbytes <= 40_000 + 5000
             assert sum(future.nbytes for future in client.pending) <= 40_000
         assert bench.service.view is not None
@@ -324,8 +317,8 @@ def test_a_slow_store_makes_the_lag_grow_and_not_what_is_under_way(
     client.eager = True
     for future in client.pending:
         future.run()
-    bench.service.look_soon()
-    bench.service._next_look = 0
+    bench.service.schedule.look_soon()
+    bench.service.schedule.next_at = 0
     assert len(bench.ingest()) + 11 >= 80
     assert all(bench.steps().values())
     assert len(bench.steps()) == 80

@@ -39,11 +39,11 @@ def test_a_bounded_number_of_tasks_is_in_flight() -> None:
     running = ReadBacks(lambda: client, 10**9)
     for number in range(20):
         running.offer(job(number))
-    assert running.drive() == []
+    assert running.poll() == []
     assert len(client.pending) == 8
     assert not running.has_room
     client.pending[0].fail(ValueError("broken"))
-    ((ended, error),) = running.drive()
+    ((ended, error),) = running.poll()
     assert ended == job(0)
     assert "broken" in str(error)
     assert len(client.pending) == 8
@@ -53,9 +53,9 @@ def test_jobs_of_a_lost_client_are_submitted_again() -> None:
     clients: list[Any] = [FakeClient()]
     running = ReadBacks(lambda: clients[-1], 10**9)
     running.offer(job())
-    running.drive()
+    running.poll()
     clients.append(FakeClient())
-    running.drive()
+    running.poll()
     assert len(clients[1].pending) == 1
 
 
@@ -72,8 +72,8 @@ def test_nothing_is_lost_while_there_is_no_scheduler() -> None:
     running = ReadBacks(connect, 10**9)
     running.offer(job())
     with pytest.raises(ClusterError):
-        running.drive()
-    running.drive()
+        running.poll()
+    running.poll()
     assert len(client.pending) == 1
 
 
@@ -83,10 +83,10 @@ def test_jobs_of_a_dropped_step_are_cancelled_and_those_of_others_go_on() -> Non
     other = StepKey(1, 1)
     for key in (KEY, KEY, other):
         running.offer(job(key=key))
-    running.drive()
+    running.poll()
     running.drop(KEY)
     assert [future.status for future in client.futures] == ["cancelled"]
-    running.drive()
+    running.poll()
     assert len(client.pending) == 1
     running.cancel()
     assert running.has_room

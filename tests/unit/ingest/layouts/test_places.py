@@ -24,7 +24,7 @@ def places(discovery: Discovery) -> set[tuple[str, str]]:
 
 
 def beside(discovery: Discovery) -> set[str]:
-    return {file.path for walk in discovery.beside.values() for file in walk.files}
+    return {file.path for walk in discovery.outside.values() for file in walk.files}
 
 
 def test_places_of_several_layouts_are_found_in_one_walk(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_files_outside_of_places_belong_to_the_rank_of_their_directory(tmp_path:
     discovery = discover(tmp_path)
     owned = {
         owner.rank.number if owner.rank else None: sorted(file.path for file in walk.files)
-        for owner, walk in discovery.beside.items()
+        for owner, walk in discovery.outside.items()
     }
     assert owned == {None: ["root.txt"], 1: ["rank_1/graphs/deep/g.ir", "rank_1/note"]}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.metrics.commits import CommitMetrics
 from ingest.metrics.ranks import RankLabels
 from tests.dumps import DumpLibrary

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.submitter import StepFailed, StepStale, TaskRetried
+from ingest.dispatch.outcomes import StepFailed, StepStale, TaskRetried
 from ingest.metrics.failures import FailureMetrics
 from ingest.steps.events import DependencyDown
 from tests.dumps import DumpLibrary

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from ingest.consolidating.consolidator import StepsConsolidated
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.findings.series import StepFindings
 from ingest.metrics.findings import MAX_RULES, FindingMetrics, RuleTotal
 from ingest.metrics.ranks import OTHER

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.metrics.progress import ProgressMetrics
 from ingest.metrics.ranks import RankLabels
 from tests.dumps import DumpLibrary

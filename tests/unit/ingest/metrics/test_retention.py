@@ -2,8 +2,9 @@
 
 from prometheus_client import CollectorRegistry
 
-from ingest.dump_retention.retention import ReadBackFailed, RetentionSeen, SourceDeleted, SourceKept
+from ingest.dump_retention.events import ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.metrics.retention import RetentionMetrics
+from ingest.steps.events import SourceKept
 from ingest.steps.keep_reasons import KeepReason
 from tests.metric_values import value
 from workers.errors import DamagedStore

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from ingest.dispatch.submitter import StepCommitted
+from ingest.dispatch.outcomes import StepCommitted
 from ingest.metrics import WatcherMetrics
 from ingest.metrics.findings import MAX_PLACES, MAX_RULES
 from ingest.metrics.ranks import MAX_RANKS, OTHER

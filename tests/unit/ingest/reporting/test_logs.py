@@ -16,12 +16,12 @@ import structlog
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
 from ingest.disk.space import DiskSpace
-from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.retention import ReadBackFailed, SourceDeleted, SourceKept
+from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, configure, log_findings
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
-from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, StoreRecovered
+from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
 from ingest.steps.keep_reasons import KeepReason
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run

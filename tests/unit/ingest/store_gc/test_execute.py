@@ -11,6 +11,7 @@ import pytest
 import ingest
 from ingest.reader.verify import verify
 from ingest.steps.committed import Committed
+from ingest.steps.table import StepTable
 from ingest.store_gc.execute import Execution, GcReport
 from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.planner import make_plan
@@ -125,19 +126,20 @@ def test_a_removed_step_is_not_taken_again_unless_it_is_dumped_again(store: Path
     step = ingest.open_store(store).step(1, 1)
     gc(store)
     objects = connect(resolve(str(store)))
-    asked = Committed(objects)
+    asked = Committed(objects, StepTable())
     key = StepKey(1, 1)
-    assert asked.holds(key, step.fingerprint)
-    assert not asked.holds(StepKey(1, 77), step.fingerprint)
+    assert asked.was_removed(key, step.fingerprint)
+    assert not asked.was_removed(StepKey(1, 77), step.fingerprint)
     part = [SourceFile("rank_1/Net/0/1/x", 1, time.time_ns() - 10**12)]
     assert asked.was_removed(key, "f" * 32, part)
     assert not asked.was_removed(key, "f" * 32, [SourceFile("x", 1, time.time_ns() + 10**12)])
-    assert not Committed(objects, take_removed=True).holds(key, step.fingerprint)
+    assert not Committed(objects, StepTable(), take_removed=True).was_removed(key, step.fingerprint)
     (found,) = removed.read(objects, 1)[1]
     assert json.loads(objects.get(found.path) or b"")["why"] == "not among the newest 2 of its rank"
     # What is there again counts, whatever was removed before.
     ingest_directly(dump, store)
-    assert Committed(objects).holds(key, step.fingerprint)
+    asked.expect([key])
+    assert asked.table[key].committed == step.fingerprint
     assert_sound(store)
 
 

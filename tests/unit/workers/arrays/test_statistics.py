@@ -20,6 +20,7 @@ from workers.arrays.statistics import (
     EXTREME_FIELDS,
     FIELDS,
     MOMENT_FIELDS,
+    NON_FINITE_FIELDS,
     RunningStatistics,
     Statistics,
     has_statistics,
@@ -334,6 +335,7 @@ def test_every_statistic_is_of_one_kind() -> None:
     assert COUNT_FIELDS[0] == "count"
     assert all(name.endswith("count") for name in COUNT_FIELDS)
     assert (EXTREME_FIELDS, MOMENT_FIELDS) == (("min", "max"), ("mean", "std", "l2_norm"))
+    assert set(NON_FINITE_FIELDS) < set(COUNT_FIELDS)
 
 
 def test_row_is_the_result_in_order() -> None:

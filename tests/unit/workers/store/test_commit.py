@@ -11,10 +11,10 @@ import pytest
 from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.backends.observed import ObservedObjects
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.record import WithoutTensors
@@ -58,32 +58,37 @@ class _Crash(BaseException):
     """The process dies."""
 
 
+class Dying(WrappedObjects):
+    """Kills the process before one of its writes."""
+
+    def __init__(self, inner: ObjectStore, writes: int) -> None:
+        super().__init__(inner)
+        self._left = writes
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        if self._left == 0:
+            raise _Crash
+        self._left -= 1
+        super().put(key, data)
+
+
 def test_interrupted_publish_is_invisible_and_repaired_by_another(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever write is the last one that succeeds."""
     (plan,) = plan_all(filled.root, store, SMALL_GRID)
     receipts = [convert(job) for job in plan.jobs]
-    put = ObservedObjects.put
-    for allowed in range(100):
-        left = allowed
-
-        def dying(self: ObservedObjects, key: str, data: bytes) -> None:
-            nonlocal left
-            if left == 0:
-                raise _Crash
-            left -= 1
-            put(self, key, data)
-
+    for writes in range(100):
+        dying = Dying(objects_of(store), writes)
         with monkeypatch.context() as patch:
-            patch.setattr(ObservedObjects, "put", dying)
+            patch.setattr("workers.tasks.publish.open_objects", lambda _, dying=dying: dying)
             try:
                 publish(plan, receipts)
             except _Crash:
                 assert commit.read(objects_of(store), KEY) is None
             else:
                 break
-    assert allowed > 5
+    assert writes > 5
     assert [tensor.read().shape for tensor in open_store(str(store)).tensors()] == [(40,)] * 12
 
 

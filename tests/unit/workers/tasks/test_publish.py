@@ -1,5 +1,6 @@
 """Commits: whole, and never in the place of something newer, even by a task that was stopped for long."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import pytest
 from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import SMALL_GRID, plan_all, run
+from tests.wrapped_objects import WrappedObjects
 from workers.errors import DumpIngestError, SourceChanged
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.backends.observed import ObservedObjects
 from workers.store.objects import ObjectStore
 from workers.store.opening import connect, resolve
 from workers.store.record import WithoutTensors
@@ -70,14 +71,14 @@ def test_a_task_that_is_stopped_right_before_its_commit_looks_again(
 ) -> None:
     """Everything but the last look and the commit was done before it was stopped."""
     old, new = plans
-    put_many = ObservedObjects.put_many
 
-    def stopped(self: ObservedObjects, objects: dict[str, bytes]) -> None:
-        put_many(self, objects)
-        monkeypatch.undo()
-        run(new)
+    class Stopped(WrappedObjects):
+        def put_many(self, objects: Mapping[str, bytes]) -> None:
+            super().put_many(objects)
+            monkeypatch.undo()
+            run(new)
 
-    monkeypatch.setattr(ObservedObjects, "put_many", stopped)
+    monkeypatch.setattr("workers.tasks.publish.open_objects", lambda _: Stopped(objects_of(store)))
     with pytest.raises(SourceChanged):
         run(old)
     committed = commit.read(objects_of(store), KEY)
