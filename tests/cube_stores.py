@@ -1,4 +1,4 @@
-"""Stores with made-up commits, and what must be true of the cubes that a consolidator writes for them."""
+"""Make stores with made-up commits, and check the cubes that a consolidator writes for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,7 +20,7 @@ from workers.store.objects import ObjectStore
 from workers.tasks import consolidate as task
 from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
 
-#: Grid of cubes in which a few steps and ranks make several chunks.
+#: A grid in which a few steps and ranks already fill several chunks.
 SMALL = CubeGrid(ranks=2, tensors=4, inner_tensors=2, steps=3)
 NAMES = [f"op{i}" for i in range(6)]
 
@@ -46,7 +46,7 @@ def once(objects: ObjectStore, *, check: bool = False, rebuild: bool = False) ->
 
 
 def from_tables(objects: ObjectStore) -> tuple[TensorAxis, dict[int, Block]]:
-    """Return every step as the tables of its ranks have it."""
+    """Return the axis of tensors and each step's block, built from the tables of its ranks."""
     axis = TensorAxis()
     snapshot = take_snapshot(ingest.DumpStore(objects), include_partial=True)
     blocks = {
@@ -57,12 +57,12 @@ def from_tables(objects: ObjectStore) -> tuple[TensorAxis, dict[int, Block]]:
 
 
 def places_of(axis: TensorAxis, other: TensorAxis) -> npt.NDArray[np.int64]:
-    """Return where the tensors of one axis stand on another one."""
+    """Return the positions of the tensors of one axis on another axis."""
     return np.array([other.keys.index(key) for key in axis.keys], np.int64)
 
 
 def assert_is_what_is_committed(objects: ObjectStore) -> None:
-    """Compare every value in the cubes with the tables."""
+    """Check that every value in the cubes equals that in the tables."""
     cubes = open_cubes(objects)
     assert cubes is not None
     axis, blocks = from_tables(objects)
@@ -83,7 +83,7 @@ def assert_is_what_is_committed(objects: ObjectStore) -> None:
 
 
 def assert_survey_is_right(objects: ObjectStore) -> None:
-    """Compare what readers make of the cubes with the tables."""
+    """Check that the statistics that readers get from the cubes equal those in the tables."""
     axis, blocks = from_tables(objects)
     survey = StepStatistics(take_snapshot(ingest.DumpStore(objects)))
     for block in list(survey.blocks()):

@@ -1,4 +1,4 @@
-"""A store on which gc has something to do, and what must be true of it afterwards."""
+"""Make stores in which gc has something to delete, and check them afterwards."""
 
 import json
 import os
@@ -25,14 +25,14 @@ POLICY = GcPolicy(keep_last=2, keep_anomalous=True)
 
 
 def age(store: Path, days: float = 2) -> None:
-    """Make everything in a store look as if it had been written some days ago."""
+    """Set the modification times of everything in a store to some days ago."""
     then = time.time() - days * DAY_S
     for path in store.rglob("*"):
         os.utime(path, (then, then), follow_symlinks=False)
 
 
 def fill(dump: MadeDump, steps: Sequence[int], *, ranks: int = 2, nan_in: Sequence[int] = ()) -> None:
-    """Dump two tensors and a file for each step and rank."""
+    """Dump two tensors and a text file for each step and rank, with NaN on rank 1 in the steps `nan_in`."""
     for step in steps:
         for rank in range(ranks):
             values = np.full(24, rank + step, "<f4")
@@ -46,7 +46,8 @@ def fill(dump: MadeDump, steps: Sequence[int], *, ranks: int = 2, nan_in: Sequen
 def make_store(root: Path) -> None:
     """Make `dump` and `run.zarr` below a directory.
 
-    The store has six steps of two ranks, NaN in the third, a previous generation, and remains of two crashes.
+    The store has six steps of two ranks, NaN in the third step, one previous generation, and the remains of
+    two crashes.
     """
     dump = MadeDump(root / "dump")
     dump.root.mkdir()
@@ -54,7 +55,7 @@ def make_store(root: Path) -> None:
     store = root / "run.zarr"
     ingest_directly(dump.root, store)
     dump.add(np.ones(3, "<f4"), tensor_name(slot=2, time=3), step=5, rank=0)
-    ingest_directly(dump.root, store)  # late: a generation more of one step
+    ingest_directly(dump.root, store)  # the late file makes a second generation of one step
     crashed = MadeDump(root / "crashed")
     crashed.root.mkdir()
     fill(crashed, [7], ranks=1)
@@ -77,7 +78,7 @@ def steps_of(store: Path) -> list[tuple[int, int | None]]:
 
 
 def assert_sound(store: Path) -> None:
-    """Check that everything that readers see is whole."""
+    """Check that everything that readers see is complete and undamaged."""
     opened = ingest.open_store(store)
     assert list(opened.verify()) == []
     for step in opened.select():
@@ -109,7 +110,7 @@ class Fragile(WrappedObjects):
         super().delete(key)
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Three places to be killed at: not each object of many."""
+        """Count two deletions, so that the process can end in the middle but not before each object."""
         for part in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
             self._count()
             super().delete_many(part)
@@ -121,14 +122,14 @@ class Fragile(WrappedObjects):
 
 def without_times(store: Path) -> dict[str, bytes]:
     """Return the objects of a store without announcements and without the times of removals."""
-    kept = {}
+    objects = {}
     for key, data in checker.objects(store).items():
         if "/removed/" in key:
-            kept[key] = b""
+            objects[key] = b""
         elif key.endswith("zarr.json") and b"without_tensors" in data:
             document = json.loads(data)
             document["attributes"]["dump_ingest"]["without_tensors"]["at"] = ""
-            kept[key] = json.dumps(document).encode()
+            objects[key] = json.dumps(document).encode()
         else:
-            kept[key] = data
-    return kept
+            objects[key] = data
+    return objects

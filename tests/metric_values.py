@@ -1,4 +1,4 @@
-"""What is shown of metrics, and steps to show."""
+"""Make steps that metrics report, and read the values of metrics."""
 
 from prometheus_client import CollectorRegistry
 
@@ -10,13 +10,13 @@ NOW = 1_800_000_000.0
 
 
 def listing(rank: int, step: int | None, *, files: int = 1, newest: float = NOW) -> Listing:
-    """Return a step as a look shows it."""
+    """Return the listing of a step."""
     sources = tuple(SourceFile(f"rank_{rank}/{step}/{number}.npy", 100, 0) for number in range(files))
     return Listing(StepKey(rank, step), sources, newest, later_begun=False)
 
 
 def look(present: list[Listing], pending: list[Listing]) -> DumpState:
-    """Return a look that shows these steps."""
+    """Return the state of a dump with these steps."""
     return DumpState(
         {listed.key: listed for listed in present}, {listed.key: listed for listed in pending}, ()
     )
@@ -28,6 +28,6 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
 
 
 def series(registry: CollectorRegistry) -> int:
-    """Return how many series a scrape shows; `serve` turns off those of creation times."""
+    """Return how many series a scrape contains; `serve` turns off those of creation times."""
     names = (sample.name for family in registry.collect() for sample in family.samples)
     return sum(not name.endswith("_created") for name in names)

@@ -1,6 +1,6 @@
-"""What every `ObjectStore` does: the acceptance suite of the backends.
+"""The contract of `ObjectStore`, as tests that every backend must pass.
 
-A test module subclasses `ObjectStoreContract`, under a name that pytest collects, and provides `objects`.
+A test module subclasses `ObjectStoreContract` with a name that pytest collects, and provides `objects`.
 """
 
 import time
@@ -16,7 +16,7 @@ from workers.store.objects import ObjectStore
 
 @contextmanager
 def memory_url() -> Iterator[str]:
-    """Yield the URL of a place in memory of its own, which is freed afterwards."""
+    """Yield the URL of an empty place in memory, which is freed afterwards."""
     name = uuid.uuid4().hex
     files = fsspec.filesystem("memory")
     files.makedirs(f"/{name}")
@@ -25,7 +25,7 @@ def memory_url() -> Iterator[str]:
 
 
 class ObjectStoreContract:
-    """The tests of the contract, for an empty store."""
+    """The tests of the contract; each begins with an empty store."""
 
     @pytest.fixture
     def objects(self) -> ObjectStore:

@@ -1,4 +1,4 @@
-"""Packed arrays of random elements, for tests of what writes and reads shards."""
+"""Make packed arrays of random elements, for tests of the code that writes and reads shards."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def spec_of(descr: str, *, chunk: int = 8, chunks_per_shard: int = 4) -> ArraySp
 
 
 def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: int = 0) -> list[int]:
-    """Write an array with its metadata; return where each payload begins."""
+    """Write an array with its metadata, and return the position of the first element of each payload."""
     objects = connect(resolve(str(root)))
     starts = []
     with ShardPacker(spec, first_shard, lambda shard: objects.create(f"{spec.path}/c/{shard}")) as packer:
@@ -34,7 +34,7 @@ def pack(root: Path, spec: ArraySpec, payloads: Sequence[bytes], first_shard: in
 
 
 def elements(descr: str, count: int, seed: int) -> bytes:
-    """Return the bytes of elements that every library can hold: booleans are 0 or 1, the rest is anything."""
+    """Return the bytes of random elements that every library accepts: booleans are only 0 or 1."""
     rng = np.random.default_rng(seed)
     return (
         rng.integers(0, 2, count, np.uint8).tobytes()

@@ -1,4 +1,4 @@
-"""Rules, and steps for them to look at."""
+"""Make sets of rules, and steps over which they are evaluated."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,29 +27,29 @@ Array = np.ndarray[Any, Any]
 
 
 def only(**fields: Any) -> RuleSet:
-    """Return a set of a single rule, named mine, as a file would define it."""
+    """Return a set with a single rule, named mine, as a file of rules would define it."""
     return rule_set([RULE.validate_python({"name": "mine", **fields})])
 
 
 def tables_of(*tensors: Array, **labels: str) -> Tables:
     """Return the tables of a step with these tensors, named op0, op1, ..."""
-    made = make_tables(KEY, [f"op{i}" for i in range(len(tensors))])
+    tables = make_tables(KEY, [f"op{i}" for i in range(len(tensors))])
     for row, values in enumerate(tensors):
-        made.statistics[row] = summarise(values.reshape(-1)).as_row()
-        made.labels[row, LABELS.index("dtype")] = values.dtype.name
+        tables.statistics[row] = summarise(values.reshape(-1)).as_row()
+        tables.labels[row, LABELS.index("dtype")] = values.dtype.name
     for name, text in labels.items():
-        made.labels[:, LABELS.index(name)] = text
-    return made
+        tables.labels[:, LABELS.index(name)] = text
+    return tables
 
 
-def evaluated(made: Tables, **rule: Any) -> Evaluated:
-    """Return what a single rule finds."""
-    return evaluate(only(**rule), made, KEY)
+def evaluated(tables: Tables, **rule: Any) -> Evaluated:
+    """Return what a single rule finds in the tables of a step."""
+    return evaluate(only(**rule), tables, KEY)
 
 
-def rows(made: Tables, **rule: Any) -> list[int]:
+def rows(tables: Tables, **rule: Any) -> list[int]:
     """Return the rows for which a single rule fires."""
-    result = evaluated(made, **rule)
+    result = evaluated(tables, **rule)
     assert not result.failed
     return [finding.row for finding in result.findings]
 
@@ -59,7 +59,7 @@ def numbers(*values: float, dtype: str = "f4") -> Array:
 
 
 def put(objects: ObjectStore, values: Sequence[Sequence[float] | None], rank: int = 0) -> None:
-    """Commit a gradient, step by step; None is a step without it."""
+    """Commit one step for each of these values of a gradient; None stands for a step without it."""
     for step, gradient in enumerate(values):
         tensors = {"Relu.net.output.0": [step, step], **({} if gradient is None else {GRADIENT: gradient})}
         key = StepKey(rank, step)
@@ -75,8 +75,8 @@ def put(objects: ObjectStore, values: Sequence[Sequence[float] | None], rank: in
 
 
 def consolidated(objects: ObjectStore, rules: RuleSet) -> list[StepFindings]:
-    """Evaluate rules over all steps that were not evaluated before."""
-    # Not entered: nobody else wants the lease.
+    """Evaluate rules over several steps for all steps that were not evaluated before."""
+    # Without `with`: no other consolidator competes for the lease.
     return list(Consolidator(objects, keeper=SeriesEvaluator(objects, rules)).once().findings)
 
 

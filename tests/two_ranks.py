@@ -1,4 +1,4 @@
-"""A store in which one tensor may differ between two ranks."""
+"""Make a store in which one tensor may differ between two ranks."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ ADD = "Add.net_Add-op0"
 TIME = 1_795_220_037_870_000
 
 
-def two_ranks(made: MadeDump, store: Path, a: np.ndarray, b: np.ndarray, grid: Grid | None = None) -> str:
-    """Return a store with one tensor, which is `a` on rank 0 and `b` on rank 1."""
+def two_ranks(dump: MadeDump, store: Path, a: np.ndarray, b: np.ndarray, grid: Grid | None = None) -> str:
+    """Make a store with one tensor, which is `a` on rank 0 and `b` on rank 1, and return its path."""
     for rank, values in enumerate((a, b)):
-        made.add(values, tensor_name(ADD, time=TIME), rank=rank)
-    ingest_directly(made.root, store, grid)
+        dump.add(values, tensor_name(ADD, time=TIME), rank=rank)
+    ingest_directly(dump.root, store, grid)
     return str(store)
