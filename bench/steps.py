@@ -1,4 +1,4 @@
-"""Committed steps made from nothing, as many as wanted, and a store that counts what is asked of it."""
+"""Committed steps that are made up, in any number, and a store that counts its requests."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workers.store.tables import LABELS, NUMBERS, Tables
 
 
 def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (), seed: int = 0) -> Tables:
-    """Return the tables of one step of a rank: a tensor for each name, of which some hold NaN.
+    """Return the tables of one step of a rank: a tensor for each name, some with NaN.
 
     Args:
-        key: whose they are; with `seed`, it decides the statistics.
+        key: rank and step; they determine the statistics, together with `seed`.
         names: names of operators, each with one output.
-        anomalous: rows that hold one NaN.
-        seed: another one gives other statistics.
+        anomalous: rows with one NaN.
+        seed: another seed gives other statistics.
     """
     count = len(names)
     random = np.random.default_rng([key.rank, key.step or 0, seed])
@@ -40,7 +40,7 @@ def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (
     numbers = np.zeros((count, len(NUMBERS)), np.int64)
     _set(numbers, NUMBERS, "timestamp", np.arange(count))
     _set(numbers, NUMBERS, "offset", -1)
-    # Such numbers as float32 tensors give: half of their digits are zero.
+    # Numbers as float32 tensors give them: half of their digits are zero.
     statistics = random.standard_normal((count, len(FIELDS))).astype(np.float32).astype(np.float64)
     statistics[:, [FIELDS.index(name) for name in COUNT_FIELDS]] = 0
     statistics[:, FIELDS.index("count")] = 4096
@@ -55,12 +55,12 @@ def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (
 
 
 def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str = "complete") -> str:
-    """Commit a step that has these tables and no payloads; return its fingerprint."""
+    """Commit a step with these tables and without payloads; return its fingerprint."""
     documents, chunks = tables.encode(made)
     nan_tensors = int((made.statistic("nan_count") > 0).sum())
     fingerprint = digest(made.digest.tobytes() + made.statistics.tobytes()).hex()
     totals: dict[str, Any] = {
-        one.name: 0 for one in fields(CommitSummary) if one.default is one.default_factory is MISSING
+        total.name: 0 for total in fields(CommitSummary) if total.default is total.default_factory is MISSING
     }
     totals |= {
         "key": key,
@@ -82,17 +82,17 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
 
 
 class CountingStore(ObjectStore):
-    """Counts the objects that are asked for."""
+    """Counts the objects that are requested."""
 
     requests = 0
 
     def get(self, key: str) -> bytes | None:
-        """Count one more, and get it."""
+        """Count and return one object."""
         self.requests += 1
         return super().get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Count them all, and get them."""
+        """Count and return several objects."""
         self.requests += len(keys)
         return super().get_many(keys)
 
