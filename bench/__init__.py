@@ -1,1 +1,1 @@
-"""Measurements on a load of the shape of a real dump; `python -m bench` prints them."""
+"""Benchmarks on data shaped like a real dump; `python -m bench` runs them and prints the figures."""

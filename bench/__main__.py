@@ -1,4 +1,4 @@
-"""Measure ingesting against what people do today, and print how many times as fast it is."""
+"""Compare ingesting with what people do today, and print how many times as fast it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench import machine, plot, report
 from bench.measure import HEADINGS, Measure, Table
 from bench.setting import Setting
 
-#: By name: the module in `bench.parts`, whose `measure` yields figures.
+#: What each part measures. A part is a module in `bench.parts` whose `measure` yields figures.
 PARTS = {
     "copying": "against cp -r, on the disk and in memory; bytes and objects",
     "per_tensor": "against an array per tensor: zarr-python, dask, TensorStore",
@@ -25,27 +25,27 @@ PARTS = {
     "scaling": "two workers against one",
     "reading": "reading back",
     "comparing": "two ranks against each other, against numpy file by file",
-    "consolidating": "a question to all ranks and steps; what a further step costs",
-    "rules": "ingesting with anomaly rules against without",
+    "consolidating": "a question about all ranks and steps; the cost of adding a step",
+    "rules": "ingesting with anomaly rules, against ingesting without",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",
     "small": "many small files, steps, ranks",
     "stages": "where the time of one process goes",
-    "encoders": "our shard encoder, zarr-python's, that of zarrs",
+    "encoders": "our shard encoder, against those of zarr-python and zarrs",
     "codecs": "codecs on real dumps",
 }
-#: Those that are measured only where they are named: they take their time.
+#: Parts that run only if they are named, because they take long.
 LONG_PARTS = {
-    "soaking": "memory and file descriptors of every process under steady load",
-    "recovering": "after the store was away, and after a restart with many committed steps",
+    "soaking": "memory and file descriptors of each process under steady load",
+    "recovering": "after an outage of the store, and after a restart with many committed steps",
 }
 _RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Run the parts that the command line names; print and write the figures."""
     arguments = _arguments()
-    # So that directories and servers are removed then, too.
+    # SIGTERM raises SystemExit, so that directories are removed and servers stopped.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     started = time.perf_counter()
     with ExitStack() as directories:
@@ -63,34 +63,34 @@ def main() -> None:
         print(f"{words}.\nMedians of {setting.rounds} rounds, warm page cache.\n", flush=True)
         parts = [(name, _measured(name, setting)) for name in arguments.parts or PARTS]
     described["load_average_at_end"] = round(os.getloadavg()[0], 2)
-    took = time.perf_counter() - started
-    print(f"\n{took:.0f} s\n")
+    wall_s = time.perf_counter() - started
+    print(f"\n{wall_s:.0f} s\n")
     report.print_all(parts)
-    run = {"quick": setting.quick, "rounds": setting.rounds, "seconds": round(took)}
-    where = arguments.results
-    where.mkdir(parents=True, exist_ok=True)
-    report.write_json(where / "bench.json", run, described, parts)
-    report.write_markdown(where / "bench.md", f"{words}; medians of {setting.rounds} rounds.", parts)
+    run = {"quick": setting.quick, "rounds": setting.rounds, "seconds": round(wall_s)}
+    results = arguments.results
+    results.mkdir(parents=True, exist_ok=True)
+    report.write_json(results / "bench.json", run, described, parts)
+    report.write_markdown(results / "bench.md", f"{words}; medians of {setting.rounds} rounds.", parts)
     if measures := report.measures(parts):
-        plot.plot(where / "bench.png", measures, words)
-    print(f"\n{where}/bench.json, bench.md, bench.png")
+        plot.plot(results / "bench.png", measures, words)
+    print(f"\n{results}/bench.json, bench.md, bench.png")
 
 
 def _measured(name: str, setting: Setting) -> list[Measure | Table]:
-    """Run one part; say each figure as it comes."""
+    """Run one part; print each figure as soon as it is there."""
     print(f"{name}: {(PARTS | LONG_PARTS)[name]}", flush=True)
     started = time.perf_counter()
-    found = []
-    for one in import_module(f"bench.parts.{name}").measure(setting):
-        found.append(one)
-        if isinstance(one, Measure):
-            cells = dict(zip(HEADINGS, one.row(), strict=True))
-            said = "{measure}: {ours}; {against}: {other}; ratio {ratio} {floor}".format(**cells)
+    figures = []
+    for figure in import_module(f"bench.parts.{name}").measure(setting):
+        figures.append(figure)
+        if isinstance(figure, Measure):
+            cells = dict(zip(HEADINGS, figure.row(), strict=True))
+            line = "{measure}: {ours}; {against}: {other}; ratio {ratio} {floor}".format(**cells)
         else:
-            said = one.title
-        print(f"  {said.rstrip()}", flush=True)
+            line = figure.title
+        print(f"  {line.rstrip()}", flush=True)
     print(f"  ({time.perf_counter() - started:.0f} s)", flush=True)
-    return found
+    return figures
 
 
 def _directory(directories: ExitStack, parent: Path | None) -> Path:
@@ -100,15 +100,15 @@ def _directory(directories: ExitStack, parent: Path | None) -> Path:
 
 
 def _memory(directories: ExitStack) -> Path | None:
-    shared = Path("/dev/shm")  # noqa: S108  (a directory of our own in it)
+    shared = Path("/dev/shm")  # noqa: S108  (we make our own directory in it)
     if not os.access(shared, os.W_OK) or machine.file_system(shared) != "tmpfs":
         return None
     return _directory(directories, shared)
 
 
 def _arguments() -> argparse.Namespace:
-    lines = [f"  {name:14}{what}" for name, what in PARTS.items()]
-    lines += ["only where they are named:", *(f"  {name:14}{what}" for name, what in LONG_PARTS.items())]
+    lines = [f"  {name:14}{summary}" for name, summary in PARTS.items()]
+    lines += ["only if named:", *(f"  {name:14}{summary}" for name, summary in LONG_PARTS.items())]
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
@@ -116,15 +116,17 @@ def _arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="what to measure (default: everything)")
-    parser.add_argument("--quick", action="store_true", help="one round, small samples: under two minutes")
-    parser.add_argument("--rounds", type=int, help="how often (default: 5; with --quick 1)")
-    parser.add_argument("--directory", type=Path, help="where to work; the disk that is measured")
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="where JSON, tables and plot go")
-    parser.add_argument("--minutes", type=float, default=20, help="soaking: how long (default: 20)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round, small samples: less than two minutes"
+    )
+    parser.add_argument("--rounds", type=int, help="how many rounds (default: 5; with --quick: 1)")
+    parser.add_argument("--directory", type=Path, help="where to work: the disk that is measured")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="where to write JSON, tables and plot")
+    parser.add_argument("--minutes", type=float, default=20, help="soaking: how long it lasts (default: 20)")
     parser.add_argument(
         "--load", type=float, default=0.9, help="soaking: share of the capacity (default: 0.9)"
     )
-    parser.add_argument("--ceph", action="store_true", help="soaking: into Ceph, and no directory")
+    parser.add_argument("--ceph", action="store_true", help="soaking: into Ceph instead of a directory")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - PARTS.keys() - LONG_PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")

@@ -1,6 +1,6 @@
-"""Encode packed arrays by one encoder, in a process of its own: `python -m bench.encode ENCODER ...`.
+"""Encode packed arrays with one encoder, in a separate process: `python -m bench.encode ENCODER ...`.
 
-A process for each run, because thread pools are made once and for the cores that are there then.
+Each run has its own process, because thread pools are made once, for the cores of that moment.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import zarr
 
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.model import ArraySpec
+from workers.store.opening import open_objects, resolve
+from workers.store.pieces import NewObject
+from workers.store.shards import ShardPacker
 
-#: What malloc does with freed megabytes. Workers that `ingest.dispatch.cluster` starts keep them; other processes give
-#: them back, or not, as their heap happens to lie, and each encoded chunk then costs fresh pages.
+#: What malloc does with freed megabytes. Workers that `ingest.dispatch.cluster` starts keep them. Other
+#: processes may return them, depending on the state of their heap; each encoded chunk then costs new pages.
 MALLOC = {
     "keeps": {"MALLOC_TRIM_THRESHOLD_": str(16 * MIB), "MALLOC_MMAP_THRESHOLD_": str(4 * MIB)},
     "default": {},
@@ -33,105 +37,99 @@ ENCODERS = ("ours", "zarr-python", "zarrs")
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One packed array: its grid, and its payloads one behind the other."""
+    """One packed array: its grid, and its payloads without gaps between them."""
 
     spec: ArraySpec
     nbytes: tuple[int, ...]
-    """Of each payload."""
+    """The size of each payload."""
     data: npt.NDArray[np.uint8]
 
 
 def write_packed(directory: Path, arrays: Sequence[Packed]) -> None:
-    """Write arrays to where `run` finds them."""
+    """Write arrays to a new directory for `run`."""
     directory.mkdir()
-    for number, one in enumerate(arrays):
-        one.data.tofile(directory / f"{number}.bin")
-    facts = [{"spec": asdict(one.spec), "nbytes": one.nbytes} for one in arrays]
+    for number, packed in enumerate(arrays):
+        packed.data.tofile(directory / f"{number}.bin")
+    facts = [{"spec": asdict(packed.spec), "nbytes": packed.nbytes} for packed in arrays]
     (directory / "arrays.json").write_text(json.dumps(facts))
 
 
 def read_packed(directory: Path) -> list[Packed]:
-    """Read what `write_packed` wrote."""
+    """Return the arrays that `write_packed` wrote."""
     facts = json.loads((directory / "arrays.json").read_text())
     return [
         Packed(
-            ArraySpec(**one["spec"]), tuple(one["nbytes"]), np.fromfile(directory / f"{number}.bin", np.uint8)
+            ArraySpec(**packed["spec"]),
+            tuple(packed["nbytes"]),
+            np.fromfile(directory / f"{number}.bin", np.uint8),
         )
-        for number, one in enumerate(facts)
+        for number, packed in enumerate(facts)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Took:
-    """What one run took."""
+class EncodeTimes:
+    """How long one run took."""
 
     wall_s: float
     processor_s: float
-    """Of all threads together."""
+    """The sum over all threads."""
 
 
-def run(encoder: str, cores: int, malloc: str, source: Path, target: Path) -> Took:
+def run(encoder: str, cores: int, malloc: str, source: Path, target: Path) -> EncodeTimes:
     """Encode everything below `source` into shards below `target`."""
     command = [sys.executable, "-m", __spec__.name, encoder, str(cores), str(source), str(target)]
     root = Path(__file__).parents[1]
     variables = {**os.environ, **MALLOC[malloc]}
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root, env=variables)
-    return Took(**json.loads(done.stdout))
+    return EncodeTimes(**json.loads(done.stdout))
 
 
-def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> Took:
-    """Turn payloads in memory into shards."""
+def encode(encoder: str, arrays: Sequence[Packed], target: Path) -> EncodeTimes:
+    """Encode payloads in memory as shards below `target`."""
     if encoder == "ours":
         return _ours(arrays, target)
-    import zarr
-
     pipeline = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"} if encoder == "zarrs" else {}
     with zarr.config.set(pipeline):
         return _with_zarr(arrays, target)
 
 
-def _ours(arrays: Sequence[Packed], target: Path) -> Took:
-    from workers.store.opening import open_objects, resolve
-    from workers.store.pieces import NewObject
-    from workers.store.shards import ShardPacker
-
+def _ours(arrays: Sequence[Packed], target: Path) -> EncodeTimes:
     objects = open_objects(resolve(str(target)))
-    took = _clock()
-    for one in arrays:
+    times = _clock()
+    for packed in arrays:
 
-        def create(shard: int, path: str = one.spec.path) -> NewObject:
+        def create(shard: int, path: str = packed.spec.path) -> NewObject:
             return objects.create(f"{path}/c/{shard}")
 
-        with ShardPacker(one.spec, 0, create) as packer:
-            for payload in _payloads(one):
+        with ShardPacker(packed.spec, 0, create) as packer:
+            for payload in _payloads(packed):
                 packer.append(payload.data)
-    return took()
+    return times()
 
 
-def _with_zarr(arrays: Sequence[Packed], target: Path) -> Took:
-    import zarr
-
+def _with_zarr(arrays: Sequence[Packed], target: Path) -> EncodeTimes:
     opened = []
-    for one in arrays:
-        size = one.data.size // one.spec.itemsize
-        path = target / one.spec.path
+    for packed in arrays:
+        size = packed.data.size // packed.spec.itemsize
+        path = target / packed.spec.path
         path.mkdir(parents=True)
-        (path / "zarr.json").write_bytes(metadata.encode(metadata.packed_array(one.spec, size)))
-        array = zarr.open_array(path, mode="r+")
-        opened.append((one, array))
-    took = _clock()
-    for one, array in opened:
+        (path / "zarr.json").write_bytes(metadata.encode(metadata.packed_array(packed.spec, size)))
+        opened.append((packed, zarr.open_array(path, mode="r+")))
+    times = _clock()
+    for packed, array in opened:
         start = 0
-        for values in _shards(one, array.dtype):
-            # A whole shard at a time: a part of one would be read and written again.
+        for values in _shards(packed, array.dtype):
+            # A whole shard at a time: zarr would read and rewrite a shard for each part of it.
             array[start : start + values.size] = values
             start += values.size
-    return took()
+    return times()
 
 
-def _clock() -> Callable[[], Took]:
+def _clock() -> Callable[[], EncodeTimes]:
+    """Start a clock; return a function that returns the time since then."""
     wall_s, processor_s = time.perf_counter(), time.process_time()
-    return lambda: Took(time.perf_counter() - wall_s, time.process_time() - processor_s)
+    return lambda: EncodeTimes(time.perf_counter() - wall_s, time.process_time() - processor_s)
 
 
 def _payloads(packed: Packed) -> Iterator[npt.NDArray[np.uint8]]:
@@ -142,7 +140,7 @@ def _payloads(packed: Packed) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def _shards(packed: Packed, dtype: Any) -> Iterator[npt.NDArray[Any]]:
-    """Yield the elements of each shard, payloads put together as they come, as our packer does it too."""
+    """Yield the elements of each shard: payloads in order, without gaps, as our packer joins them."""
     left = packed.data.size
     shard = np.empty(min(packed.spec.shard_nbytes, left), np.uint8)
     filled = 0
@@ -161,16 +159,16 @@ def _shards(packed: Packed, dtype: Any) -> Iterator[npt.NDArray[Any]]:
 
 
 def main() -> None:
-    """Run in a process of its own, on so many cores."""
+    """Encode in this process, on as many cores as the command line says, and print the times as JSON."""
     encoder, cores, source, target = sys.argv[1:]
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-int(cores) :])
     arrays = read_packed(Path(source))
-    encode(encoder, [_first(one) for one in arrays], Path(target) / "warm-up")
+    encode(encoder, [_first(packed) for packed in arrays], Path(target) / "warm-up")
     print(json.dumps(asdict(encode(encoder, arrays, Path(target) / "store"))))
 
 
 def _first(packed: Packed) -> Packed:
-    """Return the first payload alone: what is lazy is loaded by it."""
+    """Return an array with only the first payload, for a warm-up."""
     return Packed(packed.spec, packed.nbytes[:1], packed.data[: packed.nbytes[0]])
 
 

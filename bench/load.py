@@ -1,8 +1,8 @@
-"""A dump of the shape of a real one, built from its profile: same names, types, shapes, copies and zeros.
+"""Builds dumps: one with the names, types, shapes, copies and zeros of a real dump, and simpler ones.
 
-The profile (`tests/data/README.md` describes its columns) lists the files of one iteration. The values are
-made up: normal, with the standard deviation and the share of zeros of the original. Beside it, dumps of many
-small tensors and of one large one.
+The first is built from a profile, which lists the files of one iteration (`tests/data/README.md` describes
+its columns). The values are made up: normally distributed, with the standard deviation and the share of zeros
+of the original. The others consist of many small tensors, or of one large tensor.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 NET = "TinyBert"
-#: Length of the header that MindSpore writes, whatever stands in it.
+#: Length of the header that MindSpore writes, whatever it contains.
 HEADER_BYTES = 128
-#: Written by the first rank in its first step: microseconds since the epoch.
+#: Time of the first rank in its first step, in microseconds since the epoch.
 _FIRST_TIMESTAMP = 1_795_222_034_064_380
 _STEP_US = 5_000_000
 _FILE_US = (45, 180)
-"""From one file to the next, at least and at most."""
+"""Shortest and longest time from one file to the next."""
 _SMALL_SIZE = 25
-"""Elements of a small tensor."""
+"""Number of elements of a small tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,16 @@ class ProfileRow:
     """One file of the iteration that the profile describes."""
 
     name: str
-    """With `*` for the time."""
+    """With `*` in place of the time."""
     descr: str
     shape: tuple[int, ...]
     content: int
-    """Files of equal content have equal numbers."""
+    """A number that only files of the same content share."""
     zero_fraction: float
     std: float
-    """Of the elements that are not zero; 0 where they are all the same."""
+    """The standard deviation of the elements that are not zero; 0 if they are all the same."""
     unchanged: bool
-    """Whether the iteration before held the same bytes."""
+    """Whether the previous iteration held the same bytes."""
 
     @property
     def size(self) -> int:
@@ -57,17 +57,17 @@ class ProfileRow:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What was built: totals over all steps and ranks."""
+    """A dump that was built, with totals over all steps and ranks."""
 
     directory: Path
     files: int
     nbytes: int
     distinct_nbytes: int
-    """The same without copies within a step."""
+    """Without copies within a step."""
 
 
 def read_profile(path: Path) -> list[ProfileRow]:
-    """Read a profile: CSV, as it is or packed by xz."""
+    """Read a profile, a CSV file that may be compressed with xz."""
     data = path.read_bytes()
     text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode()
     return [
@@ -92,10 +92,16 @@ def build(
     ranks: int = 1,
     replicated: Callable[[ProfileRow], bool] = lambda _: False,
 ) -> Load:
-    """Write a dump below `directory`, as MindSpore leaves it. The same arguments give the same bytes.
+    """Write a dump below `directory` as MindSpore does. The same arguments give the same bytes.
 
-    Needs memory for one tensor only. What is unchanged from step to step in the profile is so here too. What
-    is `replicated`, and whatever has the same content, is the same on every rank.
+    Uses memory for one tensor at a time. Files that the profile marks as unchanged are the same in each step.
+
+    Args:
+        profile_path: the profile to build from.
+        directory: where to write.
+        steps: how many steps of each rank.
+        ranks: how many ranks.
+        replicated: chooses files that are the same on every rank, together with all files of equal content.
     """
     rows = read_profile(profile_path)
     shared = frozenset(row.content for row in rows if replicated(row))
@@ -119,7 +125,7 @@ def build(
 def _contents(
     rows: Sequence[ProfileRow], target: Path, rank: int, step: int, shared: frozenset[int]
 ) -> Iterator[tuple[list[Path], bytes, memoryview]]:
-    """Yield each distinct content of one step, as header and payload, with the files that hold it."""
+    """Yield each distinct content of one step: the files that hold it, its header and its payload."""
     gaps = np.random.default_rng([rank, step]).integers(*_FILE_US, len(rows))
     times = _FIRST_TIMESTAMP + step * _STEP_US + np.cumsum(gaps)
     names = [f"{row.name.replace('*', str(at))}.npy" for row, at in zip(rows, times, strict=True)]
@@ -153,13 +159,13 @@ def _values(row: ProfileRow, rng: np.random.Generator) -> npt.NDArray[Any]:
     else:
         values = rng.integers(1, 2 + round(row.std * math.sqrt(12)), row.size).astype(dtype)
     if row.zero_fraction > 0:
-        # The share is rounded: a tensor that is "all" zeros still has something that tells it from others.
+        # The share is rounded: a tensor of "all" zeros still has an element that tells it from others.
         values[1:][rng.random(row.size - 1, np.float32) < row.zero_fraction] = 0
     return values
 
 
 def npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
-    """Return a header as MindSpore writes it: 128 bytes, a comma behind every axis."""
+    """Return a header as MindSpore writes it: 128 bytes, a comma after every axis."""
     axes = "".join(f"{n}," for n in shape)
     text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({axes}), }}"
     body = text.ljust(HEADER_BYTES - 11).encode() + b"\n"
@@ -167,7 +173,7 @@ def npy_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 
 def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) -> Load:
-    """Write a dump of many tensors of 25 float32, 100 bytes each, no two of a step and rank alike."""
+    """Write a dump of many tensors of 25 float32 (100 bytes); those of one step and rank all differ."""
     header = npy_header("<f4", (_SMALL_SIZE,))
     names = [f"Add.Default_net-Add-op{n}.0.0.{{}}.output.0.DefaultFormat.Float32.npy" for n in range(files)]
     for rank in range(ranks):
@@ -177,7 +183,7 @@ def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) 
             payloads = np.random.default_rng([rank, step]).standard_normal((files, _SMALL_SIZE), np.float32)
             place, first = str(target), _FIRST_TIMESTAMP + step * _STEP_US
             for number, name in enumerate(names):
-                # Not by a `Path` for each: there are hundreds of thousands.
+                # Without a `Path` for each file: there are hundreds of thousands.
                 fd = os.open(
                     f"{place}/{name.format(first + number)}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400
                 )
@@ -189,7 +195,7 @@ def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) 
 
 
 def build_large_tensor(directory: Path, nbytes: int) -> Load:
-    """Write a dump of one float32 tensor of random bits, the same 64 MiB again and again."""
+    """Write a dump of one float32 tensor: 64 MiB of random bits, repeated."""
     target = directory / "rank_0" / "Net" / "0" / "0"
     target.mkdir(parents=True)
     block = np.random.default_rng(0).bytes(min(64 * 1024 * 1024, nbytes))

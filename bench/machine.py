@@ -1,4 +1,4 @@
-"""The machine and the versions that figures belong to."""
+"""The machine and the software versions that figures depend on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GIB = 1024**3
 
 
 def describe(disk: Path, memory: Path | None) -> dict[str, Any]:
-    """Return what the figures depend on: processor, memory, file systems, versions, how busy it is."""
+    """Return what figures depend on: processor, memory, file systems, versions, and the current load."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -48,7 +48,7 @@ def describe(disk: Path, memory: Path | None) -> dict[str, Any]:
 
 
 def in_words(machine: dict[str, Any]) -> str:
-    """Return a description in one sentence."""
+    """Return the result of `describe` as one sentence."""
     packages = machine["packages"]
     return (
         f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gib']} GiB, "
@@ -61,13 +61,13 @@ def in_words(machine: dict[str, Any]) -> str:
 def file_system(path: Path) -> str:
     """Return the type of the file system that holds a path, such as `ext4`."""
     path = path.resolve()
-    found: tuple[int, str] = (-1, "unknown")
+    deepest: tuple[int, str] = (-1, "unknown")
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split(" ")
-        where = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mount))
-        if path.is_relative_to(where):
-            found = max(found, (len(where.parts), kind))
-    return found[1]
+        mount_point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mount))
+        if path.is_relative_to(mount_point):
+            deepest = max(deepest, (len(mount_point.parts), kind))
+    return deepest[1]
 
 
 def _processor() -> str:
@@ -76,17 +76,17 @@ def _processor() -> str:
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _commit() -> str:
-    """Return the commit of the project, `+` where files differ from it; "" outside of a checkout."""
+    """Return the commit of the project, with `+` if files differ from it; "" outside a checkout."""
     root = Path(__file__).parent
     try:
         head = subprocess.run(

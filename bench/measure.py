@@ -1,4 +1,4 @@
-"""What a benchmark yields: measures of two contenders, and tables of anything else."""
+"""The results of a benchmark: measures that compare two contenders, and tables of other figures."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 
 class Ratio(StrEnum):
-    """How two figures are compared."""
+    """How the ratio of two figures is formed."""
 
     TIMES_AS_FAST = "times as fast"
-    """The other's seconds by ours: a floor is the least."""
+    """The other contender's seconds divided by ours; the floor is a minimum."""
     SHARE = "share"
-    """Our figure by the other's: a floor is the most."""
+    """Our figure divided by the other contender's; the floor is a maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Ours against another, in as many rounds: figure by figure from the same moment of one run."""
+    """Our figures and those of another contender, round by round, taken shortly after one another."""
 
     name: str
     against: str
@@ -31,18 +31,23 @@ class Measure:
     other: tuple[float, ...]
     ratio_is: Ratio = Ratio.TIMES_AS_FAST
     floor: float | None = None
-    """The least ratio that is asked for; of a share, the most. None where nothing is."""
+    """The required minimum of the ratio, or of a share the maximum. None: nothing is required."""
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse rounds that do not pair."""
+        """Check that rounds pair.
+
+        Raises:
+            ValueError: the contenders have different numbers of rounds, or none.
+        """
         if not self.ours or len(self.ours) != len(self.other):
-            message = f"{self.name}: {len(self.ours)} rounds of ours, {len(self.other)} of {self.against}"
-            raise ValueError(message)
+            raise ValueError(
+                f"{self.name}: {len(self.ours)} rounds of ours, {len(self.other)} of {self.against}"
+            )
 
     @property
     def ratio(self) -> float:
-        """The median of the ratios of the rounds: what slows a whole round down does not count."""
+        """The median over the ratios of all rounds, so that what slows down a whole round has no effect."""
         pairs = list(zip(self.ours, self.other, strict=True))
         if self.ratio_is is Ratio.TIMES_AS_FAST:
             return statistics.median(other / ours for ours, other in pairs)
@@ -50,13 +55,13 @@ class Measure:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the floor is reached; None where there is none."""
+        """Whether the floor is reached; None without a floor."""
         if self.floor is None:
             return None
         return self.ratio >= self.floor if self.ratio_is is Ratio.TIMES_AS_FAST else self.ratio <= self.floor
 
     def row(self) -> tuple[str, ...]:
-        """Return the cells of `HEADINGS`."""
+        """Return one cell for each of `HEADINGS`."""
         floor = ""
         if self.floor is not None:
             sign = "≥" if self.ratio_is is Ratio.TIMES_AS_FAST else "≤"
@@ -72,7 +77,7 @@ class Measure:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything, all rounds included."""
+        """Return all fields, with all rounds, as JSON can encode them."""
         return {
             "name": self.name,
             "against": self.against,
@@ -92,7 +97,7 @@ HEADINGS = ("measure", "against", "ours", "other", "ratio", "floor", "reached")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures that compare more than two, or nothing."""
+    """Figures that compare more than two contenders, or none."""
 
     title: str
     columns: tuple[str, ...]
@@ -100,7 +105,7 @@ class Table:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything."""
+        """Return all fields as JSON can encode them."""
         return {
             "title": self.title,
             "columns": list(self.columns),
@@ -110,12 +115,12 @@ class Table:
 
 
 def shown(value: float) -> str:
-    """Write a figure with three digits: 1240, 12.4, 0.0124."""
+    """Return a figure with about three digits: 1240, 12.4, 0.0124."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return what `run` takes, when nothing that was written before is on its way to the disk."""
+    """Return how long `run` takes, after everything written before has reached the disk."""
     os.sync()
     started = time.perf_counter()
     run()
@@ -123,25 +128,25 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def seconds_each(run: Callable[[], object], at_least_s: float = 0.3) -> float:
-    """Return what one of many calls takes: the median over calls that together last `at_least_s`."""
+    """Return the median duration of calls that together last at least `at_least_s`."""
     run()
-    took: list[float] = []
-    while sum(took) < at_least_s:
+    durations: list[float] = []
+    while sum(durations) < at_least_s:
         started = time.perf_counter()
         run()
-        took.append(time.perf_counter() - started)
-    return statistics.median(took)
+        durations.append(time.perf_counter() - started)
+    return statistics.median(durations)
 
 
 def in_turns(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, tuple[float, ...]]:
-    """Return the figures of each contender, round by round: what disturbs a round disturbs all of them."""
+    """Return the figures of each contender. They take turns, so a disturbance affects all of them alike."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
             figures[name].append(run())
-    return {name: tuple(found) for name, found in figures.items()}
+    return {name: tuple(of_rounds) for name, of_rounds in figures.items()}
 
 
 def median(figures: Sequence[float]) -> float:
-    """Return the median."""
+    """Return the median of some figures."""
     return statistics.median(figures)

@@ -1,4 +1,4 @@
-"""What a run prints and writes."""
+"""The output of a run: printed tables, JSON, and Markdown for the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Part = tuple[str, list[Measure | Table]]
 
 
 def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in columns."""
+    """Return a table for a terminal."""
     lines = [list(columns), *map(list, rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(columns))]
     return "\n".join(
@@ -23,49 +23,50 @@ def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table for the docs."""
+    """Return a table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
 def measures(parts: Iterable[Part]) -> list[Measure]:
-    """Return all measures of all parts."""
-    return [found for _, items in parts for found in items if isinstance(found, Measure)]
+    """Return the measures of all parts."""
+    return [figure for _, figures in parts for figure in figures if isinstance(figure, Measure)]
 
 
 def tables(parts: Iterable[Part]) -> list[Table]:
-    """Return all tables of all parts."""
-    return [found for _, items in parts for found in items if isinstance(found, Table)]
+    """Return the tables of all parts."""
+    return [figure for _, figures in parts for figure in figures if isinstance(figure, Table)]
 
 
 def print_all(parts: Sequence[Part]) -> None:
-    """Print every figure."""
-    if found := measures(parts):
-        print(text(HEADINGS, [one.row() for one in found]))
+    """Print every figure, and how many floors are reached."""
+    compared = measures(parts)
+    if compared:
+        print(text(HEADINGS, [measure.row() for measure in compared]))
     for table in tables(parts):
         print(f"\n{table.title}\n{text(table.columns, table.rows)}")
         if table.note:
             print(table.note)
-    floors = [one.reached for one in measures(parts) if one.reached is not None]
+    floors = [measure.reached for measure in compared if measure.reached is not None]
     if floors:
         print(f"\n{sum(floors)} of {len(floors)} floors reached.")
 
 
 def write_json(path: Path, run: dict[str, Any], machine: dict[str, Any], parts: Sequence[Part]) -> None:
-    """Write every round of everything."""
+    """Write all figures, with the figures of each round."""
     document = {
         "run": run,
         "machine": machine,
-        "parts": {name: [found.to_json() for found in items] for name, items in parts},
+        "parts": {name: [figure.to_json() for figure in figures] for name, figures in parts},
     }
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 def write_markdown(path: Path, words: str, parts: Sequence[Part]) -> None:
-    """Write the tables as they go into the docs."""
+    """Write the tables of the documentation."""
     blocks = [words]
-    if found := measures(parts):
-        blocks.append(markdown(HEADINGS, [one.row() for one in found]))
+    if compared := measures(parts):
+        blocks.append(markdown(HEADINGS, [measure.row() for measure in compared]))
     for table in tables(parts):
         blocks += [f"**{table.title}**", markdown(table.columns, table.rows)]
         if table.note:

@@ -1,4 +1,4 @@
-"""Where and on what a run measures."""
+"""The directories, servers and clusters that a run of the benchmarks uses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from distributed import Client
+from s3fs import S3FileSystem
 
 from bench.load import Load, build
 from ingest.dispatch.cluster import Cluster
@@ -23,35 +23,33 @@ from ingest.service.one_shot import ingest_once
 from ingest.settings import Settings
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.policy import StepPolicy
+from tests.servers.ceph import CephS3, Store
 from workers.model import MIB
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid
 from workers.store.opening import open_objects, resolve
 
-if TYPE_CHECKING:
-    from tests.servers.ceph import CephS3, Store
-
 PROFILE = Path(__file__).parent.parent / "tests" / "data" / "tinybert-large.profile.csv.xz"
-#: Worker processes, as many as the machine that the floors are for has cores.
+#: Worker processes: as many as the reference machine of the floors has cores.
 WORKERS = 2
 
 
 @dataclass
 class Setting:
-    """One run. The large profile is built when it is first asked for, and shared by all parts."""
+    """One run. The large profile is built on first use, and shared by all parts."""
 
     disk: Path
     """An empty directory on the disk that is measured."""
     memory: Path | None
-    """An empty directory in memory (tmpfs); None where there is none."""
+    """An empty directory in memory; None without a tmpfs."""
     rounds: int
     quick: bool
     minutes: float = 20.0
     """How long the soak lasts."""
     load_share: float = 0.9
-    """Of what the service can take: the load of the soak."""
+    """The load of the soak, as a share of the measured capacity."""
     in_ceph: bool = False
-    """Whether the store of the soak is in Ceph, and no directory."""
+    """Whether the store of the soak is in Ceph instead of a directory."""
     _targets: int = field(default=0, repr=False)
 
     @cached_property
@@ -61,12 +59,12 @@ class Setting:
 
     @property
     def fast(self) -> Path:
-        """A directory in memory, or on the disk where there is no tmpfs."""
+        """A directory in memory, or on the disk without a tmpfs."""
         return self.memory or self.disk
 
     @contextmanager
     def target(self, parent: Path | None = None) -> Iterator[Path]:
-        """Yield a path that does not exist, on the disk or in `parent`; remove it in the end."""
+        """Yield a path that does not exist yet, on the disk or in `parent`; remove it at the end."""
         self._targets += 1
         path = (parent or self.disk) / f"target-{self._targets}"
         try:
@@ -77,7 +75,7 @@ class Setting:
 
 @contextmanager
 def store_for(setting: Setting) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield where a store is to be, and the environment of processes that use it."""
+    """Yield the URL for a new store, and the environment variables of processes that use it."""
     if not setting.in_ceph:
         with setting.target() as path:
             yield str(path), {}
@@ -88,21 +86,17 @@ def store_for(setting: Setting) -> Iterator[tuple[str, dict[str, str]]]:
 
 @contextmanager
 def object_storage(*, on_disk: bool = False) -> Iterator[tuple[CephS3, dict[str, str]]]:
-    """Yield a server, and the environment of processes that use it, which this process has meanwhile."""
-    from s3fs import S3FileSystem
-
-    from tests.servers.ceph import CephS3
-
+    """Yield a server and the environment variables of its clients; this process has them meanwhile."""
     kind: Store = "bluestore" if on_disk else "memstore"
     with CephS3(store=kind) as ceph, environment(variables := credentials(ceph)):
-        # They may know the address of a server that was there before.
+        # Both may remember the address of an earlier server.
         open_objects.cache_clear()
         S3FileSystem.clear_instance_cache()
         yield ceph, variables
 
 
 def credentials(ceph: CephS3) -> dict[str, str]:
-    """Return the environment of a process that uses this server."""
+    """Return the environment variables of a client of this server."""
     return {
         "AWS_ACCESS_KEY_ID": ceph.access_key,
         "AWS_SECRET_ACCESS_KEY": ceph.secret_key,
@@ -113,7 +107,7 @@ def credentials(ceph: CephS3) -> dict[str, str]:
 
 @contextmanager
 def workers(count: int = WORKERS, scheduler: str | None = None) -> Iterator[Client]:
-    """Yield a client of running workers with compiled kernels: of our own, or of a scheduler that runs."""
+    """Yield a client of running workers with compiled kernels: our own, or those of a running scheduler."""
     with Cluster(Settings(workers=count, scheduler=scheduler)) as cluster:
         client = cluster.connect()
         client.wait_for_workers(count, timeout=60)
@@ -128,7 +122,7 @@ def ingest(
     *,
     rules: RuleSet | None = None,
 ) -> list[CommitSummary]:
-    """Ingest a finished dump with workers that are up; without rules, unless they are given."""
+    """Ingest a finished dump with running workers; without rules unless they are given."""
     policy = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
     options = ServiceOptions(policy, grid or Grid(), DispatchLimits(1024 * MIB), rules=rules)
     objects = open_objects(resolve(str(store)))
@@ -142,7 +136,7 @@ def ingest(
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment, which worker processes inherit, for a while."""
+    """Set environment variables, which worker processes inherit, and restore them at the end."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""Ingesting one dump in this process, without Dask, and what each stage of it takes."""
+"""Ingesting a dump in this process, without Dask, and how long each stage takes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from workers.tasks.publish import publish
 
 T = TypeVar("T")
 _BUFFER = memoryview(bytearray(PIECE_BYTES))
-#: What each segment stores: its distinct payloads, each with the first entry that holds it.
+#: The distinct payloads of each segment, each with the first entry that has it.
 Distinct: TypeAlias = list[tuple[Segment, list[tuple[Entry, bytes]]]]
 CONVERT_PARTS = ("read and digest", "statistics", "encode", "write")
 
 
 @dataclass(slots=True)
 class Stages:
-    """Seconds by stage, added up over all steps."""
+    """Seconds by stage, summed over all steps."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     def time(self, stage: str, function: Callable[[], T]) -> T:
-        """Call `function` and add what it takes to `stage`."""
+        """Call `function`, add its duration to `stage`, and return its result."""
         started = time.perf_counter()
         result = function()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
@@ -56,7 +56,7 @@ def ingest_here(
     *,
     rules: RuleSet | None = None,
 ) -> list[CommitSummary]:
-    """List, inspect, plan, convert and publish every step of a dump, one after the other."""
+    """List, inspect, plan, convert and publish every step of a dump, one after another."""
     summaries = []
     for without in plans(dump, store, stages, grid):
         plan = replace(without, rules=rules)
@@ -67,21 +67,23 @@ def ingest_here(
 
 def plans(dump: Path, store: Path, stages: Stages, grid: Grid | None = None) -> list[StepPlan]:
     """List, inspect and plan every step of a dump."""
-    found = find_dump(dump)
-    scan = stages.time("list", lambda: found.scan({}))
+    detected = find_dump(dump)
+    scan = stages.time("list", lambda: detected.scan({}))
 
     def plan(listing: Listing) -> StepPlan:
-        origin = Origin(listing.layout, "localhost", str(found.root), listing.rank_from)
-        inspected = stages.time("inspect", lambda: inspect(found.root, listing, found.describe(listing)))
+        origin = Origin(listing.layout, "localhost", str(detected.root), listing.rank_from)
+        inspected = stages.time(
+            "inspect", lambda: inspect(detected.root, listing, detected.describe(listing))
+        )
         return stages.time("plan", lambda: plan_step(inspected, origin, resolve(str(store)), grid or Grid()))
 
     return [plan(listing) for listing in scan.listings]
 
 
 def split_convert(plan: StepPlan, stages: Stages) -> None:
-    """Do the parts of `convert` one after the other, each on the whole of one step.
+    """Do the parts of `convert` one after another, each for a whole step.
 
-    Together they take longer than `convert`, which does them while the data is in the cache.
+    Together they take longer than `convert`, which does all parts while the data is in the cache.
     """
     distinct = distinct_payloads(plan)
     stages.time("read and digest", lambda: _read_all(plan))
@@ -91,7 +93,7 @@ def split_convert(plan: StepPlan, stages: Stages) -> None:
 
 
 def distinct_payloads(plan: StepPlan) -> Distinct:
-    """Read what a step stores, without the copies."""
+    """Read the payloads that a step stores: each content once."""
     return [(segment, _distinct(plan, segment, job.entries)) for job in plan.jobs for segment in job.segments]
 
 
@@ -127,11 +129,11 @@ def _write_all(plan: StepPlan, shards: dict[str, bytes | bytearray]) -> None:
 
 
 def _distinct(plan: StepPlan, segment: Segment, entries: dict[int, Entry]) -> list[tuple[Entry, bytes]]:
-    found: dict[bytes, tuple[Entry, bytes]] = {}
+    by_digest: dict[bytes, tuple[Entry, bytes]] = {}
     for row in segment.rows:
         data = _read(plan, entries[row])
-        found.setdefault(digest(data), (entries[row], bytes(data)))
-    return list(found.values())
+        by_digest.setdefault(digest(data), (entries[row], bytes(data)))
+    return list(by_digest.values())
 
 
 def _read(plan: StepPlan, entry: Entry) -> memoryview:

@@ -1,7 +1,7 @@
-"""Tensors of a small net that numpy really trains: values as training makes them, in the sizes of real ones.
+"""Tensors of a small net that numpy trains: values as training produces them, in realistic sizes.
 
-Embedding, layer norm, ReLU with dropout, GELU, softmax with cross entropy; Adam. It learns which class each
-of 4000 tokens belongs to.
+The net has an embedding, layer norm, ReLU with dropout, GELU, and softmax with cross entropy. It is trained
+with Adam, and learns which class each of 4000 tokens belongs to.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _RATE, _BETA_1, _BETA_2 = np.float32(1e-3), np.float32(0.9), np.float32(0.999)
 
 
 def trained_tensors(steps: int = 20) -> dict[str, Array]:
-    """Train for some steps and return every tensor of the last one, float32, by name."""
+    """Train for some steps, and return every tensor of the last step by its name, as float32."""
     net = _Net(np.random.default_rng(0))
-    found: dict[str, Array] = {}
+    tensors: dict[str, Array] = {}
     for _ in range(steps):
-        found = net.step()
-    return {name: np.ascontiguousarray(values, np.float32) for name, values in found.items()}
+        tensors = net.step()
+    return {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
 
 
 class _Net:
@@ -53,9 +53,9 @@ class _Net:
         self._steps = 0
 
     def step(self) -> dict[str, Array]:
-        """Do one step of training; return its tensors."""
+        """Do one step of training, and return its tensors."""
         weights = self._weights
-        # Some tokens are frequent, most are rare, and many are in no batch at all.
+        # Some tokens are frequent, most are rare, and many never occur.
         tokens = (_TOKENS * self._rng.random((_BATCH, _LENGTH)) ** 3).astype(np.int64)
         embedded = weights["embedding"][tokens]
         mean = embedded.mean(1)
@@ -79,7 +79,7 @@ class _Net:
         to_linear1 = to_gelu * np.float32(0.5) * ((1 + inner) + linear1 * (1 - inner**2) * slope)
         to_relu = to_linear1 @ weights["weight1"].T * kept / _KEPT
         to_linear0 = to_relu * (linear0 > 0)
-        # Through the layer norm as if it were none: what matters here is what the values look like.
+        # The gradient ignores the layer norm: only the distribution of values matters here.
         to_mean = to_linear0 @ weights["weight0"].T
         to_embedding = np.zeros_like(weights["embedding"])
         np.add.at(to_embedding, tokens, np.repeat(to_mean[:, None] / _LENGTH, _LENGTH, 1))
@@ -112,9 +112,9 @@ class _Net:
         }
 
     def _adam(self, gradients: dict[str, Array]) -> dict[str, Array]:
-        """Change the weights; return copies of all that Adam sees."""
+        """Update the weights, and return copies of everything that Adam reads and writes."""
         self._steps += 1
-        found: dict[str, Array] = {}
+        tensors: dict[str, Array] = {}
         for name, gradient in gradients.items():
             first, second = self._first[name], self._second[name]
             first += (1 - _BETA_1) * (gradient - first)
@@ -122,11 +122,11 @@ class _Net:
             scaled = np.sqrt(second / (1 - _BETA_2**self._steps)) + np.float32(1e-8)
             update = _RATE * first / (1 - _BETA_1**self._steps) / scaled
             self._weights[name] -= update
-            found |= {
+            tensors |= {
                 name: self._weights[name].copy(),
                 f"gradient of {name}": gradient,
                 f"first moment of {name}": first.copy(),
                 f"second moment of {name}": second.copy(),
                 f"update of {name}": update,
             }
-        return found
+        return tensors

@@ -15,7 +15,7 @@ from workers.store.record import CommitRecord, WithoutTensors, totals_of
 from workers.tasks.model import StepPlan
 
 ROOT, HOST = "/dump", "here"
-_COUNTS = [field.name for field in fields(CommitSummary) if field.type == "int"]
+_COUNTS = [field.name for field in fields(CommitSummary) if field.type in ("int", "Count")]
 
 
 def made_files(key: StepKey, *versions: int) -> tuple[SourceFile, ...]:

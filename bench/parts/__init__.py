@@ -1,1 +1,1 @@
-"""What there is to measure: one module for each comparison."""
+"""The parts of the benchmark: one module for each comparison, with a function `measure`."""

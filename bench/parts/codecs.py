@@ -1,8 +1,8 @@
-"""Codecs: bytes, and the speed of one core, on values of several kinds.
+"""Codecs: compressed size, and speed on one core, for several kinds of values.
 
-Of the real dumps, which are small: their payloads, packed into chunks as ingesting packs them. Of a net that
-is trained here: tensors as large as those of real nets, and with values as training makes them. Of the large
-profile: the real sizes, types and shares of zeros; but its values are made up, so its bytes say least.
+- Real dumps, which are small: their payloads, packed into chunks as ingesting packs them.
+- A net that is trained here: tensors of realistic sizes, with values as training produces them.
+- The large profile: real sizes, types and shares of zeros, but made-up values: it says least about sizes.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from bench.trained import trained_tensors
 from tests.dumps import unpack
 from workers.model import MIB
 
-#: Real dumps that hold more than a few bytes.
+#: The real dumps that are not tiny.
 _REAL = ("dtypes-1rank", "lenet-1rank", "lenet-4rank", "nan-log-2rank", "tinybert-2rank")
 _SHUFFLES = {"none": Blosc.NOSHUFFLE, "bytes": Blosc.SHUFFLE, "bits": Blosc.BITSHUFFLE}
 _KIB = 1024
-#: What stored bytes take beside encoding: a local disk; object storage, as one worker reaches it.
+#: How fast encoded bytes are stored: on a local disk; in object storage, by one worker.
 _DISK, _S3 = 1.0, 0.2
 """GB/s."""
 
 
 class Codec(Protocol):
-    """What numcodecs calls one."""
+    """A codec of numcodecs."""
 
     def encode(self, data: Any) -> Any:
-        """Compress."""
+        """Compress a buffer."""
 
     def decode(self, data: Any) -> Any:
-        """Decompress."""
+        """Decompress a buffer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CodecChoice:
     """A codec with its parameters."""
 
     name: str
     level: int
     shuffle: str = "none"
     block: int = 0
-    """Bytes; 0 leaves it to blosc."""
+    """Block size in bytes; 0: blosc decides."""
 
     def codec(self, typesize: int) -> Codec | None:
-        """Return the codec for elements of a size; None for none."""
+        """Return the codec for elements of `typesize` bytes; None to store them as they are."""
         if self.name == "none":
             return None
         if self.name == "zstd alone":
@@ -63,7 +63,7 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """What the table calls it."""
+        """The name of the choice in the table."""
         parts = [self.name, f"level {self.level}" if self.name != "none" else ""]
         parts += [f"shuffled {self.shuffle}" if self.shuffle != "none" else ""]
         parts += [f"blocks of {self.block // _KIB} KiB" if self.block else ""]
@@ -71,7 +71,7 @@ class Choice:
 
 
 def measure(setting: Setting) -> Iterator[Table]:
-    """Yield a table for the real dumps, and one for the large profile."""
+    """Yield a table for each kind of values."""
     blosc.use_threads = False
     with setting.target() as unpacked:
         unpacked.mkdir()
@@ -80,53 +80,54 @@ def measure(setting: Setting) -> Iterator[Table]:
     tensors = trained_tensors(4 if setting.quick else 20)
     for dtype in (np.float32, np.float16):
         data = b"".join(values.astype(dtype).tobytes() for values in tensors.values())
-        found = cut(data, np.dtype(dtype).itemsize)
-        yield _table(
-            f"Codecs, a net trained by numpy, {np.dtype(dtype)}", found[:: 8 if setting.quick else 1], setting
-        )
+        trained = cut(data, np.dtype(dtype).itemsize)[:: 8 if setting.quick else 1]
+        yield _table(f"Codecs, a net trained by numpy, {np.dtype(dtype)}", trained, setting)
     large = chunks(setting.load.directory)
     yield _table("Codecs, large profile", large[:: 16 if setting.quick else 4], setting)
 
 
-def choices(*, quick: bool) -> list[Choice]:
-    """Return what is compared."""
+def choices(*, quick: bool) -> list[CodecChoice]:
+    """Return the codecs to compare."""
     if quick:
         return [
-            Choice("none", 0),
-            Choice("lz4", 5, "bits"),
-            Choice("lz4", 5, "bytes"),
-            Choice("zstd", 1, "bits"),
+            CodecChoice("none", 0),
+            CodecChoice("lz4", 5, "bits"),
+            CodecChoice("lz4", 5, "bytes"),
+            CodecChoice("zstd", 1, "bits"),
         ]
-    found = [Choice("none", 0), Choice("zstd alone", 1), Choice("zstd alone", 3)]
     levels = {"lz4": (1, 5, 9), "blosclz": (5, 9), "zstd": (1, 3)}
-    found += [Choice(n, level, shuffle) for n in levels for shuffle in _SHUFFLES for level in levels[n]]
-    found += [Choice("lz4", 5, "bits", size * _KIB) for size in (32, 64, 256, 1024)]
-    found += [Choice("zstd", 1, "bits", size * _KIB) for size in (256, 1024)]
-    return found
+    return [
+        CodecChoice("none", 0),
+        CodecChoice("zstd alone", 1),
+        CodecChoice("zstd alone", 3),
+        *(CodecChoice(n, level, shuffle) for n in levels for shuffle in _SHUFFLES for level in levels[n]),
+        *(CodecChoice("lz4", 5, "bits", size * _KIB) for size in (32, 64, 256, 1024)),
+        *(CodecChoice("zstd", 1, "bits", size * _KIB) for size in (256, 1024)),
+    ]
 
 
 def chunks(dump: Path) -> list[tuple[int, bytes]]:
-    """Return (element size, bytes) of each chunk of tensors, the last one of an array as it is."""
-    arrays = [one for plan in plans(dump, dump, Stages()) for one in packed_arrays(plan)]
+    """Return (element size, bytes) of each chunk of tensors; the last chunk of an array may be shorter."""
+    arrays = [packed for plan in plans(dump, dump, Stages()) for packed in packed_arrays(plan)]
     return [
         chunk
-        for one in arrays
-        if one.spec.path != "files"
-        for chunk in cut(one.data.tobytes(), one.spec.itemsize, one.spec.chunk_nbytes)
+        for packed in arrays
+        if packed.spec.path != "files"
+        for chunk in cut(packed.data.tobytes(), packed.spec.itemsize, packed.spec.chunk_nbytes)
     ]
 
 
 def cut(data: bytes, itemsize: int, nbytes: int = MIB) -> list[tuple[int, bytes]]:
-    """Return packed elements in chunks."""
+    """Cut packed elements into chunks; return (element size, bytes) of each."""
     return [(itemsize, data[start : start + nbytes]) for start in range(0, len(data), nbytes)]
 
 
-def _table(title: str, found: Sequence[tuple[int, bytes]], setting: Setting) -> Table:
-    raw = sum(len(data) for _, data in found)
+def _table(title: str, data_chunks: Sequence[tuple[int, bytes]], setting: Setting) -> Table:
+    raw = sum(len(data) for _, data in data_chunks)
     compared = choices(quick=setting.quick)
     rounds = min(setting.rounds, 3) * (5 if raw < 16 * MIB else 1)
-    # In turns, and the fastest of each, in seconds of the processor: others may use it, too.
-    runs = [[_run(choice, found) for choice in compared] for _ in range(rounds)]
+    # In turns, the fastest of each, in processor time: other processes may be running.
+    runs = [[_run(choice, data_chunks) for choice in compared] for _ in range(rounds)]
     rows = []
     for choice, results in zip(compared, zip(*runs, strict=True), strict=True):
         share = results[0].stored / raw
@@ -144,24 +145,24 @@ def _table(title: str, found: Sequence[tuple[int, bytes]], setting: Setting) -> 
         )
     columns = ("codec", "stored / raw", "encode GB/s", "decode GB/s", "s/GB, disk", "s/GB, S3")
     note = (
-        f"{raw / 1e6:.1f} MB in {len(found)} chunks, one core, the fastest of {rounds} rounds. The last two "
-        f"columns: encoding, then writing what is stored at {_DISK:g} and at {_S3:g} GB/s."
+        f"{raw / 1e6:.1f} MB in {len(data_chunks)} chunks, one core, the fastest of {rounds} rounds. "
+        f"The last two columns: encoding, then storing the result at {_DISK:g} and at {_S3:g} GB/s."
     )
     return Table(title, columns, tuple(rows), note)
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
+class _CodecResult:
     stored: int
     encode_s: float
     decode_s: float
 
 
-def _run(choice: Choice, found: Sequence[tuple[int, bytes]]) -> _Result:
-    """Encode and decode everything once."""
+def _run(choice: CodecChoice, data_chunks: Sequence[tuple[int, bytes]]) -> _CodecResult:
+    """Encode and decode all chunks once."""
     stored = 0
     encode_s = decode_s = 0.0
-    for typesize, data in found:
+    for typesize, data in data_chunks:
         codec = choice.codec(typesize)
         started = time.thread_time()
         encoded = codec.encode(data) if codec else bytearray(data)
@@ -171,4 +172,4 @@ def _run(choice: Choice, found: Sequence[tuple[int, bytes]]) -> _Result:
         decode_s += time.thread_time() - started
         assert len(decoded) == len(data)
         stored += len(encoded)
-    return _Result(stored, encode_s, decode_s)
+    return _CodecResult(stored, encode_s, decode_s)

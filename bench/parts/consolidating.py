@@ -1,4 +1,4 @@
-"""The consolidated view: a question to all ranks and steps, and what a further step costs."""
+"""The consolidated view: a question about all ranks and steps, and the cost of adding a step."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
-#: Ranks, steps and tensors of the question; and of the run to which steps are appended.
+#: Numbers of ranks, steps and tensors: for the question, and for the run to which steps are appended.
 _ASKED = (64, 100, 5000)
 _GROWING = (8, 1000, 1000)
 _APPENDED = 8
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
-    """Yield the time and the requests of a question, and the time to append early and late."""
+    """Yield time and requests of a question, and the time to append a step early and late."""
     asked = (8, 20, 500) if setting.quick else _ASKED
     growing = (2, 60, 200) if setting.quick else _GROWING
     with setting.target() as store:
@@ -45,7 +45,7 @@ def _question(
     made = _timed(lambda: _commit(store, range(ranks), range(steps), names, steps // 2))
     objects = open_objects(resolve(str(store)))
     with Consolidator(objects) as consolidator:
-        took = _timed(consolidator.once)
+        consolidated_s = _timed(consolidator.once)
     expected = 2 * (steps - steps // 2) * ranks
     ours, by_xarray = [], []
     for _ in range(setting.rounds):
@@ -69,8 +69,8 @@ def _question(
             ("all tensors with NaN, seconds", shown(median(ours)), "≤ 1"),
             ("the same with xarray.open_zarr, seconds", shown(median(by_xarray)), ""),
             ("requests of it", str(counting.requests), "≤ 50"),
-            ("consolidating all of it, seconds", shown(took), ""),
-            ("per step and rank, milliseconds", shown(took / ranks / steps * 1000), ""),
+            ("consolidating all of it, seconds", shown(consolidated_s), ""),
+            ("per step and rank, milliseconds", shown(consolidated_s / ranks / steps * 1000), ""),
             ("making the commits, seconds", shown(made), ""),
         ),
     )
@@ -99,7 +99,7 @@ def _appending(short: Path, long: Path, ranks: int, steps: int, tensors: int) ->
         times["early"],
         Ratio.SHARE,
         floor=1.3,
-        note="each by a consolidator that begins anew and reads where the view stands",
+        note="each by a new consolidator, which reads the state of the view",
     )
 
 
@@ -111,7 +111,7 @@ def _consolidate(objects: ObjectStore) -> None:
 def _commit(
     store: Path, ranks: Sequence[int], steps: Sequence[int], names: Sequence[str], born: int = 0
 ) -> None:
-    """Commit steps without payloads; from step `born` on, two tensors of each rank hold NaN."""
+    """Commit steps without payloads; from step `born` on, two tensors of each rank contain NaN."""
     objects = open_objects(resolve(str(store)))
     commit.ensure_root(objects)
     keys = [StepKey(rank, step) for step in steps for rank in ranks]
@@ -139,19 +139,19 @@ def _view(objects: ObjectStore) -> ConsolidatedCubes:
 
 
 def _ask(store: Path, expected: int) -> None:
-    found = open_store(store).consolidated().find("nan_count > 0")
-    assert len(found) == expected, len(found)
+    matches = open_store(store).consolidated().find("nan_count > 0")
+    assert len(matches) == expected, len(matches)
 
 
 def _ask_xarray(store: Path, expected: int) -> None:
     view = xr.open_zarr(f"{store}/consolidated")
-    found = np.nonzero((view.nan_count > 0).to_numpy())
-    assert len(found[0]) == expected, len(found[0])
+    matches = np.nonzero((view.nan_count > 0).to_numpy())
+    assert len(matches[0]) == expected, len(matches[0])
 
 
 def _ask_tables(store: Path, expected: int) -> None:
-    found = open_store(store).tensors(where="nan_count > 0")
-    assert len(found) == expected, len(found)
+    matches = open_store(store).tensors(where="nan_count > 0")
+    assert len(matches) == expected, len(matches)
 
 
 def _timed(run: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""Ingesting the large profile, from the disk, against copying it: to the same disk, and to memory."""
+"""Ingesting the large profile from the disk, against copying it: to the same disk, and to memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
 
         for place, parent, floor in places:
             into = _Into(setting, parent, setting.load)
-            into(with_workers)  # unmeasured: what is lazy is loaded by it
+            into(with_workers)  # warm-up, not measured
             times = in_turns(
                 setting.rounds,
                 {
@@ -55,12 +55,12 @@ def measure(setting: Setting) -> Iterator[Measure]:
 
 
 def copy(dump: Path, target: Path) -> None:
-    """Copy a dump as an engineer would."""
+    """Copy a dump as an engineer would do it."""
     subprocess.run(["cp", "-r", dump, target], check=True)
 
 
 class _Into:
-    """Times what turns the load into something else in one directory."""
+    """Measures how long a function takes to turn the load into something new below one directory."""
 
     def __init__(self, setting: Setting, parent: Path, load: Load) -> None:
         self._setting, self._parent, self._load = setting, parent, load

@@ -1,7 +1,7 @@
-"""Tensors in the layouts of accelerators: DumpData to host order, against npy of the same bytes.
+"""Tensors in the layouts of accelerators: DumpData to host order, against npy files of the same bytes.
 
-Twice: reading one tensor, against `np.load`; and converting files for a store, digest, statistics and
-encoding included, against converting npy files.
+Two things are measured: reading one tensor, against `np.load`; and converting files for a store, including
+digests, statistics and encoding, against converting npy files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from workers.arrays.device_format import DeviceLayout, to_device
 from workers.dump.formats.dump_data import read_headers
 from workers.tasks.convert import convert
 
-#: Files that are converted for a store.
+#: How many files are converted for a store.
 _FILES = 4
 #: Format, host shape, device shape: activations, weights of a convolution, a matrix; about 16 MiB each.
 _CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
@@ -35,7 +35,7 @@ _CASES: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield times for float16, from the page cache."""
+    """Yield times for float16 in the page cache."""
     for name, shape, device_shape in _CASES:
         layout = DeviceLayout(name, device_shape)
         host = np.random.default_rng(0).standard_normal(shape, np.float32).astype(np.float16)
@@ -63,7 +63,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
 
 
 def _converted(setting: Setting, name: str, layout: DeviceLayout, shape: tuple[int, ...]) -> Measure:
-    """Compare what a worker does with DumpData files and with npy files of the same bytes."""
+    """Compare converting DumpData files with converting npy files of the same bytes."""
     code = FORMAT_CODES[name]
     with setting.target() as directory:
         dumps = {"ours": directory / "bin", "other": directory / "npy"}
@@ -100,7 +100,7 @@ def _converted(setting: Setting, name: str, layout: DeviceLayout, shape: tuple[i
 
 
 def decode(path: Path) -> npt.NDArray[Any]:
-    """Read the one tensor of a DumpData file, in the order of its axes on the host."""
+    """Read the only tensor of a DumpData file, in host order."""
     with path.open("rb", buffering=0) as file:
 
         def read(offset: int, nbytes: int) -> bytes:

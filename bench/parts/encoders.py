@@ -1,12 +1,16 @@
 """Encoding shards: our own encoder, that of zarr-python, and zarrs as the codec pipeline of zarr-python.
 
-Payloads of the large profile without copies, in memory, become the same shards in a directory in memory: same
-grid, same codecs. On one core, for a worker process has one; and on two, which only zarr and zarrs use.
+Each turns the distinct payloads of the large profile, in memory, into the same shards in a directory in
+memory, with the same grid and codecs. They run on one core, as a worker process does; zarr-python and zarrs,
+which can use more, also run on two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,50 +20,72 @@ from bench.encode import ENCODERS, MALLOC, Packed, run, write_packed
 from bench.measure import Measure, Table, in_turns, median, shown
 from bench.setting import Setting
 from bench.stages import Stages, distinct_payloads, plans
+from workers.store.opening import open_objects, resolve
+from workers.store.shards import ShardReader
 from workers.tasks.model import StepPlan
 
-Run: TypeAlias = tuple[str, int, str]
-"""Encoder, cores, malloc."""
+EncoderRun: TypeAlias = tuple[str, int, str]
+"""Encoder, number of cores, malloc."""
+
+
+@dataclass(slots=True)
+class _Results:
+    """The results of all runs."""
+
+    wall_s: dict[EncoderRun, list[float]] = field(default_factory=lambda: defaultdict(list))
+    processor_s: dict[EncoderRun, list[float]] = field(default_factory=lambda: defaultdict(list))
+    stored_nbytes: dict[EncoderRun, int] = field(default_factory=dict)
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
     """Yield times and bytes."""
     runs = [(name, 1, malloc) for malloc in MALLOC for name in ENCODERS]
     runs += [(name, 2, "keeps") for name in ENCODERS if name != "ours"]
-    stored: dict[Run, int] = {}
-    processor: dict[Run, list[float]] = {}
-    with setting.target(setting.fast) as packed:
-        (plan,) = plans(setting.load.directory, packed, Stages())
+    with setting.target(setting.fast) as source:
+        (plan,) = plans(setting.load.directory, source, Stages())
         arrays = packed_arrays(plan)
-        write_packed(packed, arrays)
-        raw = sum(one.data.size for one in arrays)
-
-        def encode(one: Run) -> float:
-            with setting.target(setting.fast) as target:
-                took = run(*one, packed, target)
-                processor.setdefault(one, []).append(took.processor_s)
-                stored[one] = _stored(target / "store")
-                check(arrays, target / "store")
-                return took.wall_s
-
-        times = in_turns(setting.rounds, {str(one): lambda one=one: encode(one) for one in runs})  # type: ignore[misc]
+        write_packed(source, arrays)
+        results = _run_all(setting, runs, source, arrays)
     for malloc in MALLOC:
         for other in ("zarr-python", "zarrs"):
+            ours, others = (tuple(results.wall_s[encoder, 1, malloc]) for encoder in ("ours", other))
             name = f"encode the shards of a step, one core, malloc {malloc}"
-            ours, others = times[str(("ours", 1, malloc))], times[str((other, 1, malloc))]
             yield Measure(name, other, "s", ours, others)
+    yield _table(runs, results, arrays)
+
+
+def _run_all(
+    setting: Setting, runs: Sequence[EncoderRun], source: Path, arrays: Sequence[Packed]
+) -> _Results:
+    results = _Results()
+
+    def encode(encoder_run: EncoderRun) -> float:
+        with setting.target(setting.fast) as target:
+            times = run(*encoder_run, source, target)
+            results.wall_s[encoder_run].append(times.wall_s)
+            results.processor_s[encoder_run].append(times.processor_s)
+            results.stored_nbytes[encoder_run] = _stored(target / "store")
+            check(arrays, target / "store")
+            return times.wall_s
+
+    in_turns(setting.rounds, {str(encoder_run): partial(encode, encoder_run) for encoder_run in runs})
+    return results
+
+
+def _table(runs: Sequence[EncoderRun], results: _Results, arrays: Sequence[Packed]) -> Table:
+    raw = sum(packed.data.size for packed in arrays)
     rows = []
-    for one in runs:
-        name, cores, malloc = one
-        took, work = median(times[str(one)]), median(processor[one])
-        best = min(median(processor[other, 1, malloc]) for other in ENCODERS)
-        figures = (shown(took), shown(raw / 1e6 / took), shown(work), shown(work / best))
-        rows.append((name, str(cores), malloc, *figures, str(stored[one])))
-    yield Table(
-        f"Encoders: {raw / 1e6:.0f} MB, {sum(len(one.nbytes) for one in arrays)} payloads",
+    for encoder_run in runs:
+        name, cores, malloc = encoder_run
+        wall_s, processor_s = median(results.wall_s[encoder_run]), median(results.processor_s[encoder_run])
+        best = min(median(results.processor_s[other, 1, malloc]) for other in ENCODERS)
+        figures = (shown(wall_s), shown(raw / 1e6 / wall_s), shown(processor_s), shown(processor_s / best))
+        rows.append((name, str(cores), malloc, *figures, str(results.stored_nbytes[encoder_run])))
+    return Table(
+        f"Encoders: {raw / 1e6:.0f} MB, {sum(len(packed.nbytes) for packed in arrays)} payloads",
         ("encoder", "cores", "malloc", "s", "MB/s", "processor s", "of the best", "bytes stored"),
         tuple(rows),
-        note="Medians. The best: of the processor, on one core, with the same malloc.",
+        note="Medians. The best: the least processor time on one core with the same malloc.",
     )
 
 
@@ -79,18 +105,16 @@ def packed_arrays(plan: StepPlan) -> list[Packed]:
     ]
 
 
-def check(arrays: list[Packed], store: Path) -> None:
-    """Check the first and the last chunk of each array: they are what was put in."""
-    from workers.store.opening import open_objects, resolve
-    from workers.store.shards import ShardReader
-
-    for one in arrays:
-        reader = ShardReader(open_objects(resolve(str(store))), one.spec.path, one.spec)
-        size = one.data.size // one.spec.itemsize
-        for start in (0, size - size % one.spec.chunk if size % one.spec.chunk else size - one.spec.chunk):
-            stop = min(start + one.spec.chunk, size)
-            wanted = one.data[start * one.spec.itemsize : stop * one.spec.itemsize]
-            assert reader.read(start, stop) == wanted.tobytes(), one.spec.path
+def check(arrays: Iterable[Packed], store: Path) -> None:
+    """Check that the first and the last chunk of each array hold what was encoded."""
+    for packed in arrays:
+        spec = packed.spec
+        reader = ShardReader(open_objects(resolve(str(store))), spec.path, spec)
+        size = packed.data.size // spec.itemsize
+        for start in (0, size - size % spec.chunk if size % spec.chunk else size - spec.chunk):
+            stop = min(start + spec.chunk, size)
+            encoded = packed.data[start * spec.itemsize : stop * spec.itemsize]
+            assert reader.read(start, stop) == encoded.tobytes(), spec.path
 
 
 def _stored(store: Path) -> int:

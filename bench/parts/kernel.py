@@ -16,7 +16,7 @@ from workers.arrays import kernels
 from workers.arrays.statistics import summarise
 from workers.model import MIB
 
-#: Bytes of an array: a common tensor, in the cache; a chunk of the store; far more than any cache.
+#: Array sizes: a common tensor that fits the cache; a chunk of the store; far more than any cache.
 _SIZES = {"128 KiB": MIB // 8, "1 MiB": MIB, "64 MiB": 64 * MIB}
 _FLOATS: tuple[Any, ...] = (np.float64, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn)
 _OTHER_TYPES: tuple[Any, ...] = (*_FLOATS, np.int64, np.int32, np.int16, np.int8, np.bool_)
@@ -43,7 +43,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
 
 
 def array_of(dtype: Any, nbytes: int) -> npt.NDArray[Any]:
-    """Return normal values, a tenth of them zero, in an array of so many bytes."""
+    """Return an array of `nbytes` bytes with normally distributed values, a tenth of them zero."""
     rng = np.random.default_rng(0)
     dtype = np.dtype(dtype)
     values = rng.standard_normal(nbytes // dtype.itemsize, np.float32)
@@ -53,7 +53,7 @@ def array_of(dtype: Any, nbytes: int) -> npt.NDArray[Any]:
 
 
 def assert_equal(values: npt.NDArray[Any]) -> None:
-    """Check that both say the same."""
+    """Check that both compute the same statistics."""
     np.testing.assert_allclose(summarise(values).as_row(), numpy_statistics(values), rtol=1e-6, atol=1e-9)
 
 

@@ -17,7 +17,7 @@ _LIMIT_MIB = 1024.0
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield peaks."""
+    """Yield the peaks."""
     with workers() as client:
         with setting.target() as target:
             ingest(client, setting.load.directory, target)
@@ -37,7 +37,7 @@ def _peak(client: Client, what: str) -> Measure:
 
 
 def peak_memory() -> int:
-    """Return the largest resident size this process ever had, in bytes."""
-    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+    """Return the largest resident size that this process has had, in bytes."""
+    peak = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert peak
+    return int(peak[1]) * 1024

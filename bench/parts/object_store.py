@@ -1,4 +1,4 @@
-"""Into an S3 object store: Ceph with its gateway, in memory, on the same machine and its cores."""
+"""Ingesting into S3 object storage: Ceph with its gateway, in memory, on the same machine and cores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SMALL_NBYTES = 4096
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
-    """Yield times and requests; nothing where Ceph is not installed."""
+    """Yield times and requests; only a note if Ceph is not installed."""
     if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         yield Table("S3: not measured", ("not installed",), tuple((name,) for name in missing))
         return
@@ -57,7 +57,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
 
 
 def _linked(dump: Path, sample: Path, one_in: int) -> float:
-    """Make a dump of every n-th file by size, as links; return how many times as many files there are."""
+    """Make a dump of every `one_in`-th file by size, as links; return the factor to scale its figures by."""
     files = sorted(dump.rglob("*.npy"), key=lambda path: (path.stat().st_size, path.name))
     chosen = files[one_in // 2 :: one_in]
     for path in chosen:
@@ -68,7 +68,7 @@ def _linked(dump: Path, sample: Path, one_in: int) -> float:
 
 
 class _Bucket:
-    """Gives each write a prefix of its own, and removes what was written."""
+    """Gives each write its own prefix, and removes what was written."""
 
     def __init__(self, files: Any) -> None:
         self.files = files
@@ -89,7 +89,7 @@ class _Bucket:
 
 
 def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket, client: Client) -> Iterator[Measure]:
-    """Put the objects of one step, ready-made, by s3fs and by obstore: what the client costs."""
+    """Put ready-made objects of one step with s3fs and with obstore, to compare the costs of the clients."""
     from obstore.store import S3Store
 
     with setting.target(setting.fast) as store:
@@ -149,12 +149,13 @@ def _objects(setting: Setting, ceph: CephS3, bucket: _Bucket, client: Client) ->
 
 
 def _reading(url: str) -> Iterator[Measure]:
-    """Count the requests for one small tensor, after the store and its index are open."""
-    found = open_store(url)
-    step = found.step(*found.keys[0].order[::-1])
+    """Count the requests for one small tensor when the store and its index are open."""
+    store = open_store(url)
+    first = store.keys[0]
+    step = store.step(first.rank, first.step)
     row = int(np.argmin(np.abs(step.tables.number("nbytes") - _SMALL_NBYTES)))
     with _counted() as requests:
-        took = seconds(lambda: step.read(row))
+        read_s = seconds(lambda: step.read(row))
     assert requests
     yield Measure(
         "requests for a tensor of 4 KiB, S3",
@@ -166,13 +167,13 @@ def _reading(url: str) -> Iterator[Measure]:
         floor=1.0,
     )
     yield Measure(
-        "read a tensor of 4 KiB, S3, store open", "100 ms", "ms", (1e3 * took,), (100.0,), Ratio.SHARE
+        "read a tensor of 4 KiB, S3, store open", "100 ms", "ms", (1e3 * read_s,), (100.0,), Ratio.SHARE
     )
 
 
 @contextmanager
 def _counted() -> Iterator[list[str]]:
-    """Yield a list to which each request of this process to S3 adds its name."""
+    """Yield a list to which each S3 request of this process adds its name."""
     names: list[str] = []
     original = AioBaseClient._make_api_call  # noqa: SLF001
 

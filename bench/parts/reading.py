@@ -1,4 +1,4 @@
-"""Reading back: everything, and one small tensor."""
+"""Reading from a store: everything, and one small tensor."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
 
 
 def read_back(store: Path) -> int:
-    """Read every payload of every step; return the bytes."""
+    """Read every payload of every step; return the number of bytes."""
     nbytes = 0
     for step in open_store(str(store)).select():
         for _, pieces in step.payloads(step.rows(), 16 * MIB):
@@ -60,12 +60,13 @@ def read_back(store: Path) -> int:
 
 
 def read_one(store: Path | str) -> None:
-    """Open the store and read the tensor whose size is nearest to 4 KiB."""
+    """Open the store, and read the tensor whose size is closest to 4 KiB."""
     step, row = _small(store)
     step.read(row)
 
 
 def _small(store: Path | str) -> tuple[Step, int]:
-    found = open_store(str(store))
-    step = found.step(*found.keys[0].order[::-1])
+    opened = open_store(str(store))
+    first = opened.keys[0]
+    step = opened.step(first.rank, first.step)
     return step, int(np.argmin(np.abs(step.tables.number("nbytes") - _SMALL_NBYTES)))

@@ -1,7 +1,7 @@
-"""How soon the service is back at work: when its store was away, and when its watcher starts again.
+"""How soon the service is back at work after an outage of its store, and after a restart of its watcher.
 
-Both with all parts as processes of their own. The first needs Ceph, whose gateway is killed; the second is
-measured with a directory, and with Ceph where it is installed.
+All parts of the service are separate processes. The first needs Ceph, whose gateway is killed; the second is
+measured with a directory, and with Ceph if it is installed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from workers.store.record import LEAF
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 
-#: After the store is back: what a backlog may take at most, by what it takes otherwise, is 1 / 0.9.
+#: After an outage, a backlog may take at most 1 / 0.9 times as long as the same backlog takes otherwise.
 DRAIN_FLOOR = 0.9
-#: From the start of a watcher to the first commit of a new step, in seconds.
+#: Limit from the start of a watcher to the first commit of a new step.
 RESTART_LIMIT_S = 5.0
 _FILES_OF_A_STEP = 20
 _AWAY_S = 15.0
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
-    """Yield times after the store was away, and after a restart."""
+    """Yield times after an outage of the store, and after a restart of the watcher."""
     has_ceph = all(shutil.which(name) for name in PROGRAMS)
     if has_ceph:
         yield from _store_away(setting)
@@ -61,7 +61,7 @@ def _store_away(setting: Setting) -> Iterator[Measure | Table]:
         dask = stack.enter_context(cluster(variables))
         running = stack.enter_context(service(dask, job.dump, url, variables))
         running.wait_for_commits(1)
-        job.write(count)  # kernels are compiled, modules imported
+        job.write(count)  # warm-up: kernels are compiled, modules imported
         running.wait_for_commits(job.steps)
         for _ in range(setting.rounds):
             job.write(count)
@@ -86,7 +86,7 @@ def _store_away(setting: Setting) -> Iterator[Measure | Table]:
 
 
 def _drained(running: Processes, before: int, count: int) -> float:
-    """Return the seconds from a tenth of a backlog to the whole, as if it were all of it."""
+    """Return the time from a tenth of a backlog to its end, scaled to the whole backlog."""
     running.wait_for_commits(before + count // 10)
     first, started = running.commits, time.monotonic()
     last = running.wait_for_commits(before + count)
@@ -104,19 +104,19 @@ def _restart(setting: Setting) -> Iterator[Measure]:
         with cluster(variables) as dask:
             for number in range(setting.rounds + 1):
                 _write_steps(dump, count + number, 1)
-                took = _seconds_to_commit(dask, dump, store, variables)
-                if number:  # the first time, workers import what they need
-                    times.append(took[0])
-                    processor_times.append(took[1])
+                wall_s, processor_time_s = _seconds_to_commit(dask, dump, store, variables)
+                if number:  # not the first time: workers import modules
+                    times.append(wall_s)
+                    processor_times.append(processor_time_s)
     where = "Ceph" if setting.in_ceph else "a directory"
-    # What else the machine does makes the first longer, and not the second.
-    for what, found in (("", times), (", processor time of the watcher", processor_times)):
+    # Other processes on the machine make the first longer, and not the second.
+    for what, figures in (("", times), (", processor time of the watcher", processor_times)):
         yield Measure(
             f"start of a watcher to the commit of a new step, {count} committed, {where}{what}",
             f"{RESTART_LIMIT_S:g} s",
             "s",
-            tuple(found),
-            (RESTART_LIMIT_S,) * len(found),
+            tuple(figures),
+            (RESTART_LIMIT_S,) * len(figures),
             Ratio.SHARE,
             floor=1.0,
         )
@@ -125,7 +125,7 @@ def _restart(setting: Setting) -> Iterator[Measure]:
 def _seconds_to_commit(
     dask: DaskCluster, dump: Path, store: str, variables: dict[str, str]
 ) -> tuple[float, float]:
-    """Return the seconds, and how many of them the watcher had a processor."""
+    """Return the time to the first commit, and the processor time of the watcher, in seconds."""
     env = {**variables, "DUMP_INGEST_QUIET_S": "0", "DUMP_INGEST_SETTLE_S": "0"}
     started = time.monotonic()
     with start("watch", dump, "--store", store, "--scheduler", dask.address, env=env) as watcher:
@@ -146,23 +146,25 @@ def _write_steps(dump: Path, first: int, count: int) -> None:
 
 
 def _commit_all(dump: Path, store: str) -> None:
-    """Commit every step of a dump: the first as a whole, of the others only what says that they are there."""
-    found, address = find_dump(dump), resolve(store)
-    first, *others = found.scan({}).listings
-    inspected = inspect(found.root, first, found.describe(first))
-    plan = plan_step(inspected, Origin(first.layout, "bench", str(found.root)), address, Grid())
+    """Commit every step of a dump: the first completely, the others with their commit only."""
+    detected, address = find_dump(dump), resolve(store)
+    first, *others = detected.scan({}).listings
+    inspected = inspect(detected.root, first, detected.describe(first))
+    plan = plan_step(inspected, Origin(first.layout, "bench", str(detected.root)), address, Grid())
     publish(plan, [convert(job) for job in plan.jobs])
     objects = open_objects(address)
     leaf = objects.get(f"{first.key.path}/{LEAF}")
     assert leaf is not None
     for start_at in range(0, len(others), 1000):
-        some = others[start_at : start_at + 1000]
-        objects.put_many({f"{one.key.path}/{LEAF}": _leaf_of(one, leaf, plan.fingerprint) for one in some})
+        batch = others[start_at : start_at + 1000]
+        objects.put_many(
+            {f"{listing.key.path}/{LEAF}": _leaf_of(listing, leaf, plan.fingerprint) for listing in batch}
+        )
 
 
-def _leaf_of(listing: Listing, leaf: bytes, name: str) -> bytes:
-    """Return the commit of a step, made from that of another one with this name."""
+def _leaf_of(listing: Listing, leaf: bytes, fingerprint_of_leaf: str) -> bytes:
+    """Return the commit of a step, made from the commit of another step."""
     own = fingerprint(listing.files, listing.layout, Grid())
-    document = json.loads(leaf.replace(name.encode(), own.encode()))
+    document = json.loads(leaf.replace(fingerprint_of_leaf.encode(), own.encode()))
     document["attributes"]["dump_ingest"]["step"] = listing.key.step
     return json.dumps(document).encode()

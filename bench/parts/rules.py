@@ -1,4 +1,4 @@
-"""What anomaly rules cost: ingesting the large profile with the built-in ones and without any."""
+"""The cost of anomaly rules: ingesting the large profile with the built-in rules and without rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGEST_SHARE = 1.05
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
-    """Yield the ratio of both, and what one step takes, by the number of its tensors."""
+    """Yield the ratio of both, and the time to evaluate one step, by the number of its tensors."""
     rules = load_rules().enabled
     with workers() as client:
 
@@ -29,7 +29,7 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
             with setting.target(setting.fast) as target:
                 return seconds(lambda: ingest(client, setting.load.directory, target, rules=chosen))
 
-        timed(rules)  # unmeasured: what is lazy is loaded by it
+        timed(rules)  # warm-up, not measured
         # A ratio of a few hundredths needs more rounds than others.
         rounds = 3 * setting.rounds
         times = in_turns(rounds, {"with": lambda: timed(rules), "without": lambda: timed(None)})
@@ -72,10 +72,10 @@ def _by_size(rules: RuleSet) -> Table:
         names = [f"Default_net-Model_layer{i}-Block_MatMul-op{i}" for i in range(tensors)]
         key = StepKey(0, 1)
         tables = make_tables(key, names, range(anomalous))
-        # As healthy ones are: no zeros, nothing vanishing.
+        # As in healthy tensors: no zeros, nothing vanishing.
         tables.statistics[:, FIELDS.index("l2_norm")] = np.abs(tables.statistic("l2_norm")) + 1
-        took = seconds_each(lambda tables=tables, key=key: evaluate(rules, tables, key))  # type: ignore[misc]
-        rows.append((str(tensors), str(anomalous), shown(took * 1000)))
+        step_s = seconds_each(lambda tables=tables, key=key: evaluate(rules, tables, key))  # type: ignore[misc]
+        rows.append((str(tensors), str(anomalous), shown(step_s * 1000)))
     return Table(
         f"Evaluating {len(rules.of_steps)} rules over the tables of a step",
         ("tensors", "with NaN", "milliseconds"),

@@ -1,6 +1,7 @@
-"""Two worker processes against one, into a store in memory: all of it, and the tasks that convert alone.
+"""Two worker processes against one, into a store in memory: ingesting as a whole, and converting only.
 
-The process that inspects, plans and commits has the same two cores. With one worker it has one for itself.
+The process that inspects, plans and commits runs on the same two cores. With one worker, it has a core for
+itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bench.setting import PROFILE, Setting, ingest, workers
 from bench.stages import Stages, plans
 from workers.tasks.run import pack_convert, run_convert
 
-#: Steps of the longer dump: enough that the first look and the last commit do not matter.
+#: Steps of the longer dump: enough that the first scan and the last commit do not matter.
 _STEPS = 3
 
 
@@ -31,14 +32,14 @@ def measure(setting: Setting) -> Iterator[Measure]:
             yield _measure(setting, f"{_STEPS} steps", lambda client, target: _ingest(client, longer, target))
 
 
-def _measure(setting: Setting, what: str, take: Callable[[Client, Path], float]) -> Measure:
+def _measure(setting: Setting, what: str, timed: Callable[[Client, Path], float]) -> Measure:
     def run(client: Client) -> float:
         with setting.target(setting.fast) as target:
-            return take(client, target)
+            return timed(client, target)
 
-    with workers(1) as one, workers(2) as two:
-        run(one), run(two)  # unmeasured: what is lazy is loaded by it
-        times = in_turns(setting.rounds, {"one": lambda: run(one), "two": lambda: run(two)})
+    with workers(1) as single, workers(2) as pair:
+        run(single), run(pair)  # warm-up, not measured
+        times = in_turns(setting.rounds, {"one": lambda: run(single), "two": lambda: run(pair)})
     return Measure(f"ingest, 2 workers, {what}", "1 worker", "s", times["two"], times["one"], floor=1.7)
 
 
@@ -47,6 +48,6 @@ def _ingest(client: Client, dump: Path, target: Path) -> float:
 
 
 def _convert(client: Client, dump: Path, target: Path) -> float:
-    """Return what the workers take for a step that is planned already, and that nobody commits."""
+    """Return how long the workers take to convert a step that is already planned; it is not committed."""
     packed = [pack_convert(job) for plan in plans(dump, target, Stages()) for job in plan.jobs]
     return seconds(lambda: client.gather([client.submit(run_convert, job, pure=False) for job in packed]))

@@ -1,7 +1,7 @@
-"""Small things: many tensors in a step, many steps, many ranks. What each costs must not grow with them.
+"""Many small tensors in a step, many steps, many ranks: the cost of each must not grow with their number.
 
-Each is measured at two sizes, in memory where there is tmpfs, by two workers, once; the cost of a step in
-several rounds.
+Each is measured at two sizes, with two workers, in memory if there is a tmpfs: once, but the cost of a step
+in several rounds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tests.servers.cluster import DaskCluster
 
 _FILES_OF_STEP = 20
 _FILES_OF_RANK = 200
-#: By how much what one thing costs may differ between the two sizes and still be called the same.
+#: The cost of one item may differ by this factor between the two sizes, and still counts as the same.
 _LINEAR = 1.25
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
-    """Yield costs of a file, of a step, of a rank."""
+    """Yield the costs of a file, of a step, and of a rank."""
     with workers() as client:
         with setting.target(setting.fast) as dump:
             build_small(dump, steps=3, files=_FILES_OF_STEP)
-            _ingest(setting, client, dump)  # unmeasured: what is lazy is loaded by it
+            _ingest(setting, client, dump)  # warm-up, not measured
         yield from _files(setting, client)
         yield from _steps(setting, client)
     yield from _ranks(setting)
@@ -73,7 +73,7 @@ def _steps(setting: Setting, client: Client) -> Iterator[Measure]:
 def _ranks(setting: Setting) -> Iterator[Measure]:
     few, many = (8, 32) if setting.quick else (256, 1024)
     costs = []
-    # A scheduler in a process of its own, as a job of many hosts has it.
+    # A scheduler in its own process, as for a job on many hosts.
     with DaskCluster(workers=WORKERS) as cluster, workers(WORKERS, cluster.address) as client:
         with setting.target(setting.fast) as dump:
             build_small(dump, ranks=2, files=_FILES_OF_RANK)

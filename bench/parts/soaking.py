@@ -1,8 +1,7 @@
-"""A long time under steady load: memory and file descriptors of each process must stay as they are.
+"""A long time under steady load: memory and file descriptors of each process must not grow.
 
-The job dumps at a share of what the service was measured to take just before, and removes steps that are
-committed; both on the same cores as the service, also while that is measured. Without `--minutes` it lasts
-twenty, and with `--load` it is another share.
+First the capacity of the service is measured. Then the job dumps at a share of this capacity (`--load`) for
+some time (`--minutes`), and removes steps that are committed. Job and service share their cores all the time.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from bench.measure import Measure, Ratio, Table, median, shown
 from bench.running import Job, Processes, Sample, cluster, sample, service
 from bench.setting import Setting, store_for
 
-#: The last quarter may hold so many times what the second one held.
+#: The last quarter may hold at most this many times what the second quarter held.
 LIMIT = 1.05
 _MIB = 1024 * 1024
-#: How long it is measured how fast steps are taken, and how many of them wait at any time meanwhile.
+#: How long the capacity is measured, and how many steps wait at any time meanwhile.
 _CAPACITY_S, _BACKLOG = 90.0, 16
-#: Files of a step, and float32 bytes of each: as many as a real step has, or more steps would be made in
-#: twenty minutes than in days; and small, or more bytes than a disk has.
+#: Number and float32 bytes of the files of a step. As many files as a real step has: with fewer, twenty
+#: minutes would have more steps than real days. Small files: larger ones would fill the disk.
 _STEP = ((900, 1024), (100, 65_536))
 #: Committed steps that stay in the dump.
 _KEPT = 20
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
-    """Yield, for each process, what it holds in the last quarter against the second one."""
+    """Yield for each process what it holds in the last quarter, against the second quarter."""
     with ExitStack() as stack:
         store, env = stack.enter_context(store_for(setting))
         job = Job(stack.enter_context(setting.target()), _STEP)
@@ -39,16 +38,16 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         pace = setting.load_share * capacity
         before = job.steps
         started = time.monotonic()
-        taken, pending = _soak(job, running, pace, 60 * setting.minutes)
-        took = time.monotonic() - started
-        yield _load(setting, capacity, (job.steps - before) / took, pending, job)
-        yield from _flat(taken)
+        samples, pending = _soak(job, running, pace, 60 * setting.minutes)
+        wall_s = time.monotonic() - started
+        yield _load(setting, capacity, (job.steps - before) / wall_s, pending, job)
+        yield from _growth(samples)
 
 
 def _capacity(job: Job, running: Processes, seconds: float) -> float:
-    """Return how many steps are committed in a second, when there are always some more.
+    """Return how many steps are committed per second if there is always a backlog.
 
-    Not counted is the first third: kernels are compiled, everything is imported.
+    The first third of the time does not count: kernels are compiled, modules are imported.
     """
     started = time.monotonic()
     first, counted_from = 0, 0.0
@@ -67,7 +66,7 @@ def _capacity(job: Job, running: Processes, seconds: float) -> float:
 def _soak(
     job: Job, running: Processes, pace: float, seconds: float
 ) -> tuple[dict[str, list[Sample]], list[float]]:
-    """Dump at this pace; return samples of each process, one in a second, and the backlogs."""
+    """Dump `pace` steps per second; return samples of each process, one per second, and the backlogs."""
     samples: dict[str, list[Sample]] = {name: [] for name in running.pids}
     pending: list[float] = []
     started = time.monotonic()
@@ -92,17 +91,17 @@ def _load(setting: Setting, capacity: float, pace: float, pending: Sequence[floa
         ("load", f"{shown(pace)} steps/s, {pace / capacity:.0%}"),
         ("a step", f"{shown(job.step_nbytes / 1024)} KiB"),
         ("steps dumped and committed", f"{job.steps}"),
-        ("backlog, median and most", f"{shown(median(pending))}, {shown(max(pending))} steps"),
+        ("backlog, median and maximum", f"{shown(median(pending))}, {shown(max(pending))} steps"),
         ("store", "Ceph" if setting.in_ceph else "directory"),
     )
     return Table(f"soak: {shown(setting.minutes)} minutes", ("what", "figure"), rows)
 
 
-def _flat(samples: dict[str, list[Sample]]) -> Iterator[Measure]:
-    for name, found in samples.items():
+def _growth(samples: dict[str, list[Sample]]) -> Iterator[Measure]:
+    for name, of_process in samples.items():
         for what, unit, values in (
-            ("resident memory", "MiB", [one.rss_nbytes / _MIB for one in found]),
-            ("file descriptors", "", [float(one.descriptors) for one in found]),
+            ("resident memory", "MiB", [moment.rss_nbytes / _MIB for moment in of_process]),
+            ("file descriptors", "", [float(moment.descriptors) for moment in of_process]),
         ):
             quarter = len(values) // 4
             second, last = values[quarter : 2 * quarter], values[3 * quarter :]

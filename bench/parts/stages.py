@@ -1,4 +1,4 @@
-"""Where the time of one process goes, stage by stage, without Dask."""
+"""How one process without Dask spends its time, stage by stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.arrays import kernels
 
 
 def measure(setting: Setting) -> Iterator[Table]:
-    """Yield medians by stage."""
+    """Yield the medians by stage."""
     kernels.warm_up()
     runs: list[Stages] = []
     for _ in range(setting.rounds):
@@ -32,5 +32,5 @@ def measure(setting: Setting) -> Iterator[Table]:
         "One process without Dask, large profile, by stage",
         ("stage", "s"),
         rows,
-        note="Indented: the parts of convert, each alone on all of the data.",
+        note="Indented: the parts of convert, each on its own for all of the data.",
     )

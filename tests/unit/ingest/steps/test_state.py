@@ -10,6 +10,7 @@ from ingest.steps.state import StepState
 from tests.made_steps import made_commit, made_inspected, made_listing, made_plan, made_state
 from workers.errors import ClusterError, PoisonedFile, StoreUnavailable
 from workers.model import SourceFile, StepKey
+from workers.store.record import PoisonedSource
 
 KEY, RUN = StepKey(3, 40), StepKey(3, None)
 
@@ -108,8 +109,8 @@ def test_too_much_poison_is_forgotten_and_blamed_on_the_workers() -> None:
     assert state.bad_files.poison == {}
 
 
-def _row(file: SourceFile) -> dict[str, object]:
-    return {"source": file.path, "size": file.size, "mtime_ns": file.mtime_ns, "bytes_kept": True}
+def _row(file: SourceFile) -> PoisonedSource:
+    return PoisonedSource(file.path, file.size, file.mtime_ns, bytes_kept=True)
 
 
 def test_a_commit_of_run_files_is_followed_by_growing_pauses() -> None:
