@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator,
 
 from workers.arrays.filter import Filter
 from workers.errors import UsageError
+from workers.ranges import parse_range
 from workers.rules.select import REGEX
 from workers.rules.step import COLUMNS
 from workers.rules.values import Parameter, Rule, Selector
@@ -24,7 +25,6 @@ Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(allow_inf_nan=False, gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Patterns: TypeAlias = tuple[str, ...]
-_SPAN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
 
 
 class BaseRule(BaseModel):
@@ -69,12 +69,11 @@ class BaseRule(BaseModel):
             if isinstance(text, tuple):
                 spans.append(text)
                 continue
-            found = None if isinstance(text, bool) else _SPAN.fullmatch(str(text).strip())
-            first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-            if first > last:
+            ranks = None if isinstance(text, bool) else parse_range(str(text))
+            if ranks is None:
                 message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
                 raise ValueError(message)
-            spans.append((first, last))
+            spans.append(ranks)
         return tuple(spans)
 
     def compiled(self) -> Rule:
