@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator,
 from workers.arrays.filter import Filter
 from workers.errors import UsageError
 from workers.rules.names import REGEX
+from workers.rules.ranges import parse_range
 from workers.rules.step_columns import COLUMNS
 from workers.rules.values import Parameter, Rule, Scope, Selector
 
@@ -29,8 +30,6 @@ Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(allow_inf_nan=False, gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Patterns: TypeAlias = tuple[str, ...]
-_RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
-
 #: By kind, in the order of the documentation. Every model that gives its kind is in it.
 MODELS: dict[str, type[BaseRule]] = {}
 
@@ -87,7 +86,17 @@ class BaseRule(BaseModel):
     @classmethod
     def _spans(cls, value: Any) -> Any:
         texts = value if isinstance(value, list | tuple) else str(value).split(",")
-        return tuple(text if isinstance(text, tuple) else _span(text) for text in texts)
+        spans = []
+        for text in texts:
+            if isinstance(text, tuple):
+                spans.append(text)
+                continue
+            ranks = None if isinstance(text, bool) else parse_range(str(text))
+            if ranks is None:
+                message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
+                raise ValueError(message)
+            spans.append(ranks)
+        return tuple(spans)
 
     def compiled(self) -> Rule:
         """Return the value that is evaluated."""
@@ -112,17 +121,6 @@ class BaseRule(BaseModel):
     def _parameter(self, name: str) -> Parameter:
         value = getattr(self, name)
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _span(text: object) -> tuple[int, int]:
-    """Return the first and the last rank of a text such as `3` or `0-7`."""
-    match = None if isinstance(text, bool) else _RANKS.fullmatch(str(text).strip())
-    if match is not None:
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first <= last:
-            return first, last
-    message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
-    raise ValueError(message)
 
 
 def _patterns(value: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import strict_json
+from workers.store import strict_json
 
 
 class Colour(StrEnum):

@@ -22,9 +22,9 @@ def to_plain(value: Any) -> Any:
     return _finite(msgspec.to_builtins(value, enc_hook=_from_other_types))
 
 
-def dumps(value: Any) -> str:
-    """Return a value as one line of JSON; see `to_plain`."""
-    return json.dumps(to_plain(value), allow_nan=False)
+def dumps(value: Any, *, indent: int | None = None) -> str:
+    """Return a value as JSON, on one line unless it is indented; see `to_plain`."""
+    return json.dumps(to_plain(value), allow_nan=False, indent=indent)
 
 
 def _finite(value: Any) -> Any:
