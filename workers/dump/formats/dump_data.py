@@ -236,7 +236,7 @@ def _headers(
             f"in a file of {file_size} bytes"
         )
     for placed in all_items:
-        meaning = interpret(f"{placed.io} {placed.slot}", placed.item, placed.size)
+        meaning = interpret(placed.io, placed.slot, placed.item, placed.size)
         end = placed.offset + meaning.nbytes
         headers.append(
             TensorHeader(
