@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from workers.dump.formats.dump_data_pb2 import DumpData, OpBuffer, OpInput, OpOutput, Workspace
 from workers.dump.formats.dump_data_tensor import Described, Item, format_name, interpret
 from workers.dump.formats.header import ReadAt, TensorHeader, Truncated
-from workers.dump.formats.wire import LENGTH_DELIMITED, Field, FieldWalk, varint
+from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 
 #: The longest header that is accepted, in bytes. For a file of version 1, everything except its payloads.
@@ -184,7 +184,7 @@ def _without_payloads(read: ReadAt, file_size: int) -> tuple[bytes, _Places]:
 
     left = MAX_HEADER_BYTES
 
-    def content(field: Field) -> bytes:
+    def content(field: WireField) -> bytes:
         nonlocal left
         length = field.end - field.begin
         left -= length
@@ -236,7 +236,7 @@ def _headers(
             f"in a file of {file_size} bytes"
         )
     for placed in all_items:
-        meaning = interpret(f"{placed.io} {placed.slot}", placed.item, placed.size)
+        meaning = interpret(placed.io, placed.slot, placed.item, placed.size)
         end = placed.offset + meaning.nbytes
         headers.append(
             TensorHeader(

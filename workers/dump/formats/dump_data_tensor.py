@@ -99,11 +99,12 @@ class Meaning(NamedTuple):
     problem: str = ""
 
 
-def interpret(what: str, item: Item, size: int) -> Meaning:
+def interpret(io: str, slot: int, item: Item, size: int) -> Meaning:
     """Return what the bytes of one tensor mean.
 
     Args:
-        what: the tensor, for error messages: `input 0`.
+        io: `input`, `output`, `buffer` or `space`, for error messages.
+        slot: its number, for error messages.
         item: its message in the header.
         size: its bytes in the file.
 
@@ -122,8 +123,8 @@ def interpret(what: str, item: Item, size: int) -> Meaning:
     if not device_shape:
         shape, problem = _shape_by_size(item, element, size)
         return Meaning(element, shape, element.nbytes(math.prod(shape)), None, declared, problem)
-    meaning = _with_device_shape(what, item, size, element, device_shape)
-    return meaning if meaning.declared_dtype else meaning._replace(declared_dtype=declared)
+    meaning = _with_device_shape((io, slot), item, size, element, device_shape)
+    return meaning if meaning.declared_dtype or not declared else meaning._replace(declared_dtype=declared)
 
 
 def format_name(item: Item) -> str:
@@ -136,24 +137,27 @@ def format_name(item: Item) -> str:
 
 
 def _with_device_shape(
-    what: str, item: Described, size: int, element: ElementType, device_shape: tuple[int, ...]
+    place: tuple[str, int],
+    item: Described,
+    size: int,
+    element: ElementType,
+    device_shape: tuple[int, ...],
 ) -> Meaning:
     # Even for zero elements: numpy could not make an array of that shape.
     if math.prod(n for n in device_shape if n) * element.itemsize >= 2**63:
-        raise UnreadableTensor(f"{what} has a shape of more bytes than there are addresses")
+        raise UnreadableTensor(f"{place[0]} {place[1]} has a shape of more bytes than there are addresses")
     nbytes = element.nbytes(math.prod(device_shape))
+    if nbytes <= size <= nbytes + MAX_PADDING_BYTES:
+        shape, layout, problem = _host_shape(item, element, device_shape)
+        return Meaning(element, shape, nbytes, layout, "", problem)
     needed = f"the {nbytes} of {element.name}, shape {device_shape}"
-    if nbytes > size:
-        if not element.is_opaque:
-            raise UnreadableTensor(f"{what} has {size} bytes, fewer than {needed}")
-        problem = f"has {size} bytes, fewer than {needed}; the packing of this type is not known"
-        return Meaning(element, (size,), size, problem=problem)
-    if size - nbytes > MAX_PADDING_BYTES:
+    if size > nbytes:
         problem = f"has {size} bytes, far more than {needed}; kept as bytes"
-        declared = _TYPE_NAMES[item.data_type]
-        return Meaning(_BYTE, (size,), size, declared_dtype=declared, problem=problem)
-    shape, layout, problem = _host_shape(item, element, device_shape)
-    return Meaning(element, shape, nbytes, layout, problem=problem)
+        return Meaning(_BYTE, (size,), size, None, _TYPE_NAMES[item.data_type], problem)
+    if not element.is_opaque:
+        raise UnreadableTensor(f"{place[0]} {place[1]} has {size} bytes, fewer than {needed}")
+    problem = f"has {size} bytes, fewer than {needed}; the packing of this type is not known"
+    return Meaning(element, (size,), size, problem=problem)
 
 
 def _host_shape(

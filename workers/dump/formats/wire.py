@@ -18,7 +18,7 @@ _VARINT_BYTES = 10
 _WINDOW = 4096
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """Where one field of a message is."""
 
     number: int
@@ -44,7 +44,7 @@ class FieldWalk:
 
     def fields(
         self, begin: int, end: int, *, short: type[UnreadableTensor] = UnreadableTensor
-    ) -> Iterator[Field]:
+    ) -> Iterator[WireField]:
         """Yield the fields of the message at bytes `begin` to `end`. Long values are not read.
 
         Args:
@@ -77,7 +77,7 @@ class FieldWalk:
                     f"field {number} of its protobuf header extends to byte {origin + after}, "
                     f"beyond the end at {end}"
                 )
-            yield Field(number, wire_type, position, origin + value, origin + after)
+            yield WireField(number, wire_type, position, origin + value, origin + after)
             position = origin + after
 
 

@@ -29,19 +29,19 @@ def tensor(
 @pytest.mark.parametrize(("code", "name"), ELEMENT_TYPES.items())
 def test_every_known_type_has_elements_of_its_size(code: int, name: str) -> None:
     element = from_name(name)
-    meaning = interpret("input 0", tensor(code, [6]), element.nbytes(6))
+    meaning = interpret("input", 0, tensor(code, [6]), element.nbytes(6))
     assert (meaning.element, meaning.shape, meaning.problem) == (element, (6,), "")
 
 
 @pytest.mark.parametrize("code", [DataType.DT_STRING, 9999])
 def test_unknown_type_makes_bytes_and_keeps_its_name(code: int) -> None:
-    meaning = interpret("input 0", tensor(code, [2, 3]), 48)
+    meaning = interpret("input", 0, tensor(code, [2, 3]), 48)
     assert (meaning.element.name, meaning.shape, meaning.nbytes) == ("uint8", (48,), 48)
     assert meaning.declared_dtype in ("DT_STRING", "data_type 9999")
 
 
 def test_quantised_integers_are_declared_as_what_they_represent() -> None:
-    meaning = interpret("input 0", tensor(DataType.DT_QINT8, [4]), 4)
+    meaning = interpret("input", 0, tensor(DataType.DT_QINT8, [4]), 4)
     assert (meaning.element.name, meaning.declared_dtype) == ("int8", "DT_QINT8")
 
 
@@ -49,7 +49,7 @@ def test_device_shape_is_converted_where_the_formula_fits() -> None:
     described = tensor(
         DataType.DT_FLOAT16, [2, 1, 3, 4, 16], original=[2, 5, 3, 4], layout=Format.FORMAT_NC1HWC0
     )
-    meaning = interpret("input 0", described, 2 * 2 * 3 * 4 * 16)
+    meaning = interpret("input", 0, described, 2 * 2 * 3 * 4 * 16)
     assert meaning.shape == (2, 5, 3, 4)
     assert meaning.device == DeviceLayout("NC1HWC0", (2, 1, 3, 4, 16))
     assert format_name(described) == "NC1HWC0"
@@ -57,31 +57,31 @@ def test_device_shape_is_converted_where_the_formula_fits() -> None:
 
 def test_device_shape_that_does_not_fit_is_kept_and_is_a_problem() -> None:
     described = tensor(DataType.DT_FLOAT16, [1, 1, 16, 16], original=[40, 3], layout=Format.FORMAT_FRACTAL_NZ)
-    meaning = interpret("input 0", described, 512)
+    meaning = interpret("input", 0, described, 512)
     assert (meaning.shape, meaning.device) == ((1, 1, 16, 16), None)
     assert "FRACTAL_NZ does not convert it to (40, 3)" in meaning.problem
 
 
 def test_too_few_bytes_are_damage_and_far_too_many_are_kept_as_bytes() -> None:
     with pytest.raises(UnreadableTensor, match="output 2 has 23 bytes, fewer than the 24 of float32"):
-        interpret("output 2", tensor(DataType.DT_FLOAT, [2, 3]), 23)
-    padded = interpret("output 2", tensor(DataType.DT_FLOAT, [2, 3]), 24 + MAX_PADDING_BYTES)
+        interpret("output", 2, tensor(DataType.DT_FLOAT, [2, 3]), 23)
+    padded = interpret("output", 2, tensor(DataType.DT_FLOAT, [2, 3]), 24 + MAX_PADDING_BYTES)
     assert (padded.nbytes, padded.problem) == (24, "")
-    meaning = interpret("output 2", tensor(DataType.DT_FLOAT, [2, 3]), 25 + MAX_PADDING_BYTES)
+    meaning = interpret("output", 2, tensor(DataType.DT_FLOAT, [2, 3]), 25 + MAX_PADDING_BYTES)
     assert (meaning.element.name, meaning.declared_dtype) == ("uint8", "DT_FLOAT")
     assert "far more than the 24" in meaning.problem
 
 
 def test_tensor_without_bytes_is_not_taken_for_an_empty_one() -> None:
-    meaning = interpret("input 0", tensor(DataType.DT_FLOAT, [2, 3]), 0)
+    meaning = interpret("input", 0, tensor(DataType.DT_FLOAT, [2, 3]), 0)
     assert (meaning.shape, meaning.nbytes) == ((0,), 0)
     assert "not dumped" in meaning.problem
-    assert interpret("input 0", tensor(DataType.DT_FLOAT, [2, 0]), 0).problem == ""
+    assert interpret("input", 0, tensor(DataType.DT_FLOAT, [2, 0]), 0).problem == ""
 
 
 def test_buffers_are_bytes_without_a_format() -> None:
     buffer = OpBuffer(size=7)
-    assert interpret("buffer 0", buffer, 7).shape == (7,)
+    assert interpret("buffer", 0, buffer, 7).shape == (7,)
     assert format_name(buffer) == ""
 
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.dump.formats.header import Truncated
-from workers.dump.formats.wire import LENGTH_DELIMITED, Field, FieldWalk, varint
+from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, varint
 from workers.errors import UnreadableTensor
 
 
-def fields_of(content: bytes, *, limit: int = 1000, end: int | None = None) -> list[Field]:
+def fields_of(content: bytes, *, limit: int = 1000, end: int | None = None) -> list[WireField]:
     walk = FieldWalk(lambda offset, nbytes: content[offset : offset + nbytes], limit=limit)
     return list(walk.fields(0, len(content) if end is None else end))
 
