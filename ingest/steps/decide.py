@@ -212,19 +212,20 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
         return Refuse(ClusterError(message, hint=_STALE_HINT))
     if commit is None:
         return _decide_uncommitted(state, proposal)
-    if commit.fingerprint == plan.fingerprint:
-        return KeepExisting(_cover_by_same(state, plan))
+    if commit.fingerprint in (plan.fingerprint, state.fingerprint):
+        return KeepExisting(_cover_by_same(state, plan, commit))
     if not policy.replace and (error := comes_from_elsewhere(plan.key, plan.origin, commit)):
         return Refuse(error)
     return _decide_by_files(state, policy, proposal, commit)
 
 
-def _cover_by_same(state: StepState, plan: StepPlan) -> Cover:
-    """Return how a commit covers a listing that is planned as the same generation.
+def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
+    """Return how a commit covers a listing that is planned, or was listed, as the same generation.
 
-    The look knows no bad files, so it names the generation otherwise.
+    Both names differ if files are bad, which the look does not know. A commit under the name of the listing
+    has every file whole, so it stays even if one of them cannot be read any more.
     """
-    if plan.without_tensors:
+    if plan.without_tensors and commit.fingerprint != state.fingerprint:
         return Cover(without_tensors(state.fingerprint), Phase.LEFT_OUT, _HELD[Phase.LEFT_OUT])
     return Cover(state.fingerprint, Phase.COMMITTED, _HELD[Phase.COMMITTED])
 

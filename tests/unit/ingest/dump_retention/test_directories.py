@@ -19,7 +19,7 @@ def test_a_step_above_its_ranks_goes_with_them(name: str, dumps: DumpLibrary) ->
     """`step0/rank1`: the directory of the step is empty when all of its ranks are."""
     dump = next(path for path in sorted(dumps[name].iterdir()) if path.is_dir())
     tree = find_dump(dump)
-    listing = next(one for one in tree.scan({}).listings if one.key.step is not None)
+    listing = next(step for step in tree.scan({}).listings if step.key.step is not None)
     above = set(step_directories(listing.places))
     assert above
     assert all(directory.rpartition("/")[2].startswith("step") for directory in above)

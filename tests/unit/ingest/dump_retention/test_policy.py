@@ -98,9 +98,11 @@ class Deleting(RuleBasedStateMachine):
                 del self.dump[key]
 
     def _candidate(self, key: StepKey, commit: Commit, newest: set[StepKey]) -> Candidate:
-        alike = [(other, found) for other, found in self.dump.items() if other.step == key.step]
-        pending = [other for other, found in alike if found is None]
-        bad = [other for other, found in alike if found is not None and found.summary.is_anomalous]
+        alike = [(other, committed) for other, committed in self.dump.items() if other.step == key.step]
+        pending = [other for other, committed in alike if committed is None]
+        bad = [
+            other for other, committed in alike if committed is not None and committed.summary.is_anomalous
+        ]
         elsewhere = UsageError("from elsewhere") if commit.record.source.root != "/dump" else None
         return Candidate(commit, elsewhere, key in newest, next(iter(pending), None), next(iter(bad), None))
 
@@ -114,7 +116,9 @@ class Deleting(RuleBasedStateMachine):
         assert commit.record.source.root == "/dump"
         if self.policy.keep_anomalous:
             assert not commit.summary.is_anomalous
-            assert all(found is not None for other, found in self.dump.items() if other.step == key.step)
+            assert all(
+                committed is not None for other, committed in self.dump.items() if other.step == key.step
+            )
 
     @invariant()
     def every_rank_that_had_a_step_still_has_one(self) -> None:

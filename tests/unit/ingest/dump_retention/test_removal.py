@@ -24,16 +24,16 @@ def root(tmp_path: Path) -> Path:
 
 
 def proven(root: Path) -> list[Proven]:
-    found = []
+    files = []
     for path in sorted(root.rglob("[abc]")):
         stat = path.stat()
         file = SourceFile(str(path.relative_to(root)), stat.st_size, stat.st_mtime_ns)
-        found.append(Proven(file, stat.st_ctime_ns))
-    return found
+        files.append(Proven(file, stat.st_ctime_ns))
+    return files
 
 
 def run(root: Path, files: list[Proven], stop: threading.Event | None = None) -> Removed:
-    listed = {one.file.path for one in files}
+    listed = {member.file.path for member in files}
     return remove(root, files, listed=listed, directories=[STEP], stop=stop or threading.Event())
 
 

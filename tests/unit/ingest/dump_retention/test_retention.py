@@ -34,7 +34,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 
 def reasons(report: Report) -> dict[StepKey, KeepReason]:
-    return {one.key: one.reason for one in report.source_kept}
+    return {event.key: event.reason for event in report.source_kept}
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_all_but_the_newest_steps_of_each_rank_are_deleted(filled: MadeDump, sto
     """And run files are still found; a second look finds nothing to do, and nothing to tell."""
     run = Run(filled.root, store)
     report = run.ingest()
-    assert {one.key for one in report.deleted} == {StepKey(r, s) for r in range(2) for s in range(2)}
-    assert sum(one.files for one in report.deleted) == 12
+    assert {event.key for event in report.deleted} == {StepKey(r, s) for r in range(2) for s in range(2)}
+    assert sum(event.files for event in report.deleted) == 12
     assert reasons(report) == {StepKey(0, 2): KeepReason.NEWEST, StepKey(1, 2): KeepReason.NEWEST}
     left = {path.relative_to(filled.root).parts[:4] for path in filled.root.rglob("*.npy")}
     assert left == {("rank_0", "Net", "0", "2"), ("rank_1", "Net", "0", "2")}
@@ -77,14 +77,14 @@ def test_a_kill_between_two_files_is_made_up_for_in_silence(filled: MadeDump, st
     report = run.ingest()
     assert not report.commits
     assert run.told(CommitKept) == run.told(SourceKept) == []
-    assert {one.key: one.files for one in report.deleted}[StepKey(0, 0)] == 1
+    assert {event.key: event.files for event in report.deleted}[StepKey(0, 0)] == 1
     assert not (filled.root / "rank_0/Net/0/0").exists()
 
 
 def test_a_dry_run_deletes_nothing(filled: MadeDump, store: Path) -> None:
     before = files_of(filled.root)
     report = Run(filled.root, store, dry_run=True).ingest()
-    assert sum(one.files for one in report.deleted) == 12
+    assert sum(event.files for event in report.deleted) == 12
     assert files_of(filled.root) == before
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_is_replaced_after_it_was_read_back_stays(filled: MadeDump, 
     run = Run(filled.root, store, client=AfterReadBack(replace))
     report = run.ingest()
     assert path.read_bytes().endswith(b"!")
-    assert KeepReason.CHANGED in {one.reason for one in run.told(SourceKept)}
+    assert KeepReason.CHANGED in {event.reason for event in run.told(SourceKept)}
     assert [error.reason for error in report.read_back_failures.values()] == ["source_differs"]
     assert len(open_store(str(store)).tensors(rank=0, step=0)) == 3
 
@@ -130,7 +130,7 @@ def test_a_file_that_comes_after_the_others_were_read_back_is_taken_with_them(
         filled.add(np.zeros(3), tensor_name(slot=9), step=0)
 
     report = Run(filled.root, store, client=AfterReadBack(add)).ingest()
-    assert [one.key for one in report.commits].count(StepKey(0, 0)) == 2
+    assert [summary.key for summary in report.commits].count(StepKey(0, 0)) == 2
     assert len(open_store(str(store)).tensors(rank=0, step=0)) == 4
     assert not (filled.root / "rank_0/Net/0/0").exists()
 
@@ -161,11 +161,11 @@ def test_what_the_store_does_not_have_or_has_from_elsewhere_stays(
     assert set(reasons(report).values()) == {KeepReason.ELSEWHERE, KeepReason.PARTIAL, KeepReason.NEWEST}
 
     objects = open_objects(resolve(str(store)))
-    found = commit.read(objects, StepKey(1, 0))
-    assert found is not None
-    commit.drop_tensors(objects, found, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
+    committed = commit.read(objects, StepKey(1, 0))
+    assert committed is not None
+    commit.drop_tensors(objects, committed, WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "old"))
     report = Run(filled.root, store).ingest()
-    assert {one.key for one in report.deleted} == {StepKey(0, 1), StepKey(1, 1)}
+    assert {event.key for event in report.deleted} == {StepKey(0, 1), StepKey(1, 1)}
     assert reasons(report)[StepKey(1, 0)] is KeepReason.NO_TENSORS
     assert reasons(report)[StepKey(0, 0)] is KeepReason.PARTIAL
 
@@ -178,7 +178,7 @@ def test_a_file_that_is_not_understood_stays_and_is_told_once(filled: MadeDump, 
     again = Run(filled.root, store)
     report = again.ingest()
     assert (report.commits, report.deleted) == ([], [])
-    assert [(one.key, one.reason, one.files) for one in again.told(SourceKept)] == [
+    assert [(event.key, event.reason, event.files) for event in again.told(SourceKept)] == [
         (StepKey(0, 0), KeepReason.NOT_UNDERSTOOD, 1)
     ]
 
@@ -193,7 +193,7 @@ def test_a_late_file_of_a_deleted_step_stays_and_is_told(filled: MadeDump, store
     run = Run(filled.root, store)
     report = run.ingest()
     assert (late.exists(), table.exists(), report.commits) == (True, True, [])
-    assert [(one.key, one.reason, one.files) for one in run.told(SourceKept)] == [
+    assert [(event.key, event.reason, event.files) for event in run.told(SourceKept)] == [
         (StepKey(0, 0), KeepReason.NOT_STORED, 2)
     ]
     after = commit.read(open_objects(resolve(str(store))), StepKey(0, 0))
@@ -209,7 +209,11 @@ def test_a_step_that_is_dumped_again_after_it_was_deleted_is_a_new_generation(
     for slot in range(3):
         filled.add(np.full(10, 50.0 + slot, "<f4"), tensor_name(slot=slot), step=1)
     report = Run(filled.root, store).ingest()
-    assert [one.key for one in report.commits] == [one.key for one in report.deleted] == [StepKey(0, 1)]
+    assert (
+        [summary.key for summary in report.commits]
+        == [event.key for event in report.deleted]
+        == [StepKey(0, 1)]
+    )
     tensors = open_store(str(store)).tensors(rank=0, step=1)
     assert sorted(tensor.statistics.max for tensor in tensors) == [50, 51, 52]
 
@@ -217,7 +221,7 @@ def test_a_step_that_is_dumped_again_after_it_was_deleted_is_a_new_generation(
 def test_steps_with_an_anomaly_on_any_rank_stay_where_they_are_to(filled: MadeDump, store: Path) -> None:
     filled.add(np.array([np.nan], "<f4"), tensor_name(slot=8), step=1, rank=1)
     report = Run(filled.root, store, RetentionPolicy(keep_anomalous=True)).ingest()
-    assert {one.key.step for one in report.deleted} == {0}
+    assert {event.key.step for event in report.deleted} == {0}
     kept = [key for key, why in reasons(report).items() if why is KeepReason.ANOMALOUS]
     assert kept == [StepKey(0, 1), StepKey(1, 1)]
 
@@ -266,5 +270,5 @@ def test_a_large_step_is_read_back_in_parts_and_deleted_as_a_whole(
 ) -> None:
     monkeypatch.setattr("ingest.dump_retention.read_backs.JOB_FILES", 2)
     run = Run(filled.root, store)
-    assert sum(one.files for one in run.ingest().deleted) == 12
+    assert sum(event.files for event in run.ingest().deleted) == 12
     assert sum(future.key.startswith("read-back") for future in run.client.futures) == 8

@@ -42,7 +42,7 @@ def test_a_step_that_went_back_is_taken_again(
 ) -> None:
     """A commit that was long given up reaches the store when a newer generation is there."""
     monkeypatch.setattr("ingest.service.commits._RECHECK_S", 0.0)
-    running, found = observed_service(filled, store, policy=StepPolicy(CompletenessPolicy(0.1, 0.1)))
+    running, heard = observed_service(filled, store, policy=StepPolicy(CompletenessPolicy(0.1, 0.1)))
     look_again(running)
     leaf = store / "rank_0" / "step_1" / "zarr.json"
     old = leaf.read_bytes()
@@ -51,11 +51,11 @@ def test_a_step_that_went_back_is_taken_again(
     new = leaf.read_bytes()
     leaf.write_bytes(old)
     look_again(running)
-    assert [one.key for one in found if isinstance(one, CommitReverted)] == [StepKey(0, 1)]
+    assert [event.key for event in heard.of(CommitReverted)] == [StepKey(0, 1)]
     assert [tensor.slot for tensor in open_store(str(store)).step(0, 1).tensors()] == [0, 7]
     assert leaf.read_bytes() != new  # it was committed once more, and names the old one before it
     look_again(running)
-    assert len([one for one in found if isinstance(one, CommitReverted)]) == 1
+    assert len(heard.of(CommitReverted)) == 1
 
 
 def test_what_another_watcher_commits_knowingly_stands(
@@ -63,7 +63,7 @@ def test_what_another_watcher_commits_knowingly_stands(
 ) -> None:
     """Two watchers that see different files do not take turns for ever."""
     monkeypatch.setattr("ingest.service.commits._RECHECK_S", 0.0)
-    running, found = observed_service(filled, store)
+    running, heard = observed_service(filled, store)
     look_again(running)
     late = filled.add(np.ones(3), tensor_name(slot=7), rank=0, step=1)
     ingest(filled, store)
@@ -72,5 +72,5 @@ def test_what_another_watcher_commits_knowingly_stands(
     late.unlink()
     for _ in range(3):
         look_again(running)
-    assert not [one for one in found if isinstance(one, CommitReverted)]
+    assert not heard.of(CommitReverted)
     assert leaf.read_bytes() == committed

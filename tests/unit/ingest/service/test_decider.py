@@ -122,8 +122,8 @@ def test_a_step_with_a_damaged_index_is_not_replaced_and_keeps_no_other_waiting(
     filled.add(np.ones(3), rank=0, step=2)
     running, _ = observed_service(filled, store, retry_forever=True)
     outcomes = [outcome for _ in range(5) for outcome in running.tick()]
-    assert [one.plan.key for one in outcomes if isinstance(one, StepFailed)] == [StepKey(0, 0)]
-    assert [one.plan.key for one in outcomes if isinstance(one, StepCommitted)] == [StepKey(0, 2)]
+    assert [outcome.plan.key for outcome in outcomes if isinstance(outcome, StepFailed)] == [StepKey(0, 0)]
+    assert [outcome.plan.key for outcome in outcomes if isinstance(outcome, StepCommitted)] == [StepKey(0, 2)]
     assert open_store(str(store)).step(0, 0).fingerprint == before
 
 

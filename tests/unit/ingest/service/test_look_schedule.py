@@ -13,12 +13,12 @@ from tests.services import observed_service
 pytestmark = pytest.mark.timeout(30)
 
 
-def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
+def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_forward(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else nothing but looking would be done while the job writes into a dump with a backlog."""
     now = [0.0]
-    running, found = observed_service(filled, store, clock=lambda: now[0])
+    running, heard = observed_service(filled, store, clock=lambda: now[0])
     look = Watcher.look
 
     def slow(self: Watcher, *arguments: Any) -> DumpState:
@@ -30,7 +30,7 @@ def test_changes_in_a_dump_that_takes_long_to_list_do_not_bring_looks_about(
     def looks() -> int:
         running.schedule.note_change()
         running.tick()
-        return sum(isinstance(one, DumpState) for one in found)
+        return sum(isinstance(event, DumpState) for event in heard)
 
     assert looks() == 1
     now[0] += 17.9

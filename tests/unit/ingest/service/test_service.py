@@ -22,10 +22,10 @@ from workers.store.backends.observed import ObservedObjects
 pytestmark = pytest.mark.timeout(30)
 
 
-def test_store_that_is_away_is_waited_for_by_a_patient_service(
+def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, found = observed_service(filled, store, retry_forever=True)
+    running, heard = observed_service(filled, store, retry_forever=True)
     running.tick()
     with monkeypatch.context() as patch:
         for name in ("get", "get_many", "children"):
@@ -33,7 +33,7 @@ def test_store_that_is_away_is_waited_for_by_a_patient_service(
         filled.add(np.zeros(1), rank=0, step=7)
         running.schedule.look_soon()
         running.tick()
-    assert any(isinstance(happening, DependencyDown) for happening in found)
+    assert any(isinstance(event, DependencyDown) for event in heard)
     deadline = time.monotonic() + 10
     while (
         running.submitter.busy or running.view is None or running.view.pending
@@ -47,17 +47,17 @@ def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not after the pause of a step that failed, which is a minute."""
-    running, found = observed_service(filled, store, retry_forever=True)
+    running, heard = observed_service(filled, store, retry_forever=True)
     running.dependencies.probe.pause_s = 0.01
     with monkeypatch.context() as patch:
         patch.setattr(ObservedObjects, "put_many", _unavailable)
         patch.setattr("ingest.service.build.commit.read_root", _unavailable)
-        _tick_until(running, lambda: sum(isinstance(one, StepFailed) for one in found) == 5)
+        _tick_until(running, lambda: sum(isinstance(event, StepFailed) for event in heard) == 5)
         for _ in range(5):
             running.tick()
-        assert not any(isinstance(one, StepCommitted | StoreRecovered) for one in found)
-    _tick_until(running, lambda: sum(isinstance(one, StepCommitted) for one in found) == 5)
-    assert sum(isinstance(one, StoreRecovered) for one in found) == 1
+        assert not any(isinstance(event, StepCommitted | StoreRecovered) for event in heard)
+    _tick_until(running, lambda: sum(isinstance(event, StepCommitted) for event in heard) == 5)
+    assert sum(isinstance(event, StoreRecovered) for event in heard) == 1
 
 
 def _tick_until(running: Service, ready: Callable[[], bool]) -> None:
@@ -67,17 +67,17 @@ def _tick_until(running: Service, ready: Callable[[], bool]) -> None:
         running.tick()
 
 
-def test_a_patient_service_waits_for_the_store_from_its_first_look_on(
+def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_on(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A watcher that is started again while the store is away need not be started again and again."""
     ingest(filled, store)
     filled.add(np.zeros(1), rank=0, step=7)
-    running, found = observed_service(filled, store, retry_forever=True)
+    running, heard = observed_service(filled, store, retry_forever=True)
     with monkeypatch.context() as patch:
         patch.setattr(ObservedObjects, "children", _unavailable)
         running.tick()
-    assert [type(happening) for happening in found] == [DependencyDown]
+    assert [type(event) for event in heard] == [DependencyDown]
     deadline = time.monotonic() + 10
     while running.view is None or running.view.pending or running.submitter.busy:
         assert time.monotonic() < deadline

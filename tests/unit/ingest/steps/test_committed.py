@@ -39,16 +39,16 @@ def filled(made: MadeDump, store: Path) -> MadeDump:
 @pytest.fixture
 def opened(made: MadeDump) -> Iterator[list[str]]:
     """The files of the dump that are opened."""
-    found: list[str] = []
+    paths: list[str] = []
     listening = True
     root = str(made.root)
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def observe(event: str, arguments: tuple[Any, ...]) -> None:
         if listening and event == "open" and str(arguments[0]).startswith(root):
-            found.append(str(arguments[0]))
+            paths.append(str(arguments[0]))
 
-    sys.addaudithook(hear)  # there is no way to take it away again
-    yield found
+    sys.addaudithook(observe)  # there is no way to take it away again
+    yield paths
     listening = False
 
 
@@ -139,9 +139,9 @@ def test_what_is_no_commit_is_made_again(
     outcomes = service.tick()
     assert views[0].pending.keys() == {KEYS[3]}
     assert {outcome.plan.key for outcome in outcomes} == {KEYS[3]}
-    found = commit.read(open_objects(resolve(str(store))), KEYS[3])
-    assert found is not None
-    assert found.key == KEYS[3]
+    again = commit.read(open_objects(resolve(str(store))), KEYS[3])
+    assert again is not None
+    assert again.key == KEYS[3]
 
 
 def test_a_store_that_is_away_for_a_moment_is_asked_again(

@@ -178,6 +178,13 @@ def test_the_generation_that_is_committed_stays_though_the_look_names_it_otherwi
     assert covered_as(decision, state) is Phase.LEFT_OUT
 
 
+def test_a_whole_commit_is_not_replaced_because_a_file_cannot_be_read_any_more() -> None:
+    """After a restart of the disk, or of the watcher: what is committed is better than what is there."""
+    state = complete()
+    proposal = propose(state, made_commit(KEY, state.fingerprint), name="one file is unreadable")
+    assert covered_as(decide(state, StepPolicy(), 0.0, proposal), state) is Phase.COMMITTED
+
+
 @pytest.mark.parametrize("replaces", [False, True])
 def test_another_dump_is_replaced_only_if_that_was_asked_for(replaces: bool) -> None:
     state = complete()

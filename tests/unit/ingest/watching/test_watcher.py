@@ -240,7 +240,7 @@ def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
     bench.take()
     taken = bench.take(after=1.1)
     named = taken[StepKey(0, 0)].description.named
-    assert [one.name.op_name for one in named.values() if one.name] == ["long"]
+    assert [file.name.op_name for file in named.values() if file.name] == ["long"]
 
 
 def test_name_that_never_comes_is_done_without(bench: Bench) -> None:
@@ -364,7 +364,7 @@ def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
     bench.look()
     assert listed == []
     late = bench.made.add(WHOLE, tensor_name(slot=1), step=3)
-    assert {key.step: len(one.files) for key, one in bench.look().pending.items()}[3] == 2
+    assert {key.step: len(listing.files) for key, listing in bench.look().pending.items()}[3] == 2
     assert listed == [str(late.parent.relative_to(bench.made.root))]
 
 
