@@ -88,23 +88,26 @@ COMMANDS = (
 )
 
 
-class CommandTable(TyperGroup):
-    """Lists the commands of `COMMANDS`, and imports the module of a command when that command is used.
+class ListedCommand(TyperCommand):
+    """Stands for a command in listings, and imports its module when the command is used.
 
-    Importing all of them takes longer than `--help` and shell completion may take.
+    Importing all modules takes longer than `--help` and shell completion may take.
     """
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Return the context in which the command itself parses its arguments and runs."""
+        return load_command(str(self.name)).make_context(info_name, args, parent=parent, **extra)
+
+
+class CommandTable(TyperGroup):
+    """The commands of `COMMANDS`."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {
-            listed.name: TyperCommand(listed.name, help=listed.summary, rich_help_panel=listed.panel)
+            listed.name: ListedCommand(listed.name, help=listed.summary, rich_help_panel=listed.panel)
             for listed in COMMANDS
         }
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name of the command in `args`, the command itself, and its own arguments."""
-        name, listed, rest = super().resolve_command(ctx, args)
-        return name, None if listed is None else load_command(str(name)), rest
 
 
 def load_command(name: str) -> Any:
