@@ -43,11 +43,15 @@ servers: ## Install the servers that tests run: Ceph with its S3 gateway, Promet
 	@tests/servers/install.sh
 
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.
-generated: setup ## Compile the .proto files again
+generated: setup ## Run every generator: .proto code, tables in docs, dashboard, and what the chart takes over
 	$(BIN)/uv run --quiet --no-project --with grpcio-tools==1.74.0 python -m grpc_tools.protoc \
 		--proto_path . --python_out . --pyi_out . workers/dump/formats/dump_data.proto
+	$(BIN)/python -m ingest.layouts.table --write
+	$(BIN)/python -m workers.rules.table --write
+	$(BIN)/python deploy/grafana/make_dashboard.py
+	$(BIN)/python helm/generate.py
 
-chart: setup ## Bring up to date what the Helm chart takes from elsewhere: schema, README, alerts, dashboards
+chart: setup ## Update what the Helm chart takes over: schema, README, alerts, dashboards
 	@$(BIN)/python helm/generate.py
 
 requirements: setup ## Pin the newest dependencies that pyproject.toml allows
