@@ -57,9 +57,9 @@ class FakeFuture:
     def jobs(self) -> list[ShardJob]:
         """The jobs that the task converts; empty for a task that only publishes."""
         (packed,) = self.arguments
-        if self.function in (tasks.run_convert, tasks.run_convert_apart):
+        if self.function in (tasks.run_convert, tasks.run_convert_isolated):
             return [tasks.unpack_convert(packed)]
-        if self.function in (tasks.run_steps, tasks.run_steps_apart):
+        if self.function in (tasks.run_steps, tasks.run_steps_isolated):
             return [job for plan in tasks.unpack_steps(packed) for job in plan.jobs]
         return []
 

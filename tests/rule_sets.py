@@ -85,5 +85,5 @@ def steps_that_fire(values: Sequence[Sequence[float] | None], **rule: Any) -> li
     objects = Replicas().objects
     put(objects, values)
     steps = consolidated(objects, only(include="*Gradients*", **rule))
-    assert not any(step.found.failed for step in steps)
-    return [step.step for step in steps if step.found.findings]
+    assert not any(step.result.failed for step in steps)
+    return [step.step for step in steps if step.result.findings]

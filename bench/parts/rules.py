@@ -77,7 +77,7 @@ def _by_size(rules: RuleSet) -> Table:
         step_s = seconds_each(lambda tables=tables, key=key: evaluate(rules, tables, key))  # type: ignore[misc]
         rows.append((str(tensors), str(anomalous), shown(step_s * 1000)))
     return Table(
-        f"Evaluating {len(rules.of_steps)} rules over the tables of a step",
+        f"Evaluating {len(rules.step_rules)} rules over the tables of a step",
         ("tensors", "with NaN", "milliseconds"),
         tuple(rows),
     )

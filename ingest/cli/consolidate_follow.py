@@ -44,7 +44,7 @@ class Following:
         Raises:
             UsageError: a rule or the address of the metrics is wrong.
         """
-        rules = load_rules(self.settings.rules).enabled.of_series  # a wrong rule is reported now
+        rules = load_rules(self.settings.rules).enabled.series_rules  # a wrong rule is reported now
         registry = CollectorRegistry()
         metrics = ConsolidatorMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
         configure(self.settings.log_level, self.settings.log_format)
@@ -67,9 +67,9 @@ class Following:
         """Take the lease on the view and write the view until `stop` is set.
 
         Raises:
-            StoreUnavailable: there is no store yet, or it does not answer.
+            StoreUnavailable: the store does not exist yet, or does not answer.
             LeaseHeld: another process writes the view.
-            ClusterError: there are no workers.
+            ClusterError: the cluster has no workers.
         """
         if not has_store(self.settings):
             # Watchers create the store, and often start at the same time.

@@ -16,8 +16,8 @@ def say_consolidated(consolidated: StepsConsolidated, consolidator: Consolidator
     else:
         _say_steps(consolidated, consolidator)
     for step in consolidated.findings:
-        if total := sum(step.found.totals.values()):
-            rules = ", ".join(f"{rule} {count}" for rule, count in step.found.totals.items())
+        if total := sum(step.result.totals.values()):
+            rules = ", ".join(f"{rule} {count}" for rule, count in step.result.totals.items())
             say(f"step {step.step}: {total} ({rules}); `dump-ingest anomalies`", label="found")
     for reason in consolidated.damaged:
         say(reason, label="damaged", style="bold red")
@@ -30,7 +30,7 @@ def _print_json(consolidated: StepsConsolidated, consolidator: Consolidator) -> 
         "rewritten": list(consolidated.rewritten),
         "waiting": list(consolidated.waiting),
         "damaged": list(consolidated.damaged),
-        "findings": sum(sum(step.found.totals.values()) for step in consolidated.findings),
+        "findings": sum(sum(step.result.totals.values()) for step in consolidated.findings),
     }
     print_json(row | {name: getattr(view, name, 0) for name in ("steps", "ranks", "tensors")})
 

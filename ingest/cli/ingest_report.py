@@ -177,9 +177,9 @@ def _say_findings(report: Report) -> None:
         counts.update(summary.findings_by_severity)
         failed.update(summary.failed_rules)
     for step in report.series:
-        for rule, count in step.found.totals.items():
-            counts[step.found.severities[rule]] += count
-        failed.update(step.found.failed)
+        for rule, count in step.result.totals.items():
+            counts[step.result.severities[rule]] += count
+        failed.update(step.result.failed)
     if counts:
         parts = ", ".join(f"{count} {severity}" for severity, count in counts.items())
         say(f"{parts}; `dump-ingest anomalies` lists them", label="rules found")

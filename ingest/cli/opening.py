@@ -50,7 +50,7 @@ def open_store(store: str | None, config: Path | None) -> ingest.DumpStore:
     """Open the store that the command line names, or else the settings.
 
     Raises:
-        UsageError: neither names a store, or there is no store at that place.
+        UsageError: neither names a store, or the place holds none.
         StoreError: the store cannot be reached.
     """
     settings = load_settings(config, store=store).settings

@@ -139,7 +139,7 @@ def _watch(dump: Path, settings: Settings) -> None:
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
     stop = stop_on_signals()
-    rules = load_rules(settings.rules).enabled.of_steps  # a wrong rule is reported now
+    rules = load_rules(settings.rules).enabled.step_rules  # a wrong rule is reported now
     registry = CollectorRegistry()
     watcher_metrics = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
     live = LiveSteps()

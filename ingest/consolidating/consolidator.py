@@ -87,7 +87,7 @@ class Consolidator:
     """Evaluates rules over several steps or ranks; None if there are none."""
     _lease: Lease | None = None
     _writer: CubeWriter | None = None
-    """None if there are no cubes yet."""
+    """None before the first cubes are written."""
     _waiting_since: Mapping[int, float] = field(default_factory=dict)
     _unreadable: Mapping[StepKey, Unreadable] = field(default_factory=dict)
     _evaluated: bool = False

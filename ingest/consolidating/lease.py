@@ -53,7 +53,7 @@ class LeaseRecord(Struct, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the owner is known to have ended: it ran on this host, and is no longer there."""
+        """Whether the owner is known to have ended: it ran on this host, and has gone."""
         if self.host != socket.gethostname():
             return False
         if self.pid == os.getpid():

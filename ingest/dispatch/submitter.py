@@ -320,7 +320,7 @@ class Submitter:
         future.add_done_callback(lambda _: self._finished.put(task))
 
     def _take_back(self, task: _Task) -> Sequence[_TaskPart]:
-        """Record that a task is no longer in flight; return what it was to do."""
+        """Remove a task from those in flight; return what it was to do."""
         self._inflight.remove(task)
         self._inflight_nbytes -= task.nbytes
         for part in task.parts:
@@ -390,7 +390,7 @@ def _call(parts: Sequence[_TaskPart]) -> tuple[str, Callable[[bytes], Any], byte
     step, number = parts[0].step, parts[0].number
     plan, is_isolated = step.plan, step.state.is_isolated
     if number == _WHOLE:
-        run = tasks.run_steps_apart if is_isolated else tasks.run_steps
+        run = tasks.run_steps_isolated if is_isolated else tasks.run_steps
         return "ingest", run, tasks.pack_steps([part.step.plan for part in parts])
     if number == _PUBLISH:
         receipts = [step.receipts[job.number] for job in plan.jobs]
@@ -399,7 +399,7 @@ def _call(parts: Sequence[_TaskPart]) -> tuple[str, Callable[[bytes], Any], byte
             tasks.run_publish,
             tasks.pack_publish(step.packed or tasks.pack_plan(plan), receipts),
         )
-    run_job = tasks.run_convert_apart if is_isolated else tasks.run_convert
+    run_job = tasks.run_convert_isolated if is_isolated else tasks.run_convert
     return "convert", run_job, tasks.pack_convert(plan.jobs[number])
 
 

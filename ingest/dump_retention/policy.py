@@ -12,7 +12,7 @@ from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.commit import Commit
 
-#: Reasons that are no news: they stand for what was asked for, will pass, or are reported in another way.
+#: Reasons that are not reported: they are what was asked for, will pass, or are reported in another way.
 NO_NEWS = frozenset([KeepReason.NEWEST, KeepReason.UNDECIDED, KeepReason.READ_BACK_FAILED])
 
 WhyKept: TypeAlias = tuple[KeepReason, str]

@@ -80,7 +80,7 @@ class ReadBacks:
         """Submit what fits, and return the jobs that have ended. Does not wait.
 
         Raises:
-            ClusterError: there is no scheduler. Everything stays as it is; call again later.
+            ClusterError: the scheduler is missing. Everything stays as it is; call again later.
         """
         if not self._waiting and not self._window.jobs:
             return []

@@ -185,7 +185,7 @@ class _RuleTally:
 
 def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:
     """Evaluate the rules that look at one step of one rank."""
-    if not rules.of_steps:
+    if not rules.step_rules:
         return
     for key in snapshot.keys:
         step = snapshot.chosen[key]
@@ -195,13 +195,13 @@ def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _R
 
 def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:
     """Evaluate the rules that look at several steps or ranks, over all ranks, and count the chosen ones."""
-    if not rules.of_series:
+    if not rules.series_rules:
         return
     series, before = Series(rules), dict[int, str]()
     for number in snapshot.steps:
         fingerprints = {rank: step.fingerprint for rank, step in snapshot.of_step(number).items()}
         generation = generation_of(fingerprints)
-        result = series.evaluate(snapshot.store, number, before, generation).found
+        result = series.evaluate(snapshot.store, number, before, generation).result
         findings = of_ranks(result.findings, snapshot.ranks)
         if len(findings) < len(result.findings):
             totals = Counter(finding.rule for finding in findings)

@@ -49,7 +49,7 @@ class SeriesEvaluator:
         Raises:
             StoreError: the store refused; the remaining steps are evaluated next time.
         """
-        if not self.rules.of_series:
+        if not self.rules.series_rules:
             return
         names = {step: generation_of(ranks) for step, ranks in sorted(generations.items()) if ranks}
         if self._done is None:

@@ -31,7 +31,7 @@ class StepFindings:
     """What rules over several steps or ranks found in one step, of all ranks."""
 
     step: int
-    found: Evaluated
+    result: Evaluated
     not_evaluated: tuple[str, ...] = ()
     """Steps of single ranks that were left out, and why."""
 

@@ -75,12 +75,12 @@ def write_series(
     objects: ObjectStore, rules: RuleSet, step: StepFindings, fingerprints: Mapping[int, str]
 ) -> None:
     """Write what was found in a step; never again for the same generation and rules."""
-    result = step.found
+    result = step.result
     document = {
         "format_version": metadata.FORMAT_VERSION,
         "step": step.step,
         "evaluated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "rules": {rule.name: rule.to_dict() for rule in rules.of_series if rule.name in result.totals},
+        "rules": {rule.name: rule.to_dict() for rule in rules.series_rules if rule.name in result.totals},
         "fingerprints": {str(rank): name for rank, name in sorted(fingerprints.items())},
         "totals": dict(result.totals),
         "failed": dict(result.failed),

@@ -47,7 +47,7 @@ class Walk:
     directories: list[tuple[str, int]] = field(default_factory=list)
     """Path and modification time of each directory that was added as a tree; -1 for an unknown time."""
     newest_change: float = 0.0
-    """Unix time of the newest change of content or name; 0 if there are no files."""
+    """Unix time of the newest change of content or name; 0 without files."""
 
     def entries(self, directory: str) -> list[os.DirEntry[str]]:
         """Return the entries of a directory, sorted by name; none, and a problem, if it cannot be listed."""

@@ -82,7 +82,7 @@ class FindingMetrics:
                 self._failures.inc(len(summary.failed_rules))
             case StepsConsolidated(findings=steps):
                 for step in steps:
-                    self._count_series(step.found, step.step)
+                    self._count_series(step.result, step.step)
 
     def count(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
         """Count what rules found in a step of one rank."""

@@ -44,7 +44,7 @@ class ProgressMetrics:
             }.items()
         }
         self._look = declare.gauge(
-            "last_look_timestamp_seconds", "Unix time of the last look; 0 while there is no dump yet."
+            "last_look_timestamp_seconds", "Unix time of the last scan; 0 before the dump exists."
         )
         self._ranks = declare.gauge("ranks", "Ranks that have, or had, files.")
         self._problems = declare.gauge("problems", "Files and directories that cannot be ingested.")

@@ -90,8 +90,8 @@ class SeriesLog:
             return
         log = structlog.get_logger("dump_ingest")
         for step in event.findings:
-            log_findings(step.found.findings, step.found.totals)
-            for rule, reason in step.found.failed.items():
+            log_findings(step.result.findings, step.result.totals)
+            for rule, reason in step.result.failed.items():
                 log.error("rule_failed", rule=rule, rank=None, step=step.step, reason=reason)
 
 

@@ -118,7 +118,7 @@ class Webhook:
                 self.offer(summary.first_findings, summary.findings, summary.severities)
             case StepsConsolidated(findings=steps):
                 for step in steps:
-                    self.offer(step.found.findings, step.found.totals, step.found.severities)
+                    self.offer(step.result.findings, step.result.totals, step.result.severities)
 
     def offer(
         self, findings: Sequence[Finding], totals: Mapping[str, int], severities: Mapping[str, str]

@@ -25,7 +25,7 @@ from workers.model import SourceFile
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
 
-#: How often workers may see another file than this process before it is no coincidence.
+#: How often workers may see another file than this process before it counts as an error.
 _MAX_STALE = 5
 _STALE_HINT = (
     "Workers must see the dump under the same path as this host: start them here, or where the file system "

@@ -28,7 +28,7 @@ def evaluate(rules: RuleSet, tables: Tables, key: StepKey) -> Evaluated:
     findings: list[list[Finding]] = []
     totals: dict[str, int] = {}
     failed: dict[str, str] = {}
-    for rule in rules.of_steps:
+    for rule in rules.step_rules:
         try:
             of_rule, total = _evaluate(rule, columns)
         except Exception as exc:  # noqa: BLE001  (a rule must not stop a commit, whatever is wrong with it)

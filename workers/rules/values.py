@@ -100,12 +100,12 @@ class RuleSet(Positional):
         return {rule.name: rule.to_dict() for rule in self.rules}
 
     @property
-    def of_steps(self) -> tuple[Rule, ...]:
+    def step_rules(self) -> tuple[Rule, ...]:
         """Those that look at one step of one rank."""
         return tuple(rule for rule in self.rules if rule.scope is Scope.STEP)
 
     @property
-    def of_series(self) -> tuple[Rule, ...]:
+    def series_rules(self) -> tuple[Rule, ...]:
         """Those that look at several steps or ranks."""
         return tuple(rule for rule in self.rules if rule.scope is not Scope.STEP)
 

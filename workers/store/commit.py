@@ -58,7 +58,7 @@ class Commit:
 
     @property
     def without_tensors(self) -> WithoutTensors | None:
-        """Why there are no arrays `tensors/*`; None if they are there."""
+        """Why the arrays `tensors/*` are missing; None if they exist."""
         return self.record.without_tensors
 
     @property
@@ -121,7 +121,7 @@ def _ensure_root(objects: ObjectStore, data: bytes | None) -> None:
 
 
 def read_root(objects: ObjectStore) -> int | None:
-    """Return the format version of the store, or None if there is no store yet.
+    """Return the format version of the store, or None before the store exists.
 
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.

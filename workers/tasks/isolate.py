@@ -77,7 +77,7 @@ class _Death:
 _Outcome: TypeAlias = Receipt | Exception | _Death | None
 
 
-def convert_apart(job: ShardJob) -> Receipt:
+def convert_in_subprocess(job: ShardJob) -> Receipt:
     """Convert a job as `convert_here` does, but in a subprocess.
 
     At most 1 + 2 * `DEATHS_ALONE` subprocesses, one after the other. Each may use the memory that the worker

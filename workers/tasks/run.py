@@ -18,7 +18,7 @@ from workers.store.model import CommitSummary
 from workers.tasks import columns
 from workers.tasks.columns import EntryColumns
 from workers.tasks.convert import convert
-from workers.tasks.isolate import convert_apart
+from workers.tasks.isolate import convert_in_subprocess
 from workers.tasks.model import Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
 from workers.tasks.read_back import ReadBack, ReadBackJob, read_back
@@ -95,13 +95,13 @@ def run_convert(packed: bytes) -> Receipt:
     return convert(unpack_convert(packed))
 
 
-def run_convert_apart(packed: bytes) -> Receipt:
+def run_convert_isolated(packed: bytes) -> Receipt:
     """Convert in a process of its own: after a worker died of this job."""
     return _convert_isolated(unpack_convert(packed))
 
 
 def _convert_isolated(job: ShardJob) -> Receipt:
-    return convert(job, convert_apart)
+    return convert(job, convert_in_subprocess)
 
 
 def run_publish(packed: bytes) -> CommitSummary:
@@ -115,7 +115,7 @@ def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     return [_run_step(plan, convert) for plan in unpack_steps(packed)]
 
 
-def run_steps_apart(packed: bytes) -> list[CommitSummary | DumpIngestError]:
+def run_steps_isolated(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
     return [_run_step(plan, _convert_isolated) for plan in unpack_steps(packed)]
 

@@ -27,7 +27,7 @@ from workers.store.tables import Tables
 #: Which rows of a step are bad, (row,); see `bad_numbers`.
 Mask: TypeAlias = npt.NDArray[np.bool_]
 IsBad: TypeAlias = Callable[[Step], Mask]
-#: Equal for tensors of equal content: made of the digest, or of the statistics if there is no digest.
+#: Equal for tensors of equal content: made of the digest, or of the statistics without one.
 Content: TypeAlias = tuple[object, ...]
 _Rows: TypeAlias = npt.NDArray[np.int64]
 

@@ -397,10 +397,10 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
     bench = offered(Bench(), small_plans[:3])
     bench.client.pending[0].fail(_killed())
     assert kinds(bench.poll()) == [TaskRetried] * 3
-    monkeypatch.setattr("workers.tasks.run.convert_apart", _poisoned_in(small_plans[1]))
+    monkeypatch.setattr("workers.tasks.run.convert_in_subprocess", _poisoned_in(small_plans[1]))
     bench.now = 10
     bench.poll()
-    assert [future.function.__name__ for future in bench.client.pending] == ["run_steps_apart"] * 3
+    assert [future.function.__name__ for future in bench.client.pending] == ["run_steps_isolated"] * 3
     outcomes = bench.finish()
     assert kinds(outcomes) == [JobConverted, StepCommitted, StepFailed, JobConverted, StepCommitted]
     (failed,) = (outcome for outcome in outcomes if isinstance(outcome, StepFailed))
@@ -410,7 +410,7 @@ def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
     bench.submitter.offer(small_plans[2])
     bench.poll()
     names = [future.function.__name__ for future in bench.client.pending]
-    assert names == ["run_steps_apart", "run_steps"]
+    assert names == ["run_steps_isolated", "run_steps"]
 
 
 def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPlan) -> None:
@@ -423,7 +423,7 @@ def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPla
     bench.now = 10
     bench.poll()
     names = [future.function.__name__ for future in bench.client.pending]
-    assert names.count("run_convert_apart") == 2
+    assert names.count("run_convert_isolated") == 2
 
 
 def test_poisoned_file_crosses_processes() -> None:

@@ -16,7 +16,7 @@ def test_a_step_is_evaluated_once_also_by_another_process_and_after_a_rebuild(ob
     put(objects, [[1], [1], [1]])
     chosen = only(kind="unchanged", include="*Grad*")
     first = consolidated(objects, chosen)
-    assert [step.step for step in first if step.found.findings] == [2]
+    assert [step.step for step in first if step.result.findings] == [2]
     written = documents(objects)
     assert len(written) == 1 + 3
     assert consolidated(objects, chosen) == []
@@ -31,7 +31,7 @@ def test_killed_before_it_was_written_a_step_is_evaluated_again(objects: ObjectS
     killed = Consolidator(objects, keeper=SeriesEvaluator(objects, chosen))
     assert [step.step for step in killed.once(most=2).findings] == [0, 1]
     steps = consolidated(objects, chosen)
-    assert [(step.step, len(step.found.findings)) for step in steps] == [(2, 1), (3, 1)]
+    assert [(step.step, len(step.result.findings)) for step in steps] == [(2, 1), (3, 1)]
 
 
 def test_a_step_that_is_dumped_again_is_evaluated_again(objects: ObjectStore) -> None:

@@ -24,6 +24,6 @@ def test_a_step_that_cannot_be_read_is_named_and_the_others_are_evaluated(object
     for name in [name for name in objects.sizes("rank_0/step_1") if name.endswith("labels/c/0/0")]:
         objects.put(f"rank_0/step_1/{name}", b"damaged")
     steps = list(keeper.evaluate(generations))
-    assert [step.step for step in steps if step.found.failed] == [1, 9]
-    assert [step.step for step in steps if step.found.findings] == [4]
+    assert [step.step for step in steps if step.result.failed] == [1, 9]
+    assert [step.step for step in steps if step.result.findings] == [4]
     assert any("step 1: rule mine" in line for line in ingest.anomalies(DumpStore(objects)).not_evaluated)

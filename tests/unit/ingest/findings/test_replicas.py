@@ -25,12 +25,12 @@ def test_replicas_that_differ_and_what_a_rank_lacks_are_found() -> None:
             if not (step == 1 and rank == 0):
                 replicas.put(rank, step, contents)
     steps = consolidated(replicas.objects, load_rules().enabled)
-    told = [(finding.rule, finding.rank, finding.step) for step in steps for finding in step.found.findings]
+    told = [(finding.rule, finding.rank, finding.step) for step in steps for finding in step.result.findings]
     assert told == [("missing", 0, 1), ("replicas_diverge", 3, 2)]
-    (finding,) = steps[2].found.findings
+    (finding,) = steps[2].result.findings
     assert finding.name == names[1]
     assert finding.reason == "collective output: rank 3 differs from ranks 0-2, by digest"
-    (missing,) = steps[1].found.findings
+    (missing,) = steps[1].result.findings
     assert missing.reason == "step missing on rank 0, present on ranks 1-3"
     results = ingest.test_rules(replicas.store).rules
     assert {result.rule: result.findings for result in results if result.findings} == {

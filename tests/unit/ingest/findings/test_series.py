@@ -10,7 +10,7 @@ def test_each_rank_has_a_history_of_its_own(objects: ObjectStore) -> None:
     put(objects, [[1.0]] * 6 + [[100.0]], rank=0)
     put(objects, [[100.0]] * 7, rank=2)
     steps = consolidated(objects, only(kind="outlier", ratio_gt=10, include="*Grad*"))
-    assert [(finding.rank, finding.step) for step in steps for finding in step.found.findings] == [(0, 6)]
+    assert [(finding.rank, finding.step) for step in steps for finding in step.result.findings] == [(0, 6)]
     store = DumpStore(objects)
     (finding,) = ingest.anomalies(store, rank=0).findings
     assert store.step(0, 6).tables.label("op_name")[finding.row] == "Gradients_net-op0"

@@ -30,9 +30,9 @@ def test_a_definition_has_no_empty_fields() -> None:
 
 def test_rules_are_split_by_who_evaluates_them() -> None:
     rules = load_rules().enabled
-    assert {rule.scope for rule in rules.of_steps} == {Scope.STEP}
-    assert {rule.scope for rule in rules.of_series} == {Scope.STEPS, Scope.RANKS}
-    assert sorted((*rules.of_steps, *rules.of_series), key=lambda rule: rule.name) == list(rules.rules)
+    assert {rule.scope for rule in rules.step_rules} == {Scope.STEP}
+    assert {rule.scope for rule in rules.series_rules} == {Scope.STEPS, Scope.RANKS}
+    assert sorted((*rules.step_rules, *rules.series_rules), key=lambda rule: rule.name) == list(rules.rules)
 
 
 def test_a_selector_without_ranks_is_about_all() -> None:

@@ -12,7 +12,7 @@ from workers.errors import ClusterError, PoisonedFile, SourceChanged, WorkerDied
 from workers.model import MIB
 from workers.tasks import isolate
 from workers.tasks.convert import convert
-from workers.tasks.isolate import convert_apart
+from workers.tasks.isolate import convert_in_subprocess
 from workers.tasks.model import ShardJob
 
 
@@ -49,7 +49,7 @@ def job_with(made: MadeDump, store: Path, payload: bytes, *, name: str | None = 
 
 def test_job_that_kills_nobody_is_done_as_ever(made: MadeDump, store: Path, processes: list[str]) -> None:
     job = job_with(made, store, b"harmless")
-    apart, here = convert(job, convert_apart), convert(job)
+    apart, here = convert(job, convert_in_subprocess), convert(job)
     assert processes == ["write"]
     assert apart.digests.tobytes() == here.digests.tobytes()
     assert np.array_equal(apart.statistics, here.statistics, equal_nan=True)
@@ -65,7 +65,7 @@ def test_file_that_kills_is_named(
     with pytest.raises(
         PoisonedFile, match="out of memory" if payload == EATS_MEMORY else "SIGKILL"
     ) as caught:
-        convert_apart(job)
+        convert_in_subprocess(job)
     assert ".output.1." in caught.value.path
     assert processes == ["write", "read", "control", "read", "control"]
 
@@ -76,7 +76,7 @@ def test_file_that_kills_although_it_is_not_decoded_is_named(
     monkeypatch.setattr(isolate, "DEATHS_ALONE", 1)
     job = job_with(made, store, KILLS_READER, name="notes.txt")
     with pytest.raises(PoisonedFile) as caught:
-        convert_apart(job)
+        convert_in_subprocess(job)
     assert caught.value.path.endswith("notes.txt")
 
 
@@ -86,9 +86,9 @@ def test_file_during_which_a_process_happened_to_die_is_not_blamed(
     """It was killed because of a neighbour, or somebody did it."""
     job = job_with(made, store, KILLS_ONCE + str(tmp_path / "done").encode())
     with pytest.raises(WorkerDied, match="another one did not"):
-        convert_apart(job)
+        convert_in_subprocess(job)
     assert processes == ["write", "read"]
-    assert convert_apart(job).rows.tolist() == [0, 1, 2]
+    assert convert_in_subprocess(job).rows.tolist() == [0, 1, 2]
 
 
 def test_file_is_not_blamed_where_everything_dies(
@@ -99,7 +99,7 @@ def test_file_is_not_blamed_where_everything_dies(
     monkeypatch.setattr(isolate, "_needed", lambda _: 4096 * MIB)
     job = job_with(made, store, KILLS_DECODER)
     with pytest.raises(WorkerDied, match="read nothing"):
-        convert_apart(job)
+        convert_in_subprocess(job)
 
 
 def test_process_that_cannot_even_begin_blames_no_file(
@@ -110,11 +110,11 @@ def test_process_that_cannot_even_begin_blames_no_file(
     job = job_with(made, store, b"harmless")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ClusterError, match="SIGABRT"):
-        convert_apart(job)
+        convert_in_subprocess(job)
 
 
 def test_other_errors_come_as_they_are(made: MadeDump, store: Path) -> None:
     job = job_with(made, store, b"harmless")
     (made.root / job.entries[1].source.path).write_bytes(b"other")
     with pytest.raises(SourceChanged, match="changed"):
-        convert_apart(job)
+        convert_in_subprocess(job)
