@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test lint format bench chaos servers generated chart requirements audit clean
+.PHONY: help setup demo tour test lint format bench chaos servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,10 +61,20 @@ requirements: setup ## Pin the newest dependencies that pyproject.toml allows
 	$(COMPILE) --upgrade --constraint requirements/runtime.txt pyproject.toml --group dev \
 		--output-file requirements/dev.txt
 	$(COMPILE) --upgrade --constraint requirements/dev.txt --group bench --output-file requirements/bench.txt
+	$(COMPILE) --constraint requirements/dev.txt --group docs --output-file requirements/docs.txt
 	$(COMPILE) --constraint requirements/dev.txt --group build --output-file requirements/build.txt
 
 audit: setup ## Compare the pinned dependencies with known vulnerabilities; needs the network
 	$(BIN)/uv tool run --quiet pip-audit --requirement requirements/dev.txt --require-hashes --disable-pip
+
+# Needs no `setup`: it reads the source, and imports nothing of it. To write and look: .venv/bin/mkdocs serve
+docs: | $(BIN)/uv ## Build the documentation site into build/site
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/docs.txt
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: | $(BIN)/uv ## Build the wheel and the source distribution into dist
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build -d dist
 
 clean: ## Remove what the other targets made
 	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -22,7 +22,7 @@ import zarr
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.model import ArraySpec
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 from workers.store.pieces import NewObject
 from workers.store.shards import ShardPacker
 

@@ -16,18 +16,18 @@ from s3fs import S3FileSystem
 
 from bench.load import Load, build
 from ingest.dispatch.cluster import Cluster
-from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dispatch.submitter import DispatchLimits
 from ingest.layouts.detect import find_dump
-from ingest.service.service import Service
+from ingest.service.build import ServiceOptions, build_service
+from ingest.service.one_shot import ingest_once
 from ingest.settings import Settings
-from ingest.steps.committed import Committed
-from ingest.watching.completeness import CompletenessPolicy
-from ingest.watching.watcher import Watcher
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.policy import StepPolicy
 from tests.servers.ceph import CephS3, Store
 from workers.model import MIB
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 PROFILE = Path(__file__).parent.parent / "tests" / "data" / "tinybert-large.profile.csv.xz"
 #: Worker processes: as many as the reference machine of the floors has cores.
@@ -123,15 +123,11 @@ def ingest(
     rules: RuleSet | None = None,
 ) -> list[CommitSummary]:
     """Ingest a finished dump with running workers; without rules unless they are given."""
-    address = resolve(str(store))
-    service = Service(
-        Watcher(find_dump(dump), CompletenessPolicy(quiet_s=0, settle_s=0), grid or Grid()),
-        Submitter(lambda: client, DispatchLimits(1024 * MIB)),
-        Committed(open_objects(address)),
-        address,
-        rules=rules,
-    )
-    report = service.ingest(threading.Event())
+    policy = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
+    options = ServiceOptions(policy, grid or Grid(), DispatchLimits(1024 * MIB), rules=rules)
+    objects = open_objects(resolve(str(store)))
+    service = build_service(find_dump(dump), objects, lambda: client, options)
+    report = ingest_once(service, threading.Event())
     assert not report.failures, report.failures
     assert report.stopped_by is None, report.stopped_by
     assert report.commits

@@ -20,7 +20,7 @@ from workers.arrays.statistics import has_statistics, summarise
 from workers.dump.source import OpenFile
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 from workers.store.pieces import Gathered
 from workers.store.shards import ShardPacker
 from workers.tasks.convert import PIECE_BYTES, convert

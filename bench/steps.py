@@ -1,4 +1,4 @@
-"""Committed steps that are made up, in any number, and a store that counts its requests."""
+"""Committed steps made from nothing, as many as wanted, and a store that counts what is asked of it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.wrapped_objects import WrappedObjects
 from workers.arrays.digest import digest
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.model import StepKey
 from workers.store import commit, metadata, tables
 from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
+from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 
 def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (), seed: int = 0) -> Tables:
-    """Return the tables of one step of a rank: a tensor for each name, some with NaN.
+    """Return the tables of one step of a rank: a tensor for each name, of which some hold NaN.
 
     Args:
-        key: rank and step; they determine the statistics, together with `seed`.
+        key: whose they are; with `seed`, it decides the statistics.
         names: names of operators, each with one output.
-        anomalous: rows with one NaN.
-        seed: another seed gives other statistics.
+        anomalous: rows that hold one NaN.
+        seed: another one gives other statistics.
     """
     count = len(names)
     random = np.random.default_rng([key.rank, key.step or 0, seed])
@@ -40,7 +42,7 @@ def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (
     numbers = np.zeros((count, len(NUMBERS)), np.int64)
     _set(numbers, NUMBERS, "timestamp", np.arange(count))
     _set(numbers, NUMBERS, "offset", -1)
-    # Numbers as float32 tensors give them: half of their digits are zero.
+    # Such numbers as float32 tensors give: half of their digits are zero.
     statistics = random.standard_normal((count, len(FIELDS))).astype(np.float32).astype(np.float64)
     statistics[:, [FIELDS.index(name) for name in COUNT_FIELDS]] = 0
     statistics[:, FIELDS.index("count")] = 4096
@@ -55,12 +57,12 @@ def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (
 
 
 def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str = "complete") -> str:
-    """Commit a step with these tables and without payloads; return its fingerprint."""
+    """Commit a step that has these tables and no payloads; return its fingerprint."""
     documents, chunks = tables.encode(made)
     nan_tensors = int((made.statistic("nan_count") > 0).sum())
     fingerprint = digest(made.digest.tobytes() + made.statistics.tobytes()).hex()
     totals: dict[str, Any] = {
-        total.name: 0 for total in fields(CommitSummary) if total.default is total.default_factory is MISSING
+        one.name: 0 for one in fields(CommitSummary) if one.default is one.default_factory is MISSING
     }
     totals |= {
         "key": key,
@@ -76,23 +78,23 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
         origin=Origin("made", "bench", "/nowhere"),
         nodes={"": metadata.group(), "index": metadata.group(), **documents},
         objects_to_write=chunks,
-        facts={"nets": [], "graphs": ["0"], "stored": {}, "problems": []},
+        contents=StepContents(nets=(), graphs=("0",), stored={}, problems=()),
     )
     return fingerprint
 
 
-class CountingStore(ObjectStore):
-    """Counts the objects that are requested."""
+class CountingStore(WrappedObjects):
+    """Counts the objects that are asked for."""
 
     requests = 0
 
     def get(self, key: str) -> bytes | None:
-        """Count and return one object."""
+        """Count one more, and get it."""
         self.requests += 1
         return super().get(key)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Count and return several objects."""
+        """Count them all, and get them."""
         self.requests += len(keys)
         return super().get_many(keys)
 

@@ -8,35 +8,39 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from ingest.consolidating.consolidator import Consolidator, StepsConsolidated, in_threads, on_cluster
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.consolidating.runners import in_threads, on_cluster
 from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.cluster import Cluster
-from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.dump_retention.read_backs import ReadBacks
-from ingest.dump_retention.retention import SourceRetention
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import no_store
-from ingest.reporting.webhook import PostLog, Webhook
+from ingest.reporting.logs import PostLog
+from ingest.reporting.webhook import Webhook
+from ingest.service.build import ServiceOptions, build_service
+from ingest.service.explaining import explain_dump
+from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
 from ingest.service.service import Service
 from ingest.settings import Settings, load
-from ingest.steps.committed import Committed
-from ingest.watching.completeness import CompletenessPolicy
-from ingest.watching.watcher import Watcher
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.explain import StepRow
+from ingest.steps.policy import StepPolicy
 from workers.errors import StoreError, UsageError
 from workers.events import Observer
 from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
 from workers.store.model import Grid, StoreAddress
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 
 
 def grid_of(settings: Settings) -> Grid:
-    """Return how payloads are cut."""
+    """Return how payloads are cut into chunks, shards and jobs."""
     return Grid(
         int(settings.chunk_size),
         int(settings.shard_size),
@@ -49,7 +53,7 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     """Return where the store is to be.
 
     Raises:
-        UsageError: in the dump, or where the workers cannot see it; or it is no URL.
+        UsageError: the store would lie in the dump, or where the workers cannot see it; or its URL is wrong.
     """
     store = resolve(settings.store or "", settings.store_options)
     if store.url.startswith("memory:"):
@@ -65,64 +69,74 @@ def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     return store
 
 
+def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool = False) -> ServiceOptions:
+    """Return what a service is to do.
+
+    Raises:
+        UsageError: a rule is wrong.
+    """
+    completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
+    deletes = settings.after_commit == "delete"
+    return ServiceOptions(
+        StepPolicy(completeness, settings.order, replace=settings.replace),
+        grid_of(settings),
+        DispatchLimits(int(settings.inflight_size)),
+        settings.worker_resources,
+        settings.host or socket.gethostname(),
+        load_rules(settings.rules).enabled,
+        settings.poll_s,
+        retry_forever,
+        # A watcher never takes again what was removed, or it would undo each `gc`.
+        take_removed=settings.replace and not retry_forever,
+        pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+        retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
+        dry_run=dry_run,
+    )
+
+
+def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
+    """Explain where each step of a dump is and why; what `dump-ingest watch --explain` prints.
+
+    Looks at dump and store once, and writes nothing; needs no cluster.
+
+    Raises:
+        UsageError: the directory is not a dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+    """
+    tree = find_dump(Path(dump), rank_map=settings.rank_map)
+    objects = open_objects(place_of_store(settings, tree))
+    commit.read_root(objects)
+    return explain_dump(tree, objects, options_of(settings, retry_forever=True))
+
+
 @contextmanager
 def open_service(
-    dump: Dump, settings: Settings, *, patient: bool = False, dry_run: bool = False
+    dump: Dump,
+    settings: Settings,
+    *,
+    retry_forever: bool = False,
+    dry_run: bool = False,
 ) -> Iterator[Service]:
     """Wire the service for a dump; its cluster, started when first needed, ends with it.
 
     Args:
         dump: the dump.
         settings: everything else.
-        patient: whether to wait for what is not there, and to try again for ever.
-        dry_run: whether only to tell what would be deleted in the dump.
+        retry_forever: whether to wait for a store or cluster that does not answer, and to try again for ever.
+        dry_run: whether only to report what would be deleted in the dump.
 
     Raises:
         UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
         StoreError: the store cannot be used.
     """
-    rules = load_rules(settings.rules).enabled
-    store = place_of_store(settings, dump)
-    objects = open_objects(store)
+    options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
+    objects = open_objects(place_of_store(settings, dump))
     commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
-    # A watcher never takes again what was removed, or it would undo each `gc`.
-    committed = Committed(objects, take_removed=settings.replace and not patient)
-    host = settings.host or socket.gethostname()
     with Cluster(settings) as cluster, ExitStack() as at_end:
-        submitter = Submitter(
-            cluster.connect, DispatchLimits(int(settings.inflight_size)), resources=settings.worker_resources
-        )
-        retention = None
-        if settings.after_commit == "delete":
-            retention = SourceRetention(
-                dump.root,
-                store,
-                committed,
-                host,
-                RetentionPolicy(settings.keep_last, settings.keep_anomalous),
-                ReadBacks(submitter.client, int(settings.inflight_size), settings.worker_resources),
-                patient=patient,
-                dry_run=dry_run,
-            )
-            at_end.callback(retention.close)
-        yield Service(
-            watcher=Watcher(
-                dump,
-                CompletenessPolicy(settings.quiet_s, settings.settle_s),
-                grid_of(settings),
-                settings.order,
-            ),
-            submitter=submitter,
-            committed=committed,
-            store=store,
-            poll_s=settings.poll_s,
-            patient=patient,
-            replace=settings.replace,
-            rules=rules,
-            pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
-            host=host,
-            retention=retention,
-        )
+        service = build_service(dump, objects, cluster.connect, options)
+        if service.retention is not None:
+            at_end.callback(service.retention.close)
+        yield service
 
 
 #: A dump that somebody points at is usually finished: `ingest_dump` waits for less silence than `watch`.
@@ -149,32 +163,32 @@ def ingest_dump(
         settings: everything else; default: as the environment says, and `quiet_s` = 2.
         stop: ends the work early when set; what is committed stays.
         observers: called with everything that happens.
-        dry_run: with the setting `after_commit` delete, tell what would be deleted, and delete nothing.
+        dry_run: with the setting `after_commit` delete, report what would be deleted, and delete nothing.
 
     Returns:
-        What was committed, what was there already, and what could not be taken and why.
+        What was committed, what the store had already, and what could not be taken and why.
 
     Raises:
-        UsageError: there is no dump, or the store would lie in it.
+        UsageError: the directory is not a dump, or the store would lie in it.
         StoreError: the store cannot be used.
-        ClusterError: there are no workers.
+        ClusterError: no worker answers.
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
-    found = find_dump(Path(dump), rank_map=chosen.rank_map)
+    tree = find_dump(Path(dump), rank_map=chosen.rank_map)
     stop = stop or threading.Event()
     chosen_store = chosen.model_copy(update={"store": str(store)})
-    with open_service(found, chosen_store, dry_run=dry_run) as service:
+    with open_service(tree, chosen_store, dry_run=dry_run) as service:
         service.observers += observers
-        report = service.ingest(stop)
+        report = ingest_once(service, stop)
         objects = service.committed.objects
-    # Where there is a scheduler, there are other hosts, and one consolidator for all of them.
+    # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
     if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
         _consolidate_after(report, objects, load_rules(chosen.rules).enabled)
     return report
 
 
 def _consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> None:
-    """Bring the view up to date; what stands against it is noted, for the commits stand without it."""
+    """Bring the consolidated view up to date; record why if that fails: the commits stand without it."""
     try:
         with Consolidator(objects, keeper=SeriesEvaluator(objects, rules)) as consolidator:
             report.series = consolidator.once().findings
@@ -194,10 +208,10 @@ def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
 
 
 def has_store(settings: Settings) -> bool:
-    """Say whether there is a store where the settings name one.
+    """Return whether the store that the settings name exists.
 
     Raises:
-        UsageError: it is no URL.
+        UsageError: its URL is wrong.
         StoreError: the store cannot be used.
     """
     objects = open_objects(resolve(settings.store or "", settings.store_options))
@@ -211,9 +225,9 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
     Its tasks run in this process, unless the settings name a scheduler or a number of workers.
 
     Raises:
-        UsageError: the store is no URL.
+        UsageError: the store does not exist, or its URL is wrong.
         LeaseHeld: another process writes the view.
-        ClusterError: there are no workers.
+        ClusterError: no worker answers.
     """
     rules = load_rules(settings.rules).enabled
     objects = open_objects(resolve(settings.store or "", settings.store_options))
@@ -239,11 +253,11 @@ def consolidate(
     Args:
         store: a directory or any fsspec URL.
         check: read every commit again, not only new ones and those that were announced as replaced.
-        rebuild: make the view anew.
+        rebuild: make the whole view again.
         settings: everything else; tasks run in this process unless they name `scheduler` or `workers`.
 
     Raises:
-        UsageError: there is no store.
+        UsageError: the store does not exist.
         LeaseHeld: another process writes the view.
         StoreError: the store refused.
     """

@@ -1,4 +1,4 @@
-"""The alert rules as they are shipped, and the same in a quicker time."""
+"""The alert rules that are shipped, and a copy in which time passes faster."""
 
 import re
 from pathlib import Path
@@ -12,20 +12,20 @@ PROMETHEUS = DEPLOY / "prometheus" / "prometheus.yml"
 ALERTMANAGER = DEPLOY / "alertmanager" / "alertmanager.yml"
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
-#: Two scrapes, at one a second, must lie in every range.
+#: Every range must contain at least two scrapes; tests scrape once a second.
 _SHORTEST_RANGE_MS = 4000
 
 
 def alerts() -> list[dict[str, Any]]:
-    """Return all alerts."""
+    """Return all alerts that the shipped rules define."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"] if "alert" in rule]
 
 
 def quickened(factor: float, into: Path) -> Path:
-    """Write the rules into a file with every time in them divided by `factor`, and return the file.
+    """Write a copy of the rules with every duration divided by `factor`, and return its path.
 
-    What is a time in an expression is a range, or a product with 60 or 3600: nothing else is.
+    In an expression, the durations are the ranges and the products with 60 or 3600.
     """
     rules = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:
@@ -43,4 +43,5 @@ def quickened(factor: float, into: Path) -> Path:
 
 
 def _range_ms(match: re.Match[str], factor: float) -> int:
+    """Return a range divided by `factor`, but not less than the shortest one that works."""
     return max(int(1000 * int(match[1]) * _UNITS[match[2]] / factor), _SHORTEST_RANGE_MS)

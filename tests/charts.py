@@ -1,11 +1,11 @@
-"""The Helm chart, rendered by Helm itself, and what is in it."""
+"""Render the Helm chart with Helm itself, and find the objects in the result."""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,34 +19,34 @@ Object: TypeAlias = dict[str, Any]
 
 
 def profile(name: str) -> dict[str, Any]:
-    """Return the values of an example."""
+    """Return the values of one of the chart's example files."""
     values: dict[str, Any] = yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())
     return values
 
 
 def quick(name: str) -> dict[str, Any]:
-    """Return the values of an example, for tests that are not about TLS: making keys takes the most time."""
+    """Return the values of an example without generated TLS keys, which take most of the time to render."""
     values = profile(name)
     return values if "dask" in values else changed(values, dask__tls__source="certManager")
 
 
 def changed(values: Mapping[str, Any], **paths: Any) -> dict[str, Any]:
-    """Return values with some of them replaced, as `helm --set` does it; `__` stands for a dot."""
-    made: dict[str, Any] = json.loads(json.dumps(values))
+    """Return a copy of the values with some replaced, as `helm --set` does; `__` stands for a dot."""
+    copy: dict[str, Any] = json.loads(json.dumps(values))
     for path, value in paths.items():
-        *above, name = path.split("__")
-        place = made
-        for part in above:
-            place = place.setdefault(part, {})
-        place[name] = value
-    return made
+        *parents, name = path.split("__")
+        mapping = copy
+        for parent in parents:
+            mapping = mapping.setdefault(parent, {})
+        mapping[name] = value
+    return copy
 
 
 def render(values: Mapping[str, Any], *, release: str = RELEASE) -> dict[str, str]:
-    """Return the rendered text of each template, by the path below `templates/`.
+    """Return the rendered text of each template by its path below `templates/`.
 
     Raises:
-        helm_python.HelmError: Helm refuses the values.
+        helm_python.HelmError: Helm rejects the values.
     """
     with helm_python.Chart.load(CHART) as chart:
         rendered = chart.render(dict(values), name=release, namespace=NAMESPACE)
@@ -54,42 +54,45 @@ def render(values: Mapping[str, Any], *, release: str = RELEASE) -> dict[str, st
 
 
 def objects(values: Mapping[str, Any], *, release: str = RELEASE) -> list[Object]:
-    """Return what would be sent to Kubernetes."""
+    """Return the objects that Helm would send to Kubernetes."""
     texts = render(values, release=release)
     manifests = (text for path, text in texts.items() if path.endswith(".yaml"))
-    # Written in C where there is one: there are hundreds of pages to read.
+    # The C parser if PyYAML has it: there are hundreds of documents to parse.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [one for text in manifests for one in yaml.load_all(text, loader) if one]
+    return [document for text in manifests for document in yaml.load_all(text, loader) if document]
 
 
 @functools.cache
 def of_profile(name: str) -> tuple[Object, ...]:
-    """Return the objects of an example. Not to be changed."""
+    """Return the rendered objects of an example. They are cached: do not modify them."""
     return tuple(objects(profile(name)))
 
 
-def find(found: list[Object] | tuple[Object, ...], kind: str, suffix: str) -> Object:
-    """Return the one object of a kind whose name ends like this."""
-    (one,) = (o for o in found if o["kind"] == kind and o["metadata"]["name"].endswith(suffix))
-    return one
+def find(rendered: Sequence[Object], kind: str, suffix: str) -> Object:
+    """Return the only object of a kind whose name ends with `suffix`. Raise ValueError if not exactly one."""
+    (match,) = (o for o in rendered if o["kind"] == kind and o["metadata"]["name"].endswith(suffix))
+    return match
 
 
-def pods(found: list[Object] | tuple[Object, ...]) -> Iterator[tuple[str, Object]]:
-    """Return the pods that would run: a name, metadata and spec. Those of a sidecar's host are made up."""
-    for one in found:
-        name = f"{one['kind']}/{one['metadata']['name']}"
-        if one["kind"] == "Pod":
-            yield name, {"metadata": one["metadata"], "spec": one["spec"]}
-        elif one["kind"] == "CronJob":
-            yield name, one["spec"]["jobTemplate"]["spec"]["template"]
-        elif "template" in one.get("spec", {}):
-            yield name, one["spec"]["template"]
-        elif one["kind"] == "ConfigMap" and "pod.yaml" in one["data"]:
-            yield name, sidecar_pod(one)
+def pods(rendered: Sequence[Object]) -> Iterator[tuple[str, Object]]:
+    """Yield the pods that would run: a name, and a mapping with metadata and spec.
+
+    The chart only describes the sidecar; the training pod around it is invented here.
+    """
+    for manifest in rendered:
+        name = f"{manifest['kind']}/{manifest['metadata']['name']}"
+        if manifest["kind"] == "Pod":
+            yield name, {"metadata": manifest["metadata"], "spec": manifest["spec"]}
+        elif manifest["kind"] == "CronJob":
+            yield name, manifest["spec"]["jobTemplate"]["spec"]["template"]
+        elif "template" in manifest.get("spec", {}):
+            yield name, manifest["spec"]["template"]
+        elif manifest["kind"] == "ConfigMap" and "pod.yaml" in manifest["data"]:
+            yield name, sidecar_pod(manifest)
 
 
 def sidecar_pod(config_map: Object) -> Object:
-    """Return a training pod with the sidecar added, as the ConfigMap says."""
+    """Return a training pod with the sidecar added in the way that the ConfigMap describes."""
     fragment: Object = yaml.safe_load(config_map["data"]["pod.yaml"])
     job = {"name": "train", "image": "train", "volumeMounts": [{"name": "dump", "mountPath": "/d"}]}
     fragment["spec"].setdefault("containers", []).append(job)
@@ -97,37 +100,38 @@ def sidecar_pod(config_map: Object) -> Object:
 
 
 def containers(pod: Object) -> list[Object]:
-    """Return our containers of a pod, first those that start first."""
+    """Return the project's own containers of a pod, in the order in which they start."""
     spec = pod["spec"]
-    ours = [*spec.get("initContainers", []), *spec["containers"]]
-    return [one for one in ours if one["name"] != "train"]
+    all_of_pod = [*spec.get("initContainers", []), *spec["containers"]]
+    return [container for container in all_of_pod if container["name"] != "train"]
 
 
 def environment(container: Object) -> dict[str, str]:
-    """Return the variables of a container as Kubernetes would set them, `$(NAME)` expanded."""
-    made: dict[str, str] = {}
-    for one in container.get("env", []):
-        if "value" in one:
-            made[one["name"]] = expanded(one["value"], made)
-        elif "resourceFieldRef" in one["valueFrom"]:
-            made[one["name"]] = str(2**31)
+    """Return the variables of a container as Kubernetes would set them, with `$(NAME)` expanded."""
+    variables: dict[str, str] = {}
+    for variable in container.get("env", []):
+        name = variable["name"]
+        if "value" in variable:
+            variables[name] = expanded(variable["value"], variables)
+        elif "resourceFieldRef" in variable["valueFrom"]:
+            variables[name] = str(2**31)
         else:
-            made[one["name"]] = "from-elsewhere.example"
-    return made
+            variables[name] = "from-elsewhere.example"
+    return variables
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Return a value or an argument as Kubernetes passes it on: unknown names stay as they are."""
-    return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), text)
+    """Expand `$(NAME)` in a value or an argument as Kubernetes does: unknown names stay as they are."""
+    return re.sub(r"\$\((\w+)\)", lambda match: variables.get(match[1], match[0]), text)
 
 
 def words(container: Object) -> list[str]:
-    """Return what a container runs."""
+    """Return the command line that a container runs."""
     variables = environment(container)
     return [expanded(word, variables) for word in (*container["command"], *container.get("args", ()))]
 
 
-def data(found: list[Object] | tuple[Object, ...], suffix: str) -> dict[str, str]:
-    """Return the files of a ConfigMap."""
-    files: dict[str, str] = find(found, "ConfigMap", suffix)["data"]
+def data(rendered: Sequence[Object], suffix: str) -> dict[str, str]:
+    """Return the files of the ConfigMap whose name ends with `suffix`."""
+    files: dict[str, str] = find(rendered, "ConfigMap", suffix)["data"]
     return files

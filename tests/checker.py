@@ -1,8 +1,9 @@
-"""A second opinion on a store: zarr-python, numpy and xxhash; of ours only what names bfloat16 to Zarr.
+"""Check a store independently, with zarr-python, numpy and xxhash.
 
-Knows of the store only what its documentation says: the commit is the `zarr.json` of a leaf, the index has a
-row for each tensor and each file that holds none, and a payload is a range of a packed array. What was
-brought out of the layout of an accelerator goes back by the formulas of `tests.device_writer`.
+Of the project, only the module that registers bfloat16 with Zarr is used. The checker relies on nothing but
+the documentation of the store: the commit is the `zarr.json` of a leaf, the index has a row for each tensor
+and for each file without tensors, and a payload is a range of a packed array. Tensors that were converted
+from the layout of an accelerator are converted back by the formulas of `tests.device_writer`.
 """
 
 import math
@@ -24,21 +25,21 @@ from tests import device_writer
 from tests.servers.ceph import S3Bucket
 from workers.store.zarr_dtypes import register
 
-register()  # zarr-python 3.1 does not load it by itself
+register()  # zarr-python 3.1 does not load the type on its own
 
-#: An inner chunk that was never written, in the index of a shard.
+#: Marks an inner chunk that was never written, in the index of a shard.
 _MISSING = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One source file as the store has it."""
+    """One source file as the store holds it."""
 
     source: str
     kind: str
     problem: str
     content: bytes
-    """All of it, put together from the rows that have its parts."""
+    """All bytes of the file, joined from the rows that hold its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,17 @@ class Leaf:
 
 
 def leaves(store: Path) -> list[Leaf]:
-    """Read everything that is committed. Raise AssertionError for whatever is missing or wrong."""
-    found = sorted([*store.glob("rank_*/step_*/zarr.json"), *store.glob("rank_*/run/zarr.json")])
-    return [read_leaf(path.parent) for path in found]
+    """Read everything that is committed. Raise AssertionError if anything is missing or wrong."""
+    return [read_leaf(commit.parent) for commit in sorted(_commits(store))]
+
+
+def _commits(store: Path) -> list[Path]:
+    """Return the paths of all commits in a store."""
+    return [*store.glob("rank_*/step_*/zarr.json"), *store.glob("rank_*/run/zarr.json")]
 
 
 def read_leaf(directory: Path) -> Leaf:
-    """Read one committed step with every byte in it."""
+    """Read every byte of one committed step. Raise AssertionError if anything is missing or wrong."""
     group = zarr.open_group(directory, mode="r")
     record: Any = group.attrs["dump_ingest"]
     generation = group[record["fingerprint"]]
@@ -75,27 +80,33 @@ def read_leaf(directory: Path) -> Leaf:
 
 
 def check(store: Path, dump: Path, *, partial: frozenset[str] = frozenset()) -> list[Leaf]:
-    """Hold a store against the dump it was made from: every file there, once, byte for byte.
+    """Compare a store with its dump: it must hold every file exactly once, byte for byte.
 
-    `partial` names the files that may be quarantined; any other must be what it claims to be.
+    Return the committed steps. `partial` names the files that may be quarantined; every other file must be
+    readable as what it claims to be.
     """
-    found = leaves(store)
+    committed = leaves(store)
     stored: dict[str, File] = {}
-    for leaf in found:
-        assert not leaf.files.keys() & stored.keys(), "in two steps"
+    for leaf in committed:
+        twice = leaf.files.keys() & stored.keys()
+        assert not twice, f"in two steps: {twice}"
         stored |= leaf.files
-        bad = {file.source for file in leaf.files.values() if file.kind == "quarantined"}
-        assert bad <= partial, f"quarantined: {bad - partial}"
-        assert leaf.status == ("partial" if bad else "complete")
+        _check_status(leaf, partial)
     originals = {str(path.relative_to(dump)): path for path in dump.rglob("*") if path.is_file()}
     assert stored.keys() == originals.keys()
     for source, path in originals.items():
         assert stored[source].content == path.read_bytes(), f"{source} differs"
-    return found
+    return committed
+
+
+def _check_status(leaf: Leaf, partial: frozenset[str]) -> None:
+    quarantined = {file.source for file in leaf.files.values() if file.kind == "quarantined"}
+    assert quarantined <= partial, f"quarantined: {quarantined - partial}"
+    assert leaf.status == ("partial" if quarantined else "complete")
 
 
 def download(bucket: S3Bucket, into: Path) -> Path:
-    """Copy every object of a store in a bucket into a directory, and return that."""
+    """Copy every object of a store in a bucket into a directory, and return the directory."""
     for key, data in objects(bucket).items():
         target = into / key
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,27 +120,27 @@ def objects(store: S3Bucket | Path) -> dict[str, bytes]:
         return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
     files = fsspec.filesystem("s3", **store.storage_options)
     base = store.url.removeprefix("s3://")
-    # A listing takes its time: a commit that comes meanwhile is left out, for what it needs may be left out.
+    # A commit that appears during the listing is left out: the listing may lack objects that it refers to.
     before = set(files.find(base, refresh=True))
-    found = [n for n in files.find(base, refresh=True) if n in before or not n.endswith("/zarr.json")]
-    contents = files.cat_ranges(found, None, None) if found else []
-    return {name.removeprefix(f"{base}/"): data for name, data in zip(found, contents, strict=True)}
+    names = [n for n in files.find(base, refresh=True) if n in before or not n.endswith("/zarr.json")]
+    contents = files.cat_ranges(names, None, None) if names else []
+    return {name.removeprefix(f"{base}/"): data for name, data in zip(names, contents, strict=True)}
 
 
 def versions(store: S3Bucket | Path) -> dict[str, tuple[Any, ...]]:
-    """Return what changes when an object is written again, even with the same bytes, by its key."""
+    """Return the version of each object by its key; it changes with each write, even of the same bytes."""
     if isinstance(store, Path):
         stats = {str(p.relative_to(store)): p.stat() for p in store.rglob("*") if p.is_file()}
         return {key: (stat.st_ino, stat.st_mtime_ns) for key, stat in stats.items()}
     files = fsspec.filesystem("s3", **store.storage_options)
-    found = files.find(store.url, detail=True, refresh=True)
-    return {name: (info["ETag"], info["LastModified"]) for name, info in found.items()}
+    details = files.find(store.url, detail=True, refresh=True)
+    return {name: (info["ETag"], info["LastModified"]) for name, info in details.items()}
 
 
 class Reader:
-    """Reads a store over and over while others write it, as long as the `with` block lasts.
+    """Reads a store repeatedly while others write it, for the duration of the `with` block.
 
-    Raises at the end what it has met: a commit whose data is missing or wrong.
+    The end of the block raises AssertionError if any commit was visible whose data was missing or wrong.
     """
 
     def __init__(self, store: Path) -> None:
@@ -138,7 +149,7 @@ class Reader:
         self._thread = threading.Thread(target=self._read)
         self._error: BaseException | None = None
         self.seen: dict[Path, bytes] = {}
-        """The commits that were read, every byte of them, by leaf."""
+        """The commit of each leaf of which every byte was read."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -153,21 +164,18 @@ class Reader:
     def _read(self) -> None:
         try:
             while not self._stop.wait(0.02):
-                for path in [
-                    *self._store.glob("rank_*/step_*/zarr.json"),
-                    *self._store.glob("rank_*/run/zarr.json"),
-                ]:
+                for path in _commits(self._store):
                     commit = path.read_bytes()
                     if self.seen.get(path.parent) != commit:
                         read_leaf(path.parent)
                         self.seen[path.parent] = commit
-        except BaseException as exc:  # noqa: BLE001  (raised again where the block ends)
+        except BaseException as exc:  # noqa: BLE001  (raised again at the end of the block)
             self._error = exc
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row of the index, by the names of its columns."""
+    """One row of the index; labels, numbers and statistics by the names of their columns."""
 
     text: dict[str, str]
     number: dict[str, int]
@@ -195,35 +203,42 @@ def _rows(generation: zarr.Group) -> Iterator[_Row]:
 
 
 def _files(generation: zarr.Group, directory: Path, record: dict[str, Any]) -> Iterator[File]:
-    """Put every source file together from its rows: what stands before each payload, it, and the rest."""
+    """Yield every source file, joined from its rows: the lead of each payload, the payload, and its tail."""
     rows = list(_rows(generation))
     _check_totals(rows, record["summary"])
     packed: dict[str, npt.NDArray[Any]] = {}
-    parts: dict[str, list[_Row]] = {}
+    rows_of_file: dict[str, list[_Row]] = {}
     for row in rows:
         if row.text["kind"] != "statistics":
-            parts.setdefault(row.text["source"], []).append(row)
+            rows_of_file.setdefault(row.text["source"], []).append(row)
     for row in rows:
         if row.text["kind"] == "statistics":
             assert (row.text["array"], row.number["offset"], row.number["nbytes"]) == ("", -1, 0)
-            # They stand in a table, which is a file of its own.
-            assert row.text["statistics_from"] in parts
-    for source, members in parts.items():
-        content = b""
-        for row in sorted(members, key=lambda row: row.number["source_offset"]):
-            content += row.text["lead"].encode("latin-1")
-            assert row.number["source_offset"] == len(content), f"{source} has a gap"
-            content += _as_in_source(row, _payload(row, generation, directory, packed))
-            content += row.text["tail"].encode("latin-1")
-            assert row.number["source_size"] == members[0].number["source_size"]
-        assert len(content) == members[0].number["source_size"], source
-        yield File(source, members[0].text["kind"], members[0].text["problem"], content)
+            # The statistics come from a table, which is stored as a file of its own.
+            assert row.text["statistics_from"] in rows_of_file
+    for source, members in rows_of_file.items():
+        parts = [(row, _payload(row, generation, directory, packed)) for row in members]
+        yield File(source, members[0].text["kind"], members[0].text["problem"], _joined(source, parts))
+
+
+def _joined(source: str, parts: list[tuple[_Row, bytes]]) -> bytes:
+    """Return the content of a source file from its rows and their payloads; they must leave no gap."""
+    content = b""
+    source_size = parts[0][0].number["source_size"]
+    for row, payload in sorted(parts, key=lambda part: part[0].number["source_offset"]):
+        content += row.text["lead"].encode("latin-1")
+        assert row.number["source_offset"] == len(content), f"{source} has a gap"
+        content += _as_in_source(row, payload)
+        content += row.text["tail"].encode("latin-1")
+        assert row.number["source_size"] == source_size, source
+    assert len(content) == source_size, source
+    return content
 
 
 def _payload(
     row: _Row, generation: zarr.Group, directory: Path, packed: dict[str, npt.NDArray[Any]]
 ) -> bytes:
-    """Return what is stored for a row, in the byte order of the dump, and check all that is said of it."""
+    """Return the stored payload of a row in the byte order of the dump, and check the row against it."""
     path, offset, size = row.text["array"], row.number["offset"], row.number["size"]
     payload = b""
     if size:
@@ -242,7 +257,7 @@ def _payload(
 
 
 def _as_in_source(row: _Row, payload: bytes) -> bytes:
-    """Return the payload as the file has it: what is in host layout here was in device layout there."""
+    """Return the payload as the source file has it, converted back to device layout if it was converted."""
     if row.text["layout"] == "host":
         payload = _to_device(row, _cells(row, payload).reshape(row.shape)).tobytes()
     assert len(payload) == row.number["source_nbytes"], row.text["source"]
@@ -250,11 +265,11 @@ def _as_in_source(row: _Row, payload: bytes) -> bytes:
 
 
 def _elements(row: _Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the elements of a tensor, flat, whatever the layout and the type they are stored in."""
+    """Return the elements of a tensor as a flat array, whatever their stored layout and type."""
     size = math.prod(row.shape)
     if row.text["layout"] == "device":
         cells = _cells(row, values.tobytes())
-        # Where each element is: a host array of its own numbers, from 1, in device layout.
+        # The place of each element: an array that numbers its elements from 1, in device layout.
         numbered = _to_device(row, np.arange(1, size + 1).reshape(row.shape)).reshape(-1)
         host = np.empty(size, cells.dtype)
         host[numbered[numbered > 0] - 1] = cells[numbered > 0]
@@ -265,12 +280,12 @@ def _elements(row: _Row, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
-#: Types of which several elements share a byte, and the bits of each.
+#: Types of which several elements share a byte, and the number of bits per element.
 _BITS = {"uint1": 1, "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1fn": 4}
 
 
 def _decoded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    """Return the elements of a type that Zarr has not, from their bytes."""
+    """Return the elements of a type that Zarr does not have, decoded from bytes."""
     if dtype == "complex32":
         return values.view("<f2").astype("<f4").view("<c8")
     if dtype == "uint1":
@@ -286,7 +301,7 @@ def _decoded(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
 
 
 def _cells(row: _Row, payload: bytes) -> npt.NDArray[Any]:
-    """Return the elements of a row with a device layout, as bits without a meaning."""
+    """Return the elements of a row with a device layout as uninterpreted bytes."""
     device = math.prod(_lengths(row.text["device_shape"]))
     return np.frombuffer(payload, f"V{row.number['source_nbytes'] // device}")
 
@@ -295,40 +310,40 @@ def _lengths(text: str) -> tuple[int, ...]:
     return tuple(int(length) for length in text.split(",")) if text else ()
 
 
-#: The orders in which frameworks have the axes of images and of volumes; the first that fits is meant.
+#: The orders of axes that frameworks use for images and volumes; the first that fits applies.
 _ORDERS = {4: ("NCHW", "NHWC", "HWCN"), 5: ("NCDHW", "NDHWC", "DHWCN")}
 
 
 def _to_device(row: _Row, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a host array as it lay in the memory of the accelerator, zero where there was padding."""
+    """Return a host array as the accelerator's memory held it, with zeros as padding."""
     name, wanted = row.text["format"], _lengths(row.text["device_shape"])
     first = "NCHW" if host.ndim == 4 else "NCDHW"
     orders = () if name in device_writer.MATRICES else _ORDERS.get(host.ndim, ())
     for order in orders:
         ordered = host.transpose([order.index(axis) for axis in first])
         with suppress(ValueError):  # too few or too many axes for this format
-            found, layout = device_writer.write(ordered, name, c0=wanted[-1], groups=row.number["groups"])
+            device, layout = device_writer.write(ordered, name, c0=wanted[-1], groups=row.number["groups"])
             if layout.shape == wanted:
-                return found
+                return device
     if not orders:
-        found, layout = device_writer.write(host, name, c0=wanted[-1], groups=row.number["groups"])
+        device, layout = device_writer.write(host, name, c0=wanted[-1], groups=row.number["groups"])
         if layout.shape == wanted:
-            return found
+            return device
     assert host.shape == wanted, f"{name} of {host.shape} is not {wanted}"
     return host
 
 
 def _check_totals(rows: list[_Row], summary: dict[str, Any]) -> None:
     kinds = Counter(row.text["kind"] for row in rows)
-    said = {
+    totals = {
         "tensor": "tensors",
         "statistics": "statistics_only",
         "overflow": "overflows",
         "file": "files",
         "quarantined": "quarantined",
     }
-    assert kinds.keys() <= said.keys()
-    for kind, total in said.items():
+    assert kinds.keys() <= totals.keys()
+    for kind, total in totals.items():
         assert summary[total] == kinds[kind], total
 
 
@@ -354,20 +369,24 @@ def _check_statistics(stored: dict[str, Any], values: npt.NDArray[Any]) -> None:
     if values.dtype.kind == "c":
         return
     wide = values.astype(np.float64)
+    counts = {
+        "nan_count": np.isnan(wide),
+        "pos_inf_count": np.isposinf(wide),
+        "neg_inf_count": np.isneginf(wide),
+        "zero_count": wide == 0,
+        "negative_count": wide < 0,
+        "positive_count": wide > 0,
+    }
+    for name, mask in counts.items():
+        assert stored[name] == mask.sum(), name
     finite = wide[np.isfinite(wide)]
-    assert stored["nan_count"] == np.isnan(wide).sum()
-    assert stored["pos_inf_count"] == np.isposinf(wide).sum()
-    assert stored["neg_inf_count"] == np.isneginf(wide).sum()
-    assert stored["zero_count"] == (wide == 0).sum()
-    assert stored["negative_count"] == (wide < 0).sum()
-    assert stored["positive_count"] == (wide > 0).sum()
     expected = [np.min(finite), np.max(finite), finite.mean(), finite.std()] if finite.size else [np.nan] * 4
-    found = [stored[name] for name in ("min", "max", "mean", "std")]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * (np.abs(finite).max(initial=0) or 1))
+    actual = [stored[name] for name in ("min", "max", "mean", "std")]
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6 * (np.abs(finite).max(initial=0) or 1))
 
 
 def _assert_written(generation: zarr.Group, directory: Path, path: str, offset: int, size: int) -> None:
-    """Fail where an inner chunk was never written: zarr-python would fill in zeros."""
+    """Fail if an inner chunk of the range was never written: zarr-python would return zeros for it."""
     array = generation[path]
     assert isinstance(array, zarr.Array)
     assert array.shards is not None

@@ -1,4 +1,4 @@
-"""The `dump-ingest` command as users have it: a process with arguments, an environment and an exit code."""
+"""Run the `dump-ingest` command as users do: as a process with arguments, environment and exit code."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 PROGRAM = str(Path(sys.executable).with_name("dump-ingest"))
 
-#: For dumps that lie there finished: nothing to wait for.
+#: Settings for dumps that are already complete: without any waiting.
 PROMPT = {
     "DUMP_INGEST_QUIET_S": "0",
     "DUMP_INGEST_SETTLE_S": "0",
@@ -29,7 +29,7 @@ PROMPT = {
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """One run of the command that has come to its end."""
+    """One run of the command that has ended."""
 
     code: int
     stdout: str
@@ -37,7 +37,7 @@ class Finished:
 
     @property
     def json(self) -> Any:
-        """What it printed, which must be strict JSON and nothing else."""
+        """Its standard output, which must be strict JSON and nothing else."""
         return strict_json(self.stdout)
 
 
@@ -48,7 +48,7 @@ class Answer(Protocol):
 
 
 def strict_json(text: str) -> Any:
-    """Parse JSON; NaN and Infinity, which JSON does not have, are refused."""
+    """Parse JSON. Raise ValueError for NaN and Infinity, which Python accepts but JSON does not have."""
 
     def refuse(constant: str) -> None:
         message = f"{constant} is not JSON"
@@ -58,7 +58,10 @@ def strict_json(text: str) -> Any:
 
 
 def environment(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return this process' environment without what would configure the command, with `PROMPT` and `env`."""
+    """Return the environment for a run: this process' own, without settings, plus `PROMPT` and `env`.
+
+    Left out are the variables that would configure the command: `DUMP_INGEST_*` and `AWS_*`.
+    """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("DUMP_INGEST_", "AWS_"))
     }
@@ -73,7 +76,7 @@ def run(
     prefix: Sequence[str] = (),
     timeout_s: float = 90,
 ) -> Finished:
-    """Run the command to its end; it must exit with `code`, and never with a traceback."""
+    """Run the command to its end. Fail unless it exits with `code` and without a traceback."""
     done = subprocess.run(
         [*prefix, PROGRAM, *map(str, args)],
         env=environment(env),
@@ -84,42 +87,42 @@ def run(
         timeout=timeout_s,
         check=False,
     )
-    said = f"{' '.join(map(str, args))}\nexit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert done.returncode == code, said
-    assert "Traceback" not in done.stdout + done.stderr, said
+    transcript = f"{' '.join(map(str, args))}\nexit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == code, transcript
+    assert "Traceback" not in done.stdout + done.stderr, transcript
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
 @dataclass
 class Running:
-    """The command while it runs, and what it has said so far."""
+    """The command while it runs, and what it has written to stderr so far."""
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
-    """Of stderr."""
+    """The lines of stderr."""
 
     @property
     def pid(self) -> int:
-        """Of the command itself."""
+        """The process id of the command itself."""
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether it still runs."""
         return self.process.poll() is None
 
     @property
     def said(self) -> str:
-        """Everything on stderr."""
+        """All of stderr so far."""
         return "\n".join(self.lines)
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """Return the JSON log lines, of one event or of all."""
-        found = [strict_json(line) for line in list(self.lines) if line.startswith("{")]
-        return [event for event in found if not name or event["event"] == name]
+        """Return the JSON log lines, of the event `name` or of all events."""
+        events = [strict_json(line) for line in list(self.lines) if line.startswith("{")]
+        return [event for event in events if not name or event["event"] == name]
 
     def wait_until(self, ready: Callable[[], object], *, timeout_s: float = 30) -> None:
-        """Return when `ready` holds; fail when the command ends first, or it takes too long."""
+        """Wait until `ready` returns true. Fail if the command ends first or `timeout_s` passes."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             assert self.alive, f"ended with {self.process.returncode}\n{self.said}"
@@ -127,9 +130,9 @@ class Running:
             time.sleep(0.005)
 
     def finish(self, *, timeout_s: float = 60) -> int:
-        """Wait for its end and return the exit code; there must be no traceback."""
+        """Wait for its end and return the exit code. Fail if it printed a traceback."""
         code = self.process.wait(timeout_s)
-        time.sleep(0.05)  # for the thread that reads its last words
+        time.sleep(0.05)  # lets the thread read the last lines
         assert "Traceback" not in self.said, self.said
         return code
 
@@ -148,7 +151,7 @@ class Running:
 def start(
     *args: object, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """Start the command; it is killed at the end of the `with` block if it still runs then."""
+    """Start the command, and kill it at the end of the `with` block if it still runs."""
     process = subprocess.Popen(
         [*prefix, PROGRAM, *map(str, args)],
         env=environment({"DUMP_INGEST_LOG_FORMAT": "json", **(env or {})}),
@@ -177,10 +180,10 @@ def start(
 
 def own_workers(parent: int) -> list[int]:
     """Return the process ids of the Dask workers that a command has started for itself."""
-    found = []
+    pids = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            above = int(status.read_text().rpartition(") ")[2].split()[1])
-            if above == parent and b"spawn_main" in (status.parent / "cmdline").read_bytes():
-                found.append(int(status.parent.name))
-    return found
+            ppid = int(status.read_text().rpartition(") ")[2].split()[1])
+            if ppid == parent and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+                pids.append(int(status.parent.name))
+    return pids

@@ -1,4 +1,4 @@
-"""Commands in files for deployment: whether our command line, or Dask's, takes them as they stand."""
+"""Check that the commands in deployment files are accepted by our command line, or by Dask's."""
 
 import os
 import re
@@ -19,14 +19,14 @@ _DASK: Mapping[str, Any] = {"scheduler": dask_scheduler.main, "worker": dask_wor
 
 
 def needs(program: str) -> None:
-    """Skip the test where a program is not installed; in CI, fail it."""
+    """Skip the test if a program is not installed. In CI, fail it."""
     if shutil.which(program) is None:
         give_up = pytest.fail if os.environ.get("CI") else pytest.skip
         give_up(f"not installed: {program} (make servers)")
 
 
 def assert_parses(words: Sequence[str]) -> None:
-    """Parse a command without running it; an unknown option or a wrong value fails."""
+    """Parse a command without running it. Fail on an unknown option or an invalid value."""
     program, *arguments = words
     match Path(program).name:
         case "dump-ingest":
@@ -35,18 +35,18 @@ def assert_parses(words: Sequence[str]) -> None:
             role, *arguments = arguments
             command = _DASK[role]
         case other:
-            pytest.fail(f"{other} is no program of the image")
+            pytest.fail(f"{other} is not a program of the image")
     parent = None
     while True:
         parent = command.make_context(program, list(arguments), parent=parent)
         if not hasattr(command, "resolve_command"):
             return
-        # A group keeps what belongs to its commands.
+        # The parser of a group keeps the words that belong to its subcommand.
         program, command, arguments = command.resolve_command(parent, [*parent._protected_args, *parent.args])
 
 
 def assert_settings(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read variables as settings of ours, and of Dask; one that sets nothing fails."""
+    """Read variables as settings of this project and of Dask. Fail if one of them sets nothing."""
     with monkeypatch.context() as patched:
         for name in os.environ:
             if name.startswith("DUMP_INGEST_"):
@@ -61,5 +61,5 @@ def assert_settings(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPa
 
 
 def assignments(text: str) -> dict[str, str]:
-    """Return the `NAME=value` lines of an environment file, those that are commented out, too."""
+    """Return the `NAME=value` lines of an environment file, including those that are commented out."""
     return dict(re.findall(r"^#?([A-Z][A-Z0-9_]*)=(.*)$", text, re.MULTILINE))

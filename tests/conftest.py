@@ -26,19 +26,19 @@ _not_run = pytest.StashKey[set[str]]()
 
 @pytest.fixture(scope="session")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> DumpLibrary:
-    """The dumps by name; read-only and shared by all tests."""
+    """The packed dumps by name, read-only and shared by all tests."""
     return DumpLibrary(tmp_path_factory.mktemp("dumps"))
 
 
 @pytest.fixture
 def dump_copy(tmp_path: Path) -> Callable[[str], Path]:
-    """Unpack a dump for this test alone, which may change it."""
+    """Unpack a dump that only this test uses and that it may change."""
     return lambda name: unpack(name, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def ceph(pytestconfig: pytest.Config) -> Iterator[CephS3]:
-    """One S3 store for all tests. Whoever kills or pauses a part of it brings it back."""
+    """One S3 store for all tests. A test that kills or pauses a part of it must restore it."""
     _need(pytestconfig, ceph_server.PROGRAMS)
     with CephS3() as server:
         yield server
@@ -46,19 +46,19 @@ def ceph(pytestconfig: pytest.Config) -> Iterator[CephS3]:
 
 @pytest.fixture
 def needs_ceph(pytestconfig: pytest.Config) -> None:
-    """Skip a test that starts a Ceph of its own where there is none; in CI, fail it."""
+    """Skip a test that starts its own Ceph if Ceph is not installed. In CI, fail it."""
     _need(pytestconfig, ceph_server.PROGRAMS)
 
 
 @pytest.fixture
 def s3_bucket(ceph: CephS3) -> S3Bucket:
-    """An empty bucket for this test alone."""
+    """An empty bucket that only this test uses."""
     return ceph.make_bucket(f"test-{uuid.uuid4().hex}")
 
 
 @pytest.fixture(scope="session")
 def s3_environment(ceph: CephS3) -> dict[str, str]:
-    """What a process needs in its environment to use the S3 store."""
+    """The variables that a process needs to use the S3 store."""
     return {
         "AWS_ACCESS_KEY_ID": ceph.access_key,
         "AWS_SECRET_ACCESS_KEY": ceph.secret_key,
@@ -70,21 +70,21 @@ def s3_environment(ceph: CephS3) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[DaskCluster]:
-    """One Dask scheduler with two workers for all tests that kill none of them."""
+    """One Dask scheduler with two workers, for all tests that do not kill any of them."""
     with DaskCluster(workers=2) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def s3_cluster(s3_environment: dict[str, str]) -> Iterator[DaskCluster]:
-    """The same, with one worker that has the credentials of the S3 store."""
+    """One Dask scheduler with one worker that has the credentials of the S3 store."""
     with DaskCluster(env=s3_environment) as running:
         yield running
 
 
 @pytest.fixture
 def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
-    """What to put in front of a command so that modes of files apply to it; root gives up its privileges."""
+    """The words to put before a command so that file modes apply to it even if root runs the tests."""
     if os.geteuid() != 0:
         return ()
     _need(pytestconfig, ("setpriv",))
@@ -93,7 +93,7 @@ def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
 
 @pytest.fixture
 def make_network(pytestconfig: pytest.Config) -> Iterator[Callable[[list[str]], Network]]:
-    """Make hosts with these names, out of network namespaces, until the test ends."""
+    """Make hosts with given names from network namespaces; they exist until the test ends."""
     _need(pytestconfig, network_of_hosts.PROGRAMS)
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
@@ -103,7 +103,7 @@ def make_network(pytestconfig: pytest.Config) -> Iterator[Callable[[list[str]], 
 
 @pytest.fixture
 def prometheus(pytestconfig: pytest.Config) -> Iterator[StartPrometheus]:
-    """Start a Prometheus that scrapes the given targets until the test ends."""
+    """Start a Prometheus that scrapes given targets until the test ends."""
     _need(pytestconfig, prometheus_server.PROGRAMS)
     with ExitStack() as servers:
 
@@ -120,7 +120,7 @@ def prometheus(pytestconfig: pytest.Config) -> Iterator[StartPrometheus]:
 
 @pytest.fixture
 def alertmanager(pytestconfig: pytest.Config) -> Iterator[Callable[[Path], Alertmanager]]:
-    """Start an Alertmanager with a configuration, the webhooks of which are answered here."""
+    """Start an Alertmanager with a given configuration, whose webhooks the test receives."""
     _need(pytestconfig, alertmanager_server.PROGRAMS)
     with ExitStack() as servers:
         yield lambda config: servers.enter_context(Alertmanager(config))
@@ -131,7 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _need(config: pytest.Config, programs: Sequence[str]) -> None:
-    """Skip the test when a server is not installed; in CI, fail it."""
+    """Skip the test if a server is not installed. In CI, fail it."""
     missing = [program for program in programs if shutil.which(program) is None]
     if not missing:
         return
@@ -143,7 +143,7 @@ def _need(config: pytest.Config, programs: Sequence[str]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say it again at the end: a skipped server test proves nothing."""
+    """Repeat at the end which servers were missing: a skipped server test proves nothing."""
     reasons = config.stash[_not_run]
     for reason in sorted(reasons):
         terminalreporter.write_line(f"TESTS WITH REAL SERVERS DID NOT RUN: {reason}", red=True, bold=True)

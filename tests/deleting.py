@@ -1,31 +1,19 @@
-"""A service that deletes what is committed, with a client that runs every task at once: no cluster."""
+"""A service that deletes committed source files, with a client that runs each task at once, without Dask."""
 
 import threading
-import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from distributed import Client
-
-from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.dump_retention.read_backs import ReadBacks
-from ingest.dump_retention.retention import SourceRetention
-from ingest.layouts.detect import find_dump
+from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
-from ingest.service.service import Service
-from ingest.steps.committed import Committed
-from ingest.watching.completeness import CompletenessPolicy, QuietClock
-from ingest.watching.watcher import Watcher
 from tests.fake_client import FakeClient
-from workers.events import Event
+from tests.services import Heard, make_service
 from workers.rules.load import load_rules
-from workers.store.model import Grid
-from workers.store.objects import open_objects, resolve
 
 
 class Run:
-    """One process that deletes; another one starts where it ended."""
+    """One watching process that deletes source files. A second `Run` plays its restart."""
 
     def __init__(
         self,
@@ -37,41 +25,27 @@ class Run:
         client: FakeClient | None = None,
     ) -> None:
         """Everything in the dump has been quiet for a minute."""
-        address = resolve(str(store))
-        committed = Committed(open_objects(address))
-        tree = find_dump(dump)
         self.client = client or FakeClient(eager=True)
-        submitter = Submitter(lambda: cast("Client", self.client), DispatchLimits(10**9, max_attempts=2))
-        self.found: list[Event] = []
-        self.retention = SourceRetention(
-            tree.root,
-            address,
-            committed,
-            "here",
-            policy or RetentionPolicy(),
-            ReadBacks(submitter.client, 10**9),
-            dry_run=dry_run,
-        )
-        clock = QuietClock(wall=lambda: time.time() + 60)
-        self.service = Service(
-            Watcher(tree, CompletenessPolicy(quiet_s=10, settle_s=1), Grid(), clock=clock),
-            submitter,
-            committed,
-            address,
-            [self.found.append],
-            poll_s=0.02,
+        self.events = Heard()
+        self.service = make_service(
+            dump,
+            store,
+            observers=[self.events.append],
+            client=self.client,
             host="here",
             rules=load_rules(None).enabled,
-            retention=self.retention,
+            retention=policy or RetentionPolicy(),
+            dry_run=dry_run,
         )
 
     def ingest(self) -> Report:
         """Run to the end."""
+        assert self.service.retention is not None
         try:
-            return self.service.ingest(threading.Event())
+            return ingest_once(self.service, threading.Event())
         finally:
-            self.retention.close()
+            self.service.retention.close()
 
     def told(self, kind: type[Any]) -> list[Any]:
-        """Return everything of one kind that was told."""
-        return [one for one in self.found if isinstance(one, kind)]
+        """Return everything of one kind that was reported."""
+        return self.events.of(kind)

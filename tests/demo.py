@@ -1,4 +1,4 @@
-"""The tour behind `make demo`: a real dump of two ranks, in which a NaN is born, goes into a store."""
+"""The program behind `make demo`: ingest a real dump of two ranks in which a NaN appears."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.dumps import unpack
 DIRECTORY = Path("demo")
 COMMAND = Path(sys.executable).parent / "dump-ingest"
 STEPS = (
-    ("Take the dump into a store:", "ingest demo/dump --store demo/run.zarr"),
+    ("Ingest the dump into a store:", "ingest demo/dump --store demo/run.zarr"),
     ("Where did the NaN come from?", "origin demo/run.zarr"),
 )
 NEXT = """\
-Go on from here:
+What to try next:
 
-  dump-ingest show demo/run.zarr 'Log.*.input.0' --rank 1 --step 2       what went in
+  dump-ingest show demo/run.zarr 'Log.*.input.0' --rank 1 --step 2       the input of the operator
   dump-ingest find demo/run.zarr --where "nan_count > 0"                 every tensor with NaN
   dump-ingest divergence demo/run.zarr                                   do the replicas agree?
   dump-ingest compare demo/run.zarr@0,2 demo/run.zarr@1,2                how do two ranks differ?
@@ -33,7 +33,7 @@ Go on from here:
 
 
 def main() -> int:
-    """Unpack, ingest, find, and say what to try next."""
+    """Unpack the dump, ingest it, ask where the NaN came from, and print what to try next."""
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     unpack("nan-log-2rank", DIRECTORY)
     (DIRECTORY / "nan-log-2rank" / "dump").rename(DIRECTORY / "dump")

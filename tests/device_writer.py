@@ -1,7 +1,7 @@
-"""Host arrays as an Ascend device keeps them: the formulas of each format, element by element.
+"""Lay out host arrays as an Ascend device does, by the formulas of each format, element by element.
 
-Written apart from the decoder in `workers.arrays.device_format`, and in another way: where does the element
-at (n, c, h, w) go? Sources as there.
+Written independently of the decoder in `workers.arrays.device_format`, and the other way round: it computes
+the place of the element at (n, c, h, w) in device memory. The formulas come from the sources listed there.
 """
 
 import math
@@ -18,14 +18,14 @@ MATRICES = ("FRACTAL_NZ", "FRACTAL_ZZ")
 
 
 def write(host: Array, name: str, *, c0: int = 16, groups: int = 1) -> tuple[Array, DeviceLayout]:
-    """Return the array in device memory, zero where nothing is, and its layout.
+    """Return the array as device memory holds it, with zeros as padding, and its layout.
 
     Args:
-        host: NCHW for the formats of images and weights (or fewer axes, as MindSpore pads them), NCDHW for
-            those of volumes, any matrices for `MATRICES`.
-        name: of the format.
+        host: an array with axes NCHW for the formats of images and weights (or fewer axes, which are padded
+            as MindSpore pads them), NCDHW for the formats of volumes, or any matrices for `MATRICES`.
+        name: name of the format.
         c0: length of the innermost block.
-        groups: of a convolution, for FRACTAL_Z.
+        groups: number of groups of a convolution, for FRACTAL_Z.
     """
     if name in MATRICES:
         device = _matrices(host, name, c0)
@@ -39,19 +39,19 @@ def write(host: Array, name: str, *, c0: int = 16, groups: int = 1) -> tuple[Arr
 
 
 def padded(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape of four axes, as MindSpore makes it."""
+    """Return the shape padded to four axes as MindSpore pads it."""
     if len(shape) == 4:
         return shape
     return (1, *shape, *[1] * (3 - len(shape)))
 
 
 def places(shape: tuple[int, ...]) -> list[Array]:
-    """Return, for each axis, where along it each element is."""
+    """Return for each axis the index of each element along that axis; every array has this shape."""
     return list(np.indices(shape))
 
 
 def up(length: int, block: int) -> int:
-    """Return the blocks that `length` takes."""
+    """Return how many blocks `length` elements fill, rounded up."""
     return math.ceil(length / block)
 
 

@@ -1,7 +1,6 @@
-"""DumpData files made by hand, to the letter of the format and without the decoder's code.
+"""Write DumpData files by the specification of the format, without using code of the decoder.
 
-Everything that the decoder should survive can be written: sizes that are wrong, addresses that are missing,
-codes that nobody knows.
+Also writes what the decoder must survive: wrong sizes, missing addresses, unknown codes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-#: Codes of `data_type`, by the names of element types.
+#: Codes of the field `data_type` by the name of the element type.
 DATA_TYPES = {
     "float32": 1,
     "float16": 2,
@@ -43,7 +42,7 @@ DATA_TYPES = {
     "hifloat4": 41,
     "hifloat4_scale": 42,
 }
-#: Codes of `format`.
+#: Names of formats by their codes in the field `format`.
 FORMATS = dict(
     enumerate(
         [
@@ -105,7 +104,7 @@ FORMAT_CODES = {name: code for code, name in FORMATS.items()} | {"MAX": 255}
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output as its writer describes it, and its bytes."""
+    """One input or output: its description in the header, and its bytes."""
 
     payload: bytes
     data_type: int = 1
@@ -114,11 +113,11 @@ class Tensor:
     format: int = FORMAT_CODES["ND"]
     sub_format: int = 0
     address: int | None = 0x12C0_0000_0000
-    """None leaves the field out, as old writers do."""
+    """The device address; None leaves the field out, as old writers do."""
     dumped: bool = True
     """Whether the payload is written at all."""
     size: int | None = None
-    """What the header says, where that is not the length of the payload."""
+    """The size that the header announces; None: the length of the payload."""
 
     @property
     def announced(self) -> int:
@@ -133,24 +132,24 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Return a field of an integer type; as in proto3, nothing for 0."""
+    """Return a field of an integer type, or nothing for 0, as in proto3."""
     return varint(field << 3) + varint(value % 2**64) if value else b""
 
 
 def chunk(field: int, content: bytes) -> bytes:
-    """Return a field of text, bytes or a message."""
+    """Return a field that holds text, bytes or a message."""
     return varint(field << 3 | 2) + varint(len(content)) + content
 
 
 def dims(shape: Sequence[int], *, packed: bool = True) -> bytes:
-    """Return a message Shape; -1 is written as CANN does it."""
+    """Return a message Shape, with -1 written as CANN writes it."""
     if not packed:
         return b"".join(varint(1 << 3) + varint(n % 2**64) for n in shape)
     return chunk(1, b"".join(varint(n % 2**64) for n in shape)) if shape else b""
 
 
 def op_input(tensor: Tensor, *, inside: bool = False, packed: bool = True) -> bytes:
-    """Return a message OpInput; `inside` puts the payload into it (version 1)."""
+    """Return a message OpInput; `inside` puts the payload into the message (version 1)."""
     message = number(1, tensor.data_type) + number(2, tensor.format)
     message += chunk(3, dims(tensor.shape, packed=packed))
     if inside and tensor.payload:
@@ -162,7 +161,7 @@ def op_input(tensor: Tensor, *, inside: bool = False, packed: bool = True) -> by
 
 
 def op_output(tensor: Tensor, *, inside: bool = False, packed: bool = True) -> bytes:
-    """Return a message OpOutput; its fields have other numbers than those of OpInput."""
+    """Return a message OpOutput, whose field numbers differ from those of OpInput."""
     message = number(1, tensor.data_type) + number(2, tensor.format)
     message += chunk(3, dims(tensor.shape, packed=packed))
     message += chunk(4, chunk(1, b"original") + number(2, 1) + number(3, tensor.data_type))
@@ -192,7 +191,7 @@ def header(
     packed: bool = True,
     extra: bytes = b"",
 ) -> bytes:
-    """Return a message DumpData with its fields in the order of their numbers; `extra` comes last."""
+    """Return a message DumpData with its fields in order of their numbers, followed by `extra`."""
     message = chunk(1, version) + number(2, 1_722_484_800_000_000)
     message += b"".join(chunk(3, op_output(tensor, inside=inside, packed=packed)) for tensor in outputs)
     message += b"".join(chunk(4, op_input(tensor, inside=inside, packed=packed)) for tensor in inputs)
@@ -213,7 +212,7 @@ def dump_data(
     packed: bool = True,
     extra: bytes = b"",
 ) -> bytes:
-    """Return a file: length, header, payloads."""
+    """Return a file of version 2: the length of the header, the header, the payloads."""
     message = header(
         inputs, outputs, buffers=buffers, spaces=spaces, op_name=op_name, packed=packed, extra=extra
     )
@@ -222,7 +221,7 @@ def dump_data(
 
 
 def framed(message: bytes) -> bytes:
-    """Return a header with its length before it."""
+    """Return a header preceded by its length."""
     return struct.pack("<Q", len(message)) + message
 
 
@@ -234,7 +233,7 @@ def version_1(
     spaces: Sequence[bytes] = (),
     op_name: bytes = b"Default/MatMul-op0",
 ) -> bytes:
-    """Return a file of 2020: one message with the payloads inside it."""
+    """Return a file of version 1, from 2020: one message that contains the payloads."""
     return header(
         inputs, outputs, buffers=buffers, spaces=spaces, op_name=op_name, version=b"1.0", inside=True
     )

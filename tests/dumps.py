@@ -1,4 +1,4 @@
-"""The real dumps in `tests/data`; its README says what each one shows."""
+"""Unpack the real dumps in `tests/data`, whose README describes each of them."""
 
 import csv
 import lzma
@@ -31,14 +31,14 @@ NAMES = (
 def unpack(name: str, into: Path) -> Path:
     """Unpack a dump below `into` and return its directory, `into / name`."""
     with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        # Python 3.11.2, which Debian 12 has, knows no filters; what is unpacked is our own.
+        # Python 3.11.2 (Debian 12) does not have filters; these archives are our own and safe.
         filters: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
         archive.extractall(into, **filters)  # noqa: S202
     return into / name
 
 
 class DumpLibrary(Mapping[str, Path]):
-    """The dumps by name, each unpacked below `root` when it is first asked for, and read-only then."""
+    """The dumps by name, each unpacked below `root` on first access and made read-only."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -62,6 +62,6 @@ class DumpLibrary(Mapping[str, Path]):
 
 
 def large_profile() -> list[dict[str, str]]:
-    """Return one row per file of one iteration of a large dump, to build a load of the same shape."""
+    """Return one row per file of one iteration of a large dump; `tests/data/README.md` lists the columns."""
     with lzma.open(DATA / "tinybert-large.profile.csv.xz", "rt", newline="") as text:
         return list(csv.DictReader(text))

@@ -1,4 +1,4 @@
-"""A Dask client whose tasks finish when the test says so, in this process."""
+"""A Dask client whose tasks run in this process, and only when the test tells them to."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from workers.tasks.model import ShardJob
 
 @dataclass(eq=False)
 class FakeFuture:
-    """A task that waits for `run`, `fail` or `lose`."""
+    """A task that stays pending until the test calls `run`, `fail` or `lose`."""
 
     key: str
     function: Callable[..., Any]
@@ -36,7 +36,7 @@ class FakeFuture:
     def run(self) -> None:
         try:
             value = self.function(*self.arguments)
-        except Exception as error:  # noqa: BLE001  (as a worker does)
+        except Exception as error:  # noqa: BLE001  (a worker catches every exception, too)
             self._end("error", error)
         else:
             self._end("finished", value)
@@ -55,7 +55,7 @@ class FakeFuture:
 
     @property
     def jobs(self) -> list[ShardJob]:
-        """What it converts; nothing for a task that only publishes."""
+        """The jobs that the task converts; empty for a task that only publishes."""
         (packed,) = self.arguments
         if self.function in (tasks.run_convert, tasks.run_convert_apart):
             return [tasks.unpack_convert(packed)]
@@ -70,14 +70,14 @@ class FakeFuture:
 
 @dataclass
 class FakeClient:
-    """What `Submitter` uses of `distributed.Client`."""
+    """The part of `distributed.Client` that `Submitter` uses."""
 
     status: str = "running"
     futures: list[FakeFuture] = field(default_factory=list)
     dies_after: int = 10**9
-    """Number of tasks after which the connection is lost."""
+    """The number of submitted tasks after which the connection is lost."""
     eager: bool = False
-    """Whether tasks run as soon as they are submitted."""
+    """Whether each task runs as soon as it is submitted."""
 
     def submit(
         self,

@@ -1,8 +1,8 @@
-"""What somebody may put into a dump or a store who means harm, and what becomes of it.
+"""What an attacker may put into a dump or a store, and how ingest and readers deal with it.
 
     python -m tests.hostile DIRECTORY
 
-Goes through all cases in one process of little memory and prints the outcome of each as JSON.
+Runs all cases in one process whose memory is limited, and prints the outcome of each as JSON.
 """
 
 import json
@@ -12,7 +12,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from workers.errors import DumpIngestError
 from workers.store import tables
 from workers.store.shards import crc32c
 
-#: All of the address space that there is: libraries and threads take the half of it.
+#: The limit of the address space; libraries and threads take half of it.
 LIMIT_NBYTES = 4 << 30
 OUTSIDE = "outside of the dump"
 _LEAF = "rank_0/step_0/zarr.json"
@@ -36,34 +37,34 @@ def _name(slot: int = 9) -> str:
     return tensor_name("Evil.op", slot=slot, time=1)
 
 
-def _link(made: MadeDump, target: str) -> None:
-    (made.directory() / _name()).symlink_to(target)
+def _link(dump: MadeDump, target: str) -> None:
+    (dump.directory() / _name()).symlink_to(target)
 
 
-def _socket(made: MadeDump) -> None:
+def _socket(dump: MadeDump) -> None:
     before = Path.cwd()
-    os.chdir(made.directory())
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind("s.npy")
+    os.chdir(dump.directory())
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind("s.npy")
     os.chdir(before)
 
 
-def _device(made: MadeDump) -> None:
+def _device(dump: MadeDump) -> None:
     try:
-        os.mknod(made.directory() / _name(), 0o20666, os.makedev(1, 5))  # /dev/zero
+        os.mknod(dump.directory() / _name(), 0o20666, os.makedev(1, 5))  # /dev/zero
     except PermissionError:
-        os.mkfifo(made.directory() / _name())
+        os.mkfifo(dump.directory() / _name())
 
 
-def _many(made: MadeDump) -> None:
-    directory = made.directory()
+def _many(dump: MadeDump) -> None:
+    directory = dump.directory()
     for number in range(20_000):
         os.close(os.open(directory / f"{number}.npy", os.O_CREAT | os.O_WRONLY))
 
 
-def _deep(made: MadeDump) -> None:
+def _deep(dump: MadeDump) -> None:
     before = Path.cwd()
-    os.chdir(made.directory())
+    os.chdir(dump.directory())
     for _ in range(1500):
         Path("d").mkdir()
         os.chdir("d")
@@ -71,40 +72,40 @@ def _deep(made: MadeDump) -> None:
     os.chdir(before)
 
 
-def _sparse(made: MadeDump) -> None:
-    with (made.directory() / _name()).open("wb") as file:
+def _sparse(dump: MadeDump) -> None:
+    with (dump.directory() / _name()).open("wb") as file:
         file.write(npy_header("<f4", (1 << 38,)))
         file.truncate(1 << 20)
 
 
 def _add(content: bytes, name: str | None = None) -> Callable[[MadeDump], object]:
-    return lambda made: made.add(content, name or _name())
+    return lambda dump: dump.add(content, name or _name())
 
 
 _PT = tensor_name("Evil.op", time=1).removesuffix(".npy") + ".pt"
 
-#: In a dump: what is put there beside a good tensor, and what becomes of it.
+#: Cases in a dump: what is added next to a good tensor, and the outcome.
 DUMP_CASES: dict[str, tuple[Callable[[MadeDump], object], str]] = {
     "symbolic link to a file outside": (
-        lambda made: _link(made, str(made.root.parent / "secret")),
+        lambda dump: _link(dump, str(dump.root.parent / "secret")),
         "not followed",
     ),
-    "symbolic link to itself": (lambda made: _link(made, _name()), "not followed"),
+    "symbolic link to itself": (lambda dump: _link(dump, _name()), "not followed"),
     "symbolic link to a directory outside": (
-        lambda made: (made.root / "rank_0" / "Net" / "0" / "7").symlink_to(made.root.parent),
+        lambda dump: (dump.root / "rank_0" / "Net" / "0" / "7").symlink_to(dump.root.parent),
         "not followed",
     ),
     "hard link to a file outside": (
-        lambda made: os.link(made.root.parent / "secret", made.directory() / "linked.txt"),
-        "taken",
+        lambda dump: os.link(dump.root.parent / "secret", dump.directory() / "linked.txt"),
+        "ingested",
     ),
-    "FIFO": (lambda made: os.mkfifo(made.directory() / _name()), "not followed"),
+    "FIFO": (lambda dump: os.mkfifo(dump.directory() / _name()), "not followed"),
     "device file": (_device, "not followed"),
     "socket": (_socket, "not followed"),
-    "control characters and markup in a name": (_add(b"x", "a\x1b[2J\n<script>\r%00.npy"), "taken"),
-    "bytes in a name that are no UTF-8": (_add(b"x", os.fsdecode(b"\xff\xfe.npy")), "taken"),
+    "control characters and markup in a name": (_add(b"x", "a\x1b[2J\n<script>\r%00.npy"), "ingested"),
+    "bytes in a name that are not UTF-8": (_add(b"x", os.fsdecode(b"\xff\xfe.npy")), "ingested"),
     "20,000 empty files in one directory": (_many, "quarantined"),
-    "1,500 directories in one another": (_deep, "taken"),
+    "1,500 nested directories": (_deep, "ingested"),
     "npy header of a terabyte": (_sparse, "quarantined"),
     "npy header that announces 4 GB of header": (
         _add(b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * 100),
@@ -115,7 +116,7 @@ DUMP_CASES: dict[str, tuple[Callable[[MadeDump], object], str]] = {
         "quarantined",
     ),
     "npy of pickled objects": (_add(npy_header("|O", (1,)) + b"cos\nsystem\n(S'true'\ntR."), "quarantined"),
-    "pickle that is called .pt": (_add(b"cos\nsystem\n(S'true'\ntR.", _PT), "taken"),
+    "pickle with the ending .pt": (_add(b"cos\nsystem\n(S'true'\ntR.", _PT), "ingested"),
 }
 
 
@@ -158,7 +159,7 @@ def _label(name: str, value: str) -> Callable[[Path], object]:
 
 
 def _zstd_bomb(path: str) -> Callable[[Path], object]:
-    # A frame of RLE blocks (RFC 8878): 4 bytes for 128 KiB each, 64 GiB in all. It says so itself.
+    # A frame of RLE blocks (RFC 8878): 4 bytes for 128 KiB each. Its header announces the total of 64 GiB.
     blocks = (64 << 30) // (128 << 10)
     block = (((128 << 10) << 3) | 0b010).to_bytes(3, "little") + b"\0"
     last = (((128 << 10) << 3) | 0b011).to_bytes(3, "little") + b"\0"
@@ -201,15 +202,15 @@ def _both(*parts: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda store: [part(store) for part in parts]
 
 
-#: In a store: what is done to it, and what becomes of whoever reads it.
+#: Cases in a store: how it is changed, and what a reader of it reports.
 STORE_CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "metadata nested 100,000 deep": (_raw(b"[" * 100_000), "damage"),
     "metadata of a store nested 100,000 deep": (_raw(b"[" * 100_000, "zarr.json"), "refused"),
-    "format version that is infinite": (
+    "infinite format version": (
         _raw(b'{"attributes": {"dump_ingest": {"format_version": Infinity}}}', "zarr.json"),
         "refused",
     ),
-    "totals that are no numbers": (_json(lambda _, r: r["summary"].update(tensors="<b>")), "damage"),
+    "totals that are not numbers": (_json(lambda _, r: r["summary"].update(tensors="<b>")), "damage"),
     "generation named ../..": (_json(lambda _, r: r.update(fingerprint="../..")), "damage"),
     "table of 64 GiB in 2 MB of zstd": (_zstd_bomb("index/numbers"), "damage"),
     "texts of 64 GiB in 2 MB of zstd": (_zstd_bomb("index/labels"), "damage"),
@@ -217,11 +218,11 @@ STORE_CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "blosc chunk that claims 2 GiB": (_blosc_lie(slice(4, 8)), "damage"),
     "blosc chunk that claims to be longer than it is": (_blosc_lie(slice(12, 16)), "damage"),
     "tensor of 2^62 elements": (_number("size", 1 << 62), "damage"),
-    "tensor of 2^50 elements in an array that says that it is as long": (
+    "tensor of 2^50 elements in an array that claims the same length": (
         _both(_json(_array(chunk=1 << 10, chunks=1 << 40, length=1 << 60)), _number("size", 1 << 50)),
         "damage",
     ),
-    "chunks of no length": (_json(_array(chunk=0)), "damage"),
+    "chunks of length 0": (_json(_array(chunk=0)), "damage"),
     "chunks of 2^40 elements": (_json(_array(chunk=1 << 40)), "damage"),
     "negative offsets in the source": (_number("source_offset", -1 << 40), "damage"),
     "array named ../../secret": (_label("array", "../../secret"), "damage"),
@@ -236,75 +237,95 @@ STORE_CASES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def dump_outcome(directory: Path, put: Callable[[MadeDump], object]) -> str:
-    """Take a dump that something was put into; say what became of that."""
+    """Ingest a dump with a good tensor and what `put` adds to it, and return the outcome for the latter."""
     directory.mkdir()
     (directory / "secret").write_text(OUTSIDE)
-    made = MadeDump(directory / "dump")
-    made.root.mkdir()
-    made.add(np.arange(6, dtype="<f4"), tensor_name(slot=0))
-    put(made)
-    (taken,) = ingest_directly(made.root, directory / "run.zarr")
+    dump = MadeDump(directory / "dump")
+    dump.root.mkdir()
+    dump.add(np.arange(6, dtype="<f4"), tensor_name(slot=0))
+    put(dump)
+    (summary,) = ingest_directly(dump.root, directory / "run.zarr")
     step = ingest.open_store(directory / "run.zarr").step(0, 0)
-    assert taken.tensors == 1
+    assert summary.tensors == 1
     assert list(ingest.open_store(directory / "run.zarr").verify()) == []
     exported = step.export(directory / "out")
-    for one in exported:
-        assert one.path.resolve().is_relative_to(directory / "out"), one
-    if taken.quarantined:
+    for file in exported:
+        assert file.path.resolve().is_relative_to(directory / "out"), file
+    if summary.quarantined:
         return "quarantined"
-    return "taken" if len(exported) > 1 else "not followed"
+    return "ingested" if len(exported) > 1 else "not followed"
 
 
 def store_outcome(store: Path, out: Path) -> str:
-    """Read all of a store in every way; say how that ends."""
+    """Read everything in a store in every way, export it below `out`, and return the outcome."""
     try:
         opened = ingest.open_store(store)
     except DumpIngestError:
         return "refused"
-    ends: list[str] = []
+    # Each way to read gives the damage that it reports.
+    readings: tuple[Callable[[], Iterable[object]], ...] = (
+        opened.verify,
+        lambda: _no_damage(opened.tensors(where="nan_count >= 0")),
+        lambda: [file.problem for file in opened.step(0, 0).export(out) if file.problem],
+        lambda: _no_damage([tensor.read() for tensor in opened.step(0, 0).tensors()]),
+        lambda: _no_damage([tensor.to_dict() for tensor in opened.step(0, 0).tensors()]),
+        lambda: _no_damage(ingest.consolidate(store)),
+    )
+    damaged = [_reports_damage(reading) for reading in readings]  # all of them, even after the first damage
+    return "damage" if any(damaged) else "read"
 
-    def attempt(question: Callable[[], Any]) -> None:
-        try:
-            ends.extend(str(one) for one in question() or ())
-        except DumpIngestError as exc:
-            ends.append(exc.message)
 
-    attempt(lambda: [one.reason for one in opened.verify()])
-    attempt(lambda: opened.tensors(where="nan_count >= 0") and [])
-    attempt(lambda: [one.problem for one in opened.step(0, 0).export(out) if one.problem])
-    attempt(lambda: [one.read() for one in opened.step(0, 0).tensors()] and [])
-    attempt(lambda: [one.to_dict() for one in opened.step(0, 0).tensors()] and [])
-    attempt(lambda: ingest.consolidate(store) and [])
-    return "damage" if ends else "read"
+def _no_damage(result: object) -> tuple[object, ...]:
+    """Discard what was read: this reading would have raised an error for damage."""
+    del result
+    return ()
+
+
+def _reports_damage(reading: Callable[[], Iterable[object]]) -> bool:
+    try:
+        return len(list(reading())) > 0
+    except DumpIngestError:
+        return True
 
 
 def main(directory: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_NBYTES, LIMIT_NBYTES))
+    print(json.dumps({**_outcomes_of_dumps(directory), **_outcomes_of_stores(directory)}))
+
+
+def _outcomes_of_dumps(directory: Path) -> dict[str, str]:
     outcomes: dict[str, str] = {}
     for number, (case, (put, _)) in enumerate(DUMP_CASES.items()):
-        try:
-            outcomes[case] = dump_outcome(directory / f"dump-{number}", put)
-        except Exception as exc:  # noqa: BLE001  (the other cases are to be seen, too)
-            outcomes[case] = f"{type(exc).__name__}: {exc}"[:200]
-        # Not by Python, whose recursion is not as deep as the directories.
+        outcomes[case] = _outcome(partial(dump_outcome, directory / f"dump-{number}", put))
+        # Not with shutil: the directories are nested deeper than Python's recursion limit.
         subprocess.run(["rm", "-rf", directory / f"dump-{number}"], check=True)
-    made = MadeDump(directory / "good")
-    made.root.mkdir()
-    made.add(np.arange(60, dtype="<f4").reshape(5, 12), tensor_name(slot=0))
-    made.add(np.arange(50, dtype="<f4"), tensor_name(slot=1))
-    ingest_directly(made.root, directory / "good.zarr")
+    return outcomes
+
+
+def _outcomes_of_stores(directory: Path) -> dict[str, str]:
+    dump = MadeDump(directory / "good")
+    dump.root.mkdir()
+    dump.add(np.arange(60, dtype="<f4").reshape(5, 12), tensor_name(slot=0))
+    dump.add(np.arange(50, dtype="<f4"), tensor_name(slot=1))
+    ingest_directly(dump.root, directory / "good.zarr")
+    outcomes: dict[str, str] = {}
     for number, (case, (change, _)) in enumerate(STORE_CASES.items()):
         store = directory / f"store-{number}" / "run.zarr"
         shutil.copytree(directory / "good.zarr", store)
         change(store)
-        try:
-            outcomes[case] = store_outcome(store, store.parent / "a" / "b" / "out")
-        except Exception as exc:  # noqa: BLE001
-            outcomes[case] = f"{type(exc).__name__}: {exc}"[:200]
+        outcomes[case] = _outcome(partial(store_outcome, store, store.parent / "a" / "b" / "out"))
         outside = [path.name for path in chain(directory.iterdir(), store.parent.iterdir())]
         assert not {"escaped", "secret"} & set(outside), case
         assert not list(store.parent.rglob("escaped")), case
-    print(json.dumps(outcomes))
+    return outcomes
+
+
+def _outcome(run_case: Callable[[], str]) -> str:
+    """Return the outcome of a case; a case that fails must not hide the outcomes of the others."""
+    try:
+        return run_case()
+    except Exception as exc:  # noqa: BLE001  (any error is the outcome)
+        return f"{type(exc).__name__}: {exc}"[:200]
 
 
 if __name__ == "__main__":

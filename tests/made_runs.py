@@ -1,4 +1,4 @@
-"""Runs made by hand: operators of several ranks that read and write arrays, dumped as MindSpore does it."""
+"""Dump made-up runs, in which operators on several ranks read and write arrays, as MindSpore does."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Values = np.ndarray[Any, Any]
 
 @dataclass
 class MadeRun:
-    """Writes each input and output of an operator as a file, one after the other by the clock of its rank."""
+    """Writes each input and output of an operator as a file, in the order of the clock of its rank."""
 
     dump: MadeDump
     clocks: dict[int, int] = field(default_factory=dict)
-    """By rank, microseconds since the epoch; may be hours apart, as they should be comparable to no one."""
+    """Microseconds since the epoch by rank. They may be hours apart: clocks of ranks are not comparable."""
 
     def op(
         self,
@@ -31,7 +31,7 @@ class MadeRun:
         step: int = 0,
         graph: str = "0",
     ) -> None:
-        """Dump one call of an operator, `{type}.{name}`; None is what the dump has not."""
+        """Dump one call of an operator, named `{type}.{name}`; None stands for a tensor that is left out."""
         for io, tensors in (("input", inputs), ("output", outputs)):
             for slot, values in enumerate(tensors):
                 if values is not None:

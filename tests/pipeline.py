@@ -1,4 +1,4 @@
-"""A dump into a store within this process: look, plan, convert, publish. No Dask, no waiting."""
+"""Ingest a dump within this process: scan, plan, convert, publish. Without Dask and without waiting."""
 
 from pathlib import Path
 
@@ -9,17 +9,17 @@ from ingest.planning.plan import plan_step
 from workers.model import StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import CommitSummary, Grid, Origin
-from workers.store.objects import resolve
+from workers.store.opening import resolve
 from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
 
-#: So small that a few hundred bytes already make several chunks, shards and jobs.
+#: A grid so small that a few hundred bytes already fill several chunks, shards and jobs.
 SMALL_GRID = Grid(chunk_nbytes=64, shard_nbytes=256, job_nbytes=512)
 
 
 def listings(dump: Path) -> dict[StepKey, Listing]:
-    """List every step of a dump."""
+    """Return the listing of every step of a dump."""
     return {listing.key: listing for listing in find_dump(dump).scan({}).listings}
 
 
@@ -32,18 +32,18 @@ def plan_all(
     leave_out_tensors: str = "",
 ) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
-    found = find_dump(dump)
+    tree = find_dump(dump)
     address = resolve(str(store))
     return [
         plan_step(
-            inspect(found.root, listing, found.describe(listing)),
-            Origin(listing.layout, "test-host", str(found.root), listing.rank_from),
+            inspect(tree.root, listing, tree.describe(listing)),
+            Origin(listing.layout, "test-host", str(tree.root), listing.rank_from),
             address,
             grid or Grid(),
             rules,
             leave_out_tensors=leave_out_tensors,
         )
-        for listing in found.scan({}).listings
+        for listing in tree.scan({}).listings
         if listing.files
     ]
 
@@ -56,5 +56,5 @@ def run(plan: StepPlan) -> CommitSummary:
 def ingest_directly(
     dump: Path, store: Path | str, grid: Grid | None = None, rules: RuleSet | None = None
 ) -> list[CommitSummary]:
-    """Take every step of a dump into a store, complete or not."""
+    """Ingest every step of a dump into a store, complete or not."""
     return [run(plan) for plan in plan_all(dump, store, grid, rules)]

@@ -1,4 +1,4 @@
-"""Files as `torch.save` writes them, made by hand: a zip, and a pickle put together by instructions."""
+"""Make files as `torch.save` writes them, without torch: a zip archive with a pickle built by opcodes."""
 
 import io
 import struct
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-#: Storage classes of torch, by numpy's name of their elements.
+#: Prefixes of torch's storage classes by numpy's name of the element type.
 STORAGES = {
     "bfloat16": "BFloat16",
     "bool": "Bool",
@@ -26,13 +26,13 @@ STORAGES = {
 
 
 def text(value: str) -> bytes:
-    """Return BINUNICODE."""
+    """Return a string (BINUNICODE)."""
     encoded = value.encode()
     return b"X" + struct.pack("<I", len(encoded)) + encoded
 
 
 def integer(value: int) -> bytes:
-    """Return the shortest of BININT1, BININT2, BININT and LONG1, as Python does."""
+    """Return an integer in the shortest of BININT1, BININT2, BININT and LONG1, as Python does."""
     if 0 <= value < 1 << 8:
         return b"K" + struct.pack("<B", value)
     if 0 <= value < 1 << 16:
@@ -44,7 +44,7 @@ def integer(value: int) -> bytes:
 
 
 def named(name: str) -> bytes:
-    """Return GLOBAL, of a dotted name."""
+    """Return the object of a dotted name (GLOBAL)."""
     module, _, last = name.rpartition(".")
     return f"c{module}\n{last}\n".encode()
 
@@ -55,12 +55,12 @@ def tuple_of(*values: bytes) -> bytes:
 
 
 def call(function: str, *arguments: bytes) -> bytes:
-    """Return a call."""
+    """Return a call of a function (REDUCE)."""
     return named(function) + tuple_of(*arguments) + b"R"
 
 
 def storage(kind: str, size: int, key: str = "0", device: str = "cpu") -> bytes:
-    """Return a reference to a storage."""
+    """Return a reference to a storage (BINPERSID)."""
     return tuple_of(text("storage"), named(kind), text(key), text(device), integer(size)) + b"Q"
 
 
@@ -73,7 +73,7 @@ HOOKS = call("collections.OrderedDict")
 
 
 def pickled(value: bytes) -> bytes:
-    """Return a whole pickle."""
+    """Return a complete pickle of protocol 2."""
     return b"\x80\x02" + value + b"."
 
 
@@ -86,7 +86,7 @@ def rebuilt(
     elements: int | None = None,
     function: str = "torch._utils._rebuild_tensor_v2",
 ) -> bytes:
-    """Return the call that makes a tensor."""
+    """Return the call that rebuilds a tensor; `elements` is the size of its storage."""
     size = int(np.prod(shape)) if elements is None else elements
     return call(
         function,
@@ -101,23 +101,23 @@ def rebuilt(
 
 
 def strides_of(values: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    """Return strides in elements."""
+    """Return the strides of an array in elements."""
     return tuple(stride // values.itemsize for stride in values.strides)
 
 
 def archive(
     members: Mapping[str, bytes], *, stem: str = "archive", compression: int = zipfile.ZIP_STORED
 ) -> bytes:
-    """Return a zip of the members below a directory."""
+    """Return a zip archive with the members in the directory `stem`."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", compression) as made:
+    with zipfile.ZipFile(file, "w", compression) as writer:
         for name, content in members.items():
-            made.writestr(f"{stem}/{name}", content)
+            writer.writestr(f"{stem}/{name}", content)
     return file.getvalue()
 
 
 def members_of(pickle: bytes, payload: bytes, *, order: str = "little") -> dict[str, bytes]:
-    """Return the members as torch 2 names and orders them."""
+    """Return the members of an archive with the names and in the order that torch 2 uses."""
     return {
         "data.pkl": pickled(pickle),
         "byteorder": order.encode(),
@@ -128,7 +128,7 @@ def members_of(pickle: bytes, payload: bytes, *, order: str = "little") -> dict[
 
 
 def pt_bytes(values: np.ndarray[Any, Any], *, order: str = "little") -> bytes:
-    """Return an array, contiguous in C or Fortran order, as a `.pt` file."""
+    """Return an array that is contiguous in C or Fortran order as a `.pt` file."""
     stored = values.astype(values.dtype.newbyteorder("<" if order == "little" else ">"))
     fortran = values.flags.f_contiguous and not values.flags.c_contiguous
     payload = stored.tobytes("F" if fortran else "C")

@@ -1,4 +1,4 @@
-"""Replay the timeline of a dump: the same files, in the order and at the pace in which they were written."""
+"""Replay the timeline of a dump: write the same files in the same order and at the same pace."""
 
 import csv
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One system call of the program that dumped."""
+    """One system call of the program that wrote the dump."""
 
     at_s: float
     op: str
@@ -27,7 +27,7 @@ def timeline(recorded: Path) -> list[Call]:
 
 
 def longest_pause_s(calls: list[Call]) -> float:
-    """Return the longest time that passes between two calls below one iteration directory."""
+    """Return the longest time between two successive calls below the same iteration directory."""
     last: dict[str, float] = {}
     longest = 0.0
     for call in calls:
@@ -39,7 +39,7 @@ def longest_pause_s(calls: list[Call]) -> float:
 
 
 def replay(recorded: Path, into: Path, *, speed: float) -> None:
-    """Write the dump of `recorded` into `into`, `speed` times as fast as it was written."""
+    """Write the dump of `recorded` into `into`, `speed` times as fast as it was originally written."""
     started = time.monotonic()
     writer = Replay(recorded / "dump", into)
     for call in timeline(recorded):
@@ -51,7 +51,7 @@ def replay(recorded: Path, into: Path, *, speed: float) -> None:
 
 
 class Replay:
-    """Does what the program did, call by call, with the contents that it left in `source`."""
+    """Repeats the calls of the program one by one, with the contents of its finished files in `source`."""
 
     def __init__(self, source: Path, target: Path) -> None:
         self._source, self._target = source, target
@@ -60,7 +60,11 @@ class Replay:
         self._rest: dict[str, bytes] = {}
 
     def do(self, call: Call) -> None:
-        """Do one call. Half of what it writes comes only when the file is closed: so a file is seen half."""
+        """Repeat one call.
+
+        The second half of each write is held back until the next write or close of the file, so that files
+        are visible half written.
+        """
         path = self._target / call.path
         match call.op:
             case "mkdir":
@@ -75,7 +79,7 @@ class Replay:
                 path.chmod(int(call.argument, 8))
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Write what is held back, and close the files that are still open."""
         for path in list(self._open):
             self._finish(path)
 
@@ -104,7 +108,7 @@ class Replay:
 
 
 def iterations(dump: Path) -> Iterator[tuple[int, int]]:
-    """Yield rank and step of every iteration directory of a MindSpore dump."""
+    """Yield the rank and step of every iteration directory of a MindSpore dump."""
     for directory in dump.glob("rank_*/*/*/*"):
         if directory.is_dir() and directory.name.isdecimal():
             yield int(directory.parts[-4].removeprefix("rank_")), int(directory.name)

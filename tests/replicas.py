@@ -1,4 +1,4 @@
-"""Stores of made-up ranks: which of them hold the same is said by numbers."""
+"""Fill stores with made-up ranks; numbers determine which of their tensors are equal."""
 
 import itertools
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from workers.arrays.statistics import FIELDS
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import RowKind, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 _NUMBERS = itertools.count()
@@ -21,7 +21,8 @@ _NUMBERS = itertools.count()
 class Replicas:
     """A store in memory, filled step by step.
 
-    Tensors are named `op_type.op_name.io.slot`; their content is any number: equal numbers are equal bytes.
+    Tensors are named `op_type.op_name.io.slot`. A number stands for the content of a tensor: equal numbers
+    mean equal bytes.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class Replicas:
 
     @property
     def store(self) -> DumpStore:
-        """It, opened for reading."""
+        """The store, opened for reading."""
         return DumpStore(self.objects)
 
     def put(
@@ -48,36 +49,36 @@ class Replicas:
         """Commit one step of one rank.
 
         Args:
-            rank: whose step it is.
-            step: its number.
-            contents: what each tensor holds.
-            constant: tensors hold one value each, over and over.
+            rank: the rank.
+            step: the step.
+            contents: the content of each tensor, by name.
+            constant: all elements of each tensor are equal.
             reported: only statistics were dumped.
             status: `complete` or `partial`.
-            statistics: contents that the statistics are of, where they are not those of the bits.
+            statistics: the contents from which statistics are computed, where they differ from `contents`.
         """
         key = StepKey(rank, step)
-        made = make_tables(key, list(contents))
+        tables = make_tables(key, list(contents))
         for row, (name, content) in enumerate(contents.items()):
-            self._fill(made, row, name, content, (statistics or contents).get(name, content))
+            self._fill(tables, row, name, content, (statistics or contents).get(name, content))
         if constant:
             for field in ("max", "mean"):
-                made.statistics[:, FIELDS.index(field)] = made.statistics[:, FIELDS.index("min")]
-            made.statistics[:, FIELDS.index("std")] = 0
+                tables.statistics[:, FIELDS.index(field)] = tables.statistics[:, FIELDS.index("min")]
+            tables.statistics[:, FIELDS.index("std")] = 0
         if reported:
-            made.labels[:, LABELS.index("kind")] = RowKind.STATISTICS.value
-            made = replace(made, digest=np.zeros_like(made.digest))
-        commit_tables(self.objects, key, made, status)
+            tables.labels[:, LABELS.index("kind")] = RowKind.STATISTICS.value
+            tables = replace(tables, digest=np.zeros_like(tables.digest))
+        commit_tables(self.objects, key, tables, status)
 
     @staticmethod
-    def _fill(made: Tables, row: int, name: str, content: int, of_statistics: int) -> None:
+    def _fill(tables: Tables, row: int, name: str, content: int, statistics_content: int) -> None:
         op_type, op_name, io, slot = name.rsplit(".", 3)
         for label, value in (("op_type", op_type), ("op_name", op_name), ("io", io)):
-            made.labels[row, LABELS.index(label)] = value
-        made.labels[row, LABELS.index("source")] = f"{name}.npy"
-        made.numbers[row, NUMBERS.index("slot")] = int(slot)
-        made.digest[row] = np.random.default_rng(content).integers(0, 256, 16)
-        mean = np.random.default_rng(of_statistics).standard_normal()
-        known = {"count": 64, "min": mean - 4, "max": mean + 4, "mean": mean, "std": 1, "l2_norm": 8 + mean}
-        for field, number in known.items():
-            made.statistics[row, FIELDS.index(field)] = number
+            tables.labels[row, LABELS.index(label)] = value
+        tables.labels[row, LABELS.index("source")] = f"{name}.npy"
+        tables.numbers[row, NUMBERS.index("slot")] = int(slot)
+        tables.digest[row] = np.random.default_rng(content).integers(0, 256, 16)
+        mean = np.random.default_rng(statistics_content).standard_normal()
+        values = {"count": 64, "min": mean - 4, "max": mean + 4, "mean": mean, "std": 1, "l2_norm": 8 + mean}
+        for field, number in values.items():
+            tables.statistics[row, FIELDS.index(field)] = number

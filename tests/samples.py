@@ -1,7 +1,7 @@
 """Samples that are not part of the repository: trees of dump systems, some of them copied from elsewhere.
 
-They are looked for in the directory that `DUMP_SAMPLES` names, else in `shared/samples` beside the checkout.
-Tests that need one skip where it is absent.
+They are in the directory that `DUMP_SAMPLES` names, or else in `shared/samples` next to the checkout. Tests
+that need a missing sample are skipped.
 """
 
 import os
@@ -13,8 +13,8 @@ SAMPLES = Path(os.environ.get("DUMP_SAMPLES") or Path(__file__).parents[2] / "sh
 
 
 def sample(path: str) -> Path:
-    """Return the place of a sample; skip the test where there is none."""
-    found = SAMPLES / path
-    if not found.exists():
-        pytest.skip(f"no sample {path}")
-    return found
+    """Return the path of a sample. Skip the test if it is missing."""
+    absolute = SAMPLES / path
+    if not absolute.exists():
+        pytest.skip(f"sample {path} is missing: set DUMP_SAMPLES to the directory of the samples")
+    return absolute

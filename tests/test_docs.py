@@ -1,4 +1,4 @@
-"""README and docs: every example runs, and prints what the text says it prints."""
+"""Every example in README and docs runs and prints what the page shows, and every link has a target."""
 
 import os
 import re
@@ -18,13 +18,15 @@ from tests.pipeline import ingest_directly
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-#: Its examples go on from one another, as in a notebook; what each prints stands below it.
+#: Its examples build on one another, as in a notebook; below each stands what it prints.
 GUIDE = ROOT / "docs" / "python.md"
 _CELL = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 _END_OF_CELL = "-- end of cell --"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\]\(([^)#:]+)\)")
-#: Sizes depend a little on the versions of the compressors.
+#: A link into the repository: the target, which is empty for a link within the page, and the anchor.
+_LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+#: Sizes vary slightly between versions of the compressors.
 _SIZE = re.compile(r" *\d+(\.\d+)? [KMG]iB")
 
 
@@ -38,17 +40,18 @@ class Example:
 
 
 def examples(*languages: str) -> list[Example]:
-    found = []
-    for page in PAGES:
-        for language, text in _FENCE.findall(page.read_text()):
-            if language in languages:
-                found.append(Example(page, language, text))
-    return found
+    """Return the fenced blocks of all pages that are in one of these languages."""
+    return [
+        Example(page, language, text)
+        for page in PAGES
+        for language, text in _FENCE.findall(page.read_text())
+        if language in languages
+    ]
 
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory like that of a reader: two dumps, `dump` and `ascend`, and a store of each."""
+    """The directory of a user who follows the pages: the dumps `dump` and `ascend`, and a store of each."""
     directory = tmp_path_factory.mktemp("docs")
     shutil.copytree(unpack("nan-log-2rank", directory) / "dump", directory / "dump")
     shutil.copytree(unpack("cann-bin-synthetic", directory) / "torchair", directory / "ascend")
@@ -62,12 +65,12 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_console_example_prints_what_the_page_shows(
     sandbox: Path, example: Example, tmp_path: Path
 ) -> None:
-    """A reader who types what is there sees what is there."""
+    """A user who types the commands of a page sees the output that the page shows."""
     for block in example.text.split("$ dump-ingest ")[1:]:
         command, _, shown = block.partition("\n")
         arguments = shlex.split(command)
         if arguments[0] == "ingest":
-            # From nothing, as a reader does it the first time.
+            # Into a new store, as a user does the first time.
             arguments = [str(tmp_path / "run.zarr") if a == "run.zarr" else a for a in arguments]
         done = run(*arguments, cwd=sandbox)
         assert _SIZE.sub(" SIZE", done.stdout) == _SIZE.sub(" SIZE", shown)
@@ -101,8 +104,8 @@ def test_the_guide_prints_what_it_shows_from_top_to_bottom(sandbox: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     printed = done.stdout.split(f"{_END_OF_CELL}\n")
-    for (code, shown), said in zip(cells, printed, strict=False):
-        assert said.strip() == shown.strip(), code
+    for (code, shown), output in zip(cells, printed, strict=False):
+        assert output.strip() == shown.strip(), code
 
 
 @pytest.mark.parametrize("example", examples("yaml"), ids=lambda example: example.page.name)
@@ -114,7 +117,7 @@ def test_a_settings_example_is_valid(example: Example, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("example", examples("sh"), ids=lambda example: example.page.name)
 def test_a_shell_example_names_commands_and_options_that_exist(example: Example) -> None:
-    """These need hosts or buckets that are not here; a renamed option must not survive in them."""
+    """These examples need hosts or buckets that a test does not have, so only their options are checked."""
     for line in example.text.splitlines():
         words = shlex.split(line, comments=True)
         if words[:1] == ["make"]:
@@ -126,10 +129,19 @@ def test_a_shell_example_names_commands_and_options_that_exist(example: Example)
             assert option in offered, f"{words[1]} has no {option}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in _LINK.findall(page.read_text()):
-        assert os.path.exists(page.parent / target), target  # noqa: PTH110  (a directory or a file)
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page."""
+    headings = _HEADING.findall(_FENCE.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *ROOT.glob("*.md")}), ids=lambda page: page.name)
+def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
+    for target, anchor in _LINK.findall(_FENCE.sub("", page.read_text())):
+        path = page.parent / target if target else page
+        assert os.path.exists(path), target  # noqa: PTH110  (a directory or a file)
+        if anchor and path.suffix == ".md":
+            assert anchor.lower() in anchors(path), f"{target}#{anchor}"
 
 
 def test_every_setting_is_documented() -> None:

@@ -1,4 +1,4 @@
-"""The packed dumps are what their README says."""
+"""The packed dumps are as their README describes them."""
 
 import json
 from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""Plays a training job that goes wrong: writes the iterations of a real dump again and again, as new steps.
+"""Play a training job that goes wrong: write the iterations of a real dump repeatedly, as new steps.
 
     python -m tests.tour_writer DIRECTORY --every 5 --healthy 6
 
-The dump is `nan-log-2rank`: two replicas. Its first iteration is healthy; in its second, `Log` on rank 1
-takes the logarithm of a negative number. Here the healthy one comes `--healthy` times, then the other one.
+The dump is `nan-log-2rank`, from two replicas. Its first iteration is healthy; in its second, `Log` on rank 1
+takes the logarithm of a negative number. The first `--healthy` steps repeat the healthy iteration; all later
+steps repeat the other one.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from pathlib import Path
 
 from tests.dumps import unpack
 
-_HEALTHY, _ILL = "1", "2"
+_HEALTHY, _FAULTY = "1", "2"
 
 
 def write(recorded: Path, into: Path, *, every_s: float, healthy: int, steps: int) -> Iterator[int]:
-    """Write a step below `into` every `every_s` seconds; yields its number when its last file is closed.
+    """Write a step below `into` every `every_s` seconds, and yield its number when its last file is closed.
 
-    Files grow, are closed, and lose their write bit, all ranks at the same time, as MindSpore does it.
+    As with MindSpore, files grow, are closed, and lose their write permission. Each step contains all ranks.
     """
     for rank in sorted(recorded.glob("rank_*")):
-        for other in rank.iterdir():  # graphs and execution order, which belong to no step
-            if other.is_dir() and not (other / "0").is_dir():
-                shutil.copytree(other, into / rank.name / other.name, dirs_exist_ok=True)
+        for run_directory in rank.iterdir():  # graphs and execution order, which belong to no step
+            if run_directory.is_dir() and not (run_directory / "0").is_dir():
+                shutil.copytree(run_directory, into / rank.name / run_directory.name, dirs_exist_ok=True)
     for step in range(1, steps + 1):
         due = time.monotonic() + every_s
-        source = _HEALTHY if step <= healthy else _ILL
+        source = _HEALTHY if step <= healthy else _FAULTY
         for rank in sorted(recorded.glob("rank_*")):
             for iteration in rank.glob(f"*/*/{source}"):
                 target = into / iteration.relative_to(recorded).with_name(str(step))
@@ -53,7 +54,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def main() -> int:
-    """Write until told to stop, or until the last step."""
+    """Write steps until the process is stopped or the last step is written."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--every", type=float, default=5.0, metavar="SECONDS")

@@ -6,11 +6,12 @@ DumpIngestError
 │   └── StepRemoved         a step that is no longer there: look again
 ├── DumpError               the dump is bad: another attempt will not help
 │   ├── UnreadableTensor    one file is damaged: quarantine it, go on with the rest
-│   ├── UnreadableFile      the disk does not give one file: plan again without its bytes
-│   ├── PoisonedFile        one file kills the process that reads it: plan again without reading so much of it
+│   ├── FileError           one file, which is named, keeps a step from being converted
+│   │   ├── UnreadableFile  the disk does not deliver its bytes: plan again without them
+│   │   └── PoisonedFile    it kills the process that reads it: plan again, reading less of it
 │   ├── AccessDenied        files of another user: change the owner or the mode
 │   ├── SourceChanged       a file changed while it was read: scan again
-│   └── SourceDiffers       a file is not what the store has of it: keep both, and look
+│   └── SourceDiffers       a file differs from what the store has: keep both, and look
 ├── ClusterError            no Dask scheduler or workers: retry when they are back
 │   └── WorkerDied          the process that did the work died: do it in a process of its own
 └── StoreError              the store refused
@@ -22,11 +23,13 @@ DumpIngestError
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class DumpIngestError(Exception):
-    """Base of all errors of this project."""
+    """Base of all errors of this project.
+
+    Errors cross process boundaries, between Dask workers and the client: whatever else a subclass takes is a
+    keyword with a default, so that pickle restores it.
+    """
 
     hint = ""
     """The next step for a human."""
@@ -39,14 +42,6 @@ class DumpIngestError(Exception):
         if hint is not None:
             self.hint = hint
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process boundaries between Dask workers and the client.
-        return _rebuild, (type(self), self.message, self.hint)
-
-
-def _rebuild(cls: type[DumpIngestError], message: str, hint: str) -> DumpIngestError:
-    return cls(message, hint=hint)
-
 
 class UsageError(DumpIngestError):
     """The request cannot be carried out as it was made."""
@@ -55,13 +50,13 @@ class UsageError(DumpIngestError):
 
 
 class TensorsRemoved(UsageError):
-    """The step is kept without the payloads of its tensors; index, digests and statistics are there."""
+    """The step is kept without the payloads of its tensors; index, digests and statistics are kept."""
 
-    hint = "Its index, digests, statistics and files are there: `find`, `origin`, `trend`, `divergence`."
+    hint = "Its index, digests, statistics and files are kept: `find`, `origin`, `trend`, `divergence`."
 
 
 class StepRemoved(UsageError):
-    """The step was removed, or dumped again, since it was opened."""
+    """The step was removed or committed again since it was opened."""
 
     hint = "Open the store again, or run the command again: `dump-ingest ls` lists what is there now."
 
@@ -76,22 +71,20 @@ class UnreadableTensor(DumpError):
     """One file does not hold the tensor it claims to hold."""
 
 
-class UnreadableFile(DumpError):
-    """The disk does not give the bytes of one file."""
+class FileError(DumpError):
+    """One file keeps a step from being converted."""
 
     def __init__(self, message: str, *, path: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_unreadable, (self.message, self.path, self.hint)
+        """Relative to the dump."""
 
 
-def _rebuild_unreadable(message: str, path: str, hint: str) -> UnreadableFile:
-    return UnreadableFile(message, path=path, hint=hint)
+class UnreadableFile(FileError):
+    """The disk does not deliver the bytes of one file."""
 
 
-class PoisonedFile(DumpError):
+class PoisonedFile(FileError):
     """One file, alone, kills every process that reads it."""
 
     reason = "poison"
@@ -99,17 +92,6 @@ class PoisonedFile(DumpError):
         "The file is quarantined. Look for the death in the log of the worker and of the kernel; to have it "
         "read again, with more memory or another version, touch the file."
     )
-
-    def __init__(self, message: str, *, path: str = "", hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_poisoned, (self.message, self.path, self.hint)
-
-
-def _rebuild_poisoned(message: str, path: str, hint: str) -> PoisonedFile:
-    return PoisonedFile(message, path=path, hint=hint)
 
 
 class AccessDenied(DumpError, PermissionError):
@@ -126,16 +108,17 @@ class SourceChanged(DumpError):
     """A file of the dump changed or vanished between planning and reading."""
 
     reason = "source_changed"
-    hint = "The directory is scanned again and the step is planned anew."
+    hint = "The directory is scanned again, and the step is planned again."
 
 
 class SourceDiffers(DumpError):
-    """A file has the size and the time of the one that was committed, and other bytes."""
+    """A file has the size and the time of the committed one, but other bytes."""
 
     reason = "source_differs"
     hint = (
-        "Nothing of the step is deleted. Either a program wrote into the file and set its time back: `touch` "
-        "it, and it is taken again. Or the fault is in dump-ingest: keep the file, and report it."
+        "Nothing of the step is deleted. If a program wrote into the file and set its time back, `touch` the "
+        "file, and the step is ingested again. Otherwise the fault is in dump-ingest: keep the file, and "
+        "report it."
     )
 
 

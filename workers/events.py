@@ -1,4 +1,4 @@
-"""Events: what happened, as values. Metrics, logs and reports observe them; who emits knows no observer.
+"""Events: what happened, as values. Metrics, logs and reports observe them; emitters know no observer.
 
 Every event of the project derives from `Event`. Those of the data plane (requests, tasks) go to the observers
 of the process, which subscribe here; those of a service go to the observers that it was given.
@@ -31,6 +31,6 @@ def unsubscribe(observer: Observer) -> None:
 
 
 def emit(event: Event) -> None:
-    """Tell all observers of this process."""
+    """Pass an event to all observers of this process."""
     for observer in _observers:
         observer(event)

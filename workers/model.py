@@ -1,4 +1,4 @@
-"""The ground that every room stands on: what a step and a file are called, and small pickles."""
+"""What all other modules build on: the keys of steps, source files, small pickles, exact arithmetic."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import Any
 MIB = 1024 * 1024
 
 
+def ceil_div(dividend: int, divisor: int) -> int:
+    """Return the quotient rounded up. Exact, unlike `math.ceil` of a quotient of floats."""
+    return -(-dividend // divisor)
+
+
 class Positional:
-    """Pickles its fields by position: by name, as slotted dataclasses do it, takes twice as long."""
+    """Pickles its fields by position, in half the time that slotted dataclasses take to do it by name."""
 
     __slots__ = ()
     __match_args__: tuple[str, ...]
@@ -20,7 +25,7 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """One rank's dump of one step; `step` None is what the rank dumped outside of any step."""
+    """One rank's dump of one step; `step` is None for what the rank dumped outside of any step."""
 
     rank: int
     step: int | None
@@ -41,10 +46,10 @@ class StepKey:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile(Positional):
-    """One file of a dump as a listing shows it; `path` is relative to the dump, with `/`."""
+    """One file of a dump as a listing shows it; `path` is relative to the dump, separated by `/`."""
 
     path: str
     size: int
     mtime_ns: int
     writable: bool = field(default=True, compare=False)
-    """Whether its owner may write it: MindSpore takes that away when it has closed the file."""
+    """Whether its owner may write it. MindSpore removes that permission when it has closed the file."""

@@ -1,8 +1,8 @@
-"""The Dask worker plugin: warms a worker up and counts what it does.
+"""The Dask worker plugin: it prepares a worker for our tasks, and counts what they do.
 
 The metrics are registered on the default registry of the worker's process, once, so they appear on the
-`/metrics` that every Dask worker serves: from its start with `dask worker --preload workers.plugin`, and else
-as soon as a watcher has come.
+`/metrics` that every Dask worker serves: from its start with `dask worker --preload workers.plugin`, and
+otherwise as soon as a watcher has connected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _installed = threading.Lock()
 
 
 def install_metrics() -> None:
-    """Count the events of this process on its default registry; the second call does nothing."""
+    """Count the events of this process on its default registry; further calls do nothing."""
     if _installed.acquire(blocking=False):
         register_build_info(REGISTRY)
         events.subscribe(WorkerMetrics(REGISTRY).observe)
@@ -31,10 +31,10 @@ def install_metrics() -> None:
 
 
 def dask_setup(worker: Worker) -> None:
-    """Count from the start of a worker; what Dask calls of a module that it preloads.
+    """Prepare a worker at its start. Dask calls this function of each module that it preloads.
 
-    Dask's profiler of tasks is switched off: it looks at every thread a hundred times in a second, and keeps
-    what it saw in the last 1000 s, some 30 MiB.
+    Dask's profiler of tasks is switched off: it samples every thread a hundred times per second, and keeps
+    the samples of the last 1000 s, some 30 MiB.
     """
     install_metrics()
     for name in ("profile", "profile-cycle"):
@@ -43,14 +43,13 @@ def dask_setup(worker: Worker) -> None:
 
 
 def _load_kernels() -> None:
-
     kernels.warm_up()
-    # What is there by now stays. Large plans bring full garbage collections about, which need not look at it.
+    # Large plans trigger full garbage collections, which do not need to visit what is loaded by now.
     gc.freeze()
 
 
-def _is_worth_telling(record: logging.LogRecord) -> bool:
-    """Whether a record is another one than that of a heartbeat which was under way when its worker ended."""
+def _is_relevant(record: logging.LogRecord) -> bool:
+    """Return False for the error of a heartbeat that was under way when its worker ended."""
     exc = record.exc_info[1] if record.exc_info else None
     return not (isinstance(exc, RuntimeError) and str(exc) == "ConnectionPool is closed")
 
@@ -61,17 +60,17 @@ class IngestPlugin(WorkerPlugin):
     name = "dump-ingest"
     idempotent = True
 
-    def setup(self, worker: Worker) -> None:  # noqa: ARG002
-        """Import the data plane, so that the first task does not wait for it, and count.
+    def setup(self, worker: Worker) -> None:  # noqa: ARG002  (Dask's interface)
+        """Import the data plane, so that the first task does not wait for it, and install the metrics.
 
-        The compiler is loaded in the background: the first plan is made meanwhile, and the first files read.
+        The compiler is loaded in the background, while the first step is planned and its files are read.
         """
-        import workers.tasks.run  # noqa: F401
+        import workers.tasks.run  # noqa: F401  # deferred: 0.4 s, which a preloaded worker may spend later
 
         install_metrics()
-        logging.getLogger("tornado.application").addFilter(_is_worth_telling)
-        # No daemon: a process must not end while the compiler is at work.
+        logging.getLogger("tornado.application").addFilter(_is_relevant)
+        # Not a daemon: the process must not end while the compiler is at work.
         threading.Thread(target=_load_kernels, name="dump-ingest-warm-up").start()
 
     def teardown(self, worker: Any) -> None:
-        """Leave the counters: a process has one worker."""
+        """Keep the counters: a process has a single worker."""

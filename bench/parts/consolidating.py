@@ -19,7 +19,8 @@ from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 
 #: Numbers of ranks, steps and tensors: for the question, and for the run to which steps are appended.
 _ASKED = (64, 100, 5000)
@@ -59,7 +60,7 @@ def _question(
         tuple(ours),
         tuple(by_tables),
     )
-    counting = CountingStore(objects.address)
+    counting = CountingStore(objects)
     assert len(_view(counting).find("nan_count > 0")) == expected
     yield Table(
         f"Consolidated view of {size}",

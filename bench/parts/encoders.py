@@ -20,7 +20,7 @@ from bench.encode import ENCODERS, MALLOC, Packed, run, write_packed
 from bench.measure import Measure, Table, in_turns, median, shown
 from bench.setting import Setting
 from bench.stages import Stages, distinct_payloads, plans
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 from workers.store.shards import ShardReader
 from workers.tasks.model import StepPlan
 

@@ -18,7 +18,7 @@ from bench.measure import Measure, Ratio, Table, in_turns, seconds
 from bench.setting import WORKERS, Setting, ingest, object_storage, workers
 from ingest.api import open_store
 from tests.servers.ceph import PROGRAMS, CephS3
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 _BUCKET = "bench"
 _SMALL_NBYTES = 4096

@@ -25,9 +25,9 @@ from ingest.planning.plan import fingerprint, plan_step
 from tests.cli import start
 from tests.servers.ceph import PROGRAMS
 from tests.servers.cluster import DaskCluster
-from workers.store.commit import LEAF
 from workers.store.model import Grid, Origin
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
+from workers.store.record import LEAF
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
 

@@ -1,24 +1,25 @@
 # shellcheck shell=bash
-# Ingestion beside a training job, in its own Slurm allocation. Source it in the batch script:
+# Ingests the dump of a training job inside the Slurm allocation of that job. Source this in the batch script:
 #
 #   source dump-ingest.sh
-#   dump_ingest_start DUMP STORE      scheduler, workers, watchers, consolidator
+#   dump_ingest_start DUMP STORE      starts scheduler, workers, watchers and consolidator
 #   srun python train.py
 #   dump_ingest_stop                  returns when everything is in the store
 #
-# Environment, all of it optional:
+# Environment variables, all optional:
 #   INGEST_PREFIX     where dump-ingest is installed, the same on all nodes (/opt/dump-ingest)
-#   INGEST_CPUS       worker processes on each node, with a processor each (2)
-#   INGEST_SHARED     1: DUMP is one directory that all nodes see: one watcher, and any worker takes any task.
-#                          Otherwise each node has a directory of its own, below the same path
-#   INGEST_WORK       directory that all nodes see, for the scheduler file (that of submission)
+#   INGEST_CPUS       worker processes on each node, with one processor each (2)
+#   INGEST_SHARED     1: DUMP is one directory that all nodes see. Then there is one watcher, and any worker takes
+#                          any task. Otherwise each node has its own directory at the same path
+#   INGEST_WORK       directory that all nodes see, for the scheduler file (the directory of submission)
 #   INGEST_SCRATCH    directory on a disk of each node (/tmp)
-#   INGEST_INTERFACE  interface of the cluster's own network, such as ib0
-#   INGEST_PROTOCOL   tls, with certificates in DASK_DISTRIBUTED__COMM__TLS__*. By default tcp: whoever reaches
+#   INGEST_INTERFACE  network interface inside the cluster, such as ib0
+#   INGEST_PROTOCOL   tls, with certificates in DASK_DISTRIBUTED__COMM__TLS__*. The default is tcp: whoever reaches
 #                          the ports of this job over the network can then run code as you
+#   INGEST_LIFETIME   time after which workers end between two tasks (24h); choose less than the time limit of the job
 # and every setting as DUMP_INGEST_{NAME}.
 
-# On some nodes, in the background. --overlap: on processors that the training step has taken already.
+# Run a command on a number of nodes, in the background. --overlap: use processors that the training step already has.
 _dump_ingest_srun() {
     local nodes=$1
     shift
@@ -31,7 +32,7 @@ _dump_ingest_where_the_dump_is() {
     if [[ ${INGEST_SHARED:-0} == 1 ]]; then
         _dump_ingest_srun 1 "$_dump_ingest_bin/dump-ingest" "$@"
     else
-        # In single quotes, for the name of the node is known there.
+        # In single quotes, because only the node knows its name.
         # shellcheck disable=SC2016
         _dump_ingest_srun "$SLURM_JOB_NUM_NODES" bash -c \
             'DUMP_INGEST_WORKER_RESOURCES=host-$(hostname)=1 exec "$@"' - "$_dump_ingest_bin/dump-ingest" "$@"
@@ -62,7 +63,7 @@ dump_ingest_start() {
         sleep 1
     done
 
-    # A lifetime below the time limit of the job (INGEST_LIFETIME) lets workers end between two tasks.
+    # With a lifetime below the time limit of the job (INGEST_LIFETIME), workers end between two tasks.
     # shellcheck disable=SC2016
     _dump_ingest_srun "$SLURM_JOB_NUM_NODES" bash -c 'exec "$@" --resources "host-$(hostname)=1"' - \
         "$_dump_ingest_bin/dask" worker --scheduler-file "$_dump_ingest_file" --preload workers.plugin \
@@ -73,7 +74,7 @@ dump_ingest_start() {
     _dump_ingest_where_the_dump_is watch "$_dump_ingest_dump"
     _dump_ingest_watchers=$!
 
-    # Its tasks run in itself: those of the watchers keep the workers busy.
+    # The consolidator runs its tasks in its own process, because the tasks of the watchers keep the workers busy.
     DUMP_INGEST_SCHEDULER='' _dump_ingest_srun 1 "$_dump_ingest_bin/dump-ingest" consolidate --follow
     _dump_ingest_consolidator=$!
 }
@@ -87,7 +88,7 @@ _dump_ingest_end() {
 dump_ingest_stop() {
     local code=0
     _dump_ingest_end "$_dump_ingest_watchers"
-    # What was written last: the watchers would have waited for silence.
+    # Ingest what was written last: the watchers would have waited for a quiet period.
     _dump_ingest_where_the_dump_is ingest "$_dump_ingest_dump" --quiet 0
     wait $! || code=$?
     _dump_ingest_end "$_dump_ingest_consolidator"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Installs dump-ingest into /opt/dump-ingest and its units for systemd. As root, on each host; again for an upgrade.
-# What is in /etc/default and /etc/dump-ingest already stays as it is. Then, by what the host is to do:
+# Installs dump-ingest into /opt/dump-ingest, and its systemd units. Run it as root on each host, and again for an upgrade.
+# Existing files in /etc/default and /etc/dump-ingest stay unchanged. Then enable what the host is to do:
 #
 #   systemctl enable --now dump-ingest-scheduler dump-ingest-consolidator       on one host
-#   systemctl enable --now dump-ingest-gc.timer                                 on the same, for retention of the store
-#   systemctl enable --now dump-ingest-worker@{0..3} dump-ingest-watcher@NAME   on each that trains
+#   systemctl enable --now dump-ingest-gc.timer                                 on the same host: retention of the store
+#   systemctl enable --now dump-ingest-worker@{0..3} dump-ingest-watcher@NAME   on each training host
 #
-# With --units, only the units. With DESTDIR, below that directory, and no user is made.
+# --units installs only the units. With DESTDIR, files go below that directory, and no user is created.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -8,7 +8,8 @@ import typer
 
 from ingest.cli.opening import load_settings, warn_of_unknown_variables
 from ingest.cli.options import ConfigOption, JsonOption
-from ingest.cli.printing import err, print_json, print_table, to_json
+from ingest.cli.printing import err, print_json, print_table
+from workers.store.strict_json import dumps
 
 app = typer.Typer(help="Show, check and explain the settings.", no_args_is_help=True, add_completion=False)
 
@@ -21,7 +22,7 @@ def show(config: ConfigOption = None, json: JsonOption = False) -> None:
     rows = [
         {
             "setting": name,
-            "value": to_json(value) if isinstance(value, dict) else value,
+            "value": dumps(value) if isinstance(value, dict) else value,
             "origin": loaded.origins[name],
         }
         for name, value in values.items()
@@ -51,7 +52,7 @@ def schema() -> None:
     """Print the JSON schema of the settings file, with a description of every setting."""
     from ingest.settings import Settings  # deferred: pydantic takes 0.1 s to import
 
-    typer.echo(to_json(Settings.model_json_schema(), indent=2))
+    typer.echo(dumps(Settings.model_json_schema(), indent=2))
 
 
 def _cell(value: Any) -> str:

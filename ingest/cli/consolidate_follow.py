@@ -49,7 +49,7 @@ class Following:
         metrics = ConsolidatorMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
         configure(self.settings.log_level, self.settings.log_format)
         if self.settings.consolidator_metrics:
-            events.subscribe(metrics.observe_event)
+            events.subscribe(metrics.observe)
             serve(registry, self.settings.consolidator_metrics)
         with open_webhook(self.settings) as webhook:
             observers = [metrics.observe, SeriesLog().observe, *([webhook.observe] if webhook else [])]

@@ -1,4 +1,4 @@
-"""`dump-ingest gc`: removes what a store no longer has to keep."""
+"""`dump-ingest gc`: deletes in the store."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from rich.progress import (
 
 from ingest.cli.printing import err, say
 from ingest.disk.pressure import DiskSeen
-from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
+from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
 from ingest.watching.watcher import DumpState
 from workers.events import Event
 

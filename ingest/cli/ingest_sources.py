@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ingest.cli.printing import counted, err, say
-from ingest.dump_retention.retention import SourceKept
 from ingest.service.report import Report
+from ingest.steps.events import SourceKept
 from ingest.units import human_bytes
 
 #: Why files stay, by the value of `KeepReason`.

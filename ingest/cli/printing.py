@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
+
+from workers.store import strict_json
 
 err = Console(stderr=True, highlight=False)
 out = Console(highlight=False)
@@ -26,28 +27,10 @@ def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     It is strict JSON: NaN and infinities become null, however deeply they are nested.
     """
     if isinstance(answer, Mapping):
-        sys.stdout.write(to_json(answer) + "\n")
+        sys.stdout.write(strict_json.dumps(answer) + "\n")
         return
-    rows = ",\n ".join(to_json(row) for row in answer)
+    rows = ",\n ".join(strict_json.dumps(row) for row in answer)
     sys.stdout.write(f"[{rows}]\n")
-
-
-def to_json(value: Any, *, indent: int | None = None) -> str:
-    """Return strict JSON; NaN and infinities become null."""
-    try:
-        return json.dumps(value, allow_nan=False, indent=indent)
-    except ValueError:  # it contains a number that JSON does not have
-        return json.dumps(_without_non_finite(value), allow_nan=False, indent=indent)
-
-
-def _without_non_finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _without_non_finite(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_non_finite(member) for member in value]
-    return value
 
 
 def print_table(

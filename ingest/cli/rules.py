@@ -10,7 +10,8 @@ import typer
 import ingest
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, err, print_json, print_table, say, say_left_out, to_json
+from ingest.cli.printing import counted, err, print_json, print_table, say, say_left_out
+from workers.store.strict_json import dumps
 
 if TYPE_CHECKING:
     from ingest.findings.backtest import BacktestResult
@@ -96,7 +97,7 @@ def schema() -> None:
     """Print the JSON schema of a file of rules, with a description of every field."""
     from workers.rules.schema import file_schema  # deferred: pydantic and numpy take 0.2 s to import
 
-    typer.echo(to_json(file_schema(), indent=2))
+    typer.echo(dumps(file_schema(), indent=2))
 
 
 @app.command("test")

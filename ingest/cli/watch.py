@@ -1,8 +1,9 @@
-"""`dump-ingest watch`: next to a running job, until SIGTERM."""
+"""`dump-ingest watch`: next to a running job, until SIGTERM; and what it does with each step."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,17 +15,21 @@ from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
     DeviceLayoutOption,
+    JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
     QuietOption,
     RankMapOption,
+    RankOption,
     ReplaceOption,
     SchedulerOption,
+    StepOption,
     StoreOption,
     WorkersOption,
 )
+from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
 from workers import events
-from workers.errors import DumpIngestError
+from workers.errors import DumpIngestError, UsageError
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
@@ -33,9 +38,13 @@ if TYPE_CHECKING:
 
 def command(
     dump: Annotated[
-        Path,
-        typer.Argument(help="The directory that holds, or will hold, rank_0, rank_1, ...", readable=False),
-    ],
+        Path | None,
+        typer.Argument(
+            help="The directory that holds, or will hold, rank_0, rank_1, ...",
+            show_default=False,
+            readable=False,
+        ),
+    ] = None,
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
@@ -46,8 +55,25 @@ def command(
     after_commit: AfterCommitOption = None,
     keep_last: KeepLastOption = None,
     keep_anomalous: KeepAnomalousOption = None,
-    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics and /steps.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say for each step what it waits for and why, and exit.")
+    ] = False,
+    watcher: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="With --explain: ask the running watcher that serves its metrics there.",
+            show_default=False,
+        ),
+    ] = None,
+    rank: RankOption = None,
+    step: StepOption = None,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Ingest each step of a running job as soon as it is complete.
 
@@ -55,65 +81,96 @@ def command(
     crash, start it again: the store knows what is done.
 
     [bold]dump-ingest watch /data/dump --store s3://bucket/run.zarr --metrics 0.0.0.0:9108[/]
+
+    With --explain, it scans the dump once, writes nothing, and says for each step what it waits for and why.
+    With --from, a running watcher answers. --rank, --step and --json belong to --explain.
+
+    [bold]dump-ingest watch --explain --from http://host:9108 --rank 3 --step 40[/]
     """
-    # deferred: dask, numba, zarr and structlog take 1.4 s to import
-    import structlog
-    from prometheus_client import CollectorRegistry
-
-    from ingest.metrics import WatcherMetrics, serve
-    from ingest.reporting.logs import ServiceLog, configure
-    from ingest.watching.fs_events import waker
-    from ingest.wiring import open_service, open_webhook
-    from workers.rules.load import load_rules
-
-    settings = load_settings_with_store(
-        config,
-        store=store,
-        scheduler=scheduler,
-        workers=workers,
-        quiet_s=quiet,
-        replace=replace,
-        rank_map=rank_map,
-        keep_device_layout=keep_device_layout,
-        after_commit=after_commit,
-        keep_last=keep_last,
-        keep_anomalous=keep_anomalous,
-        metrics=metrics,
-    ).settings
+    flags: dict[str, Any] = {
+        "store": store,
+        "scheduler": scheduler,
+        "workers": workers,
+        "quiet_s": quiet,
+        "replace": replace,
+        "rank_map": rank_map,
+        "keep_device_layout": keep_device_layout,
+        "after_commit": after_commit,
+        "keep_last": keep_last,
+        "keep_anomalous": keep_anomalous,
+        "metrics": metrics,
+    }
+    if explain:
+        if watcher is None:
+            rows = rows_of_dump(_named(dump), load_settings_with_store(config, **flags).settings)
+        else:
+            rows = rows_of_watcher(watcher)
+        print_rows(chosen(rows, rank, step), json=json)
+        return
+    _refuse_without_explain({"--from": watcher, "--rank": rank, "--step": step, "--json": json})
+    settings = load_settings_with_store(config, **flags).settings
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
+    _watch(_named(dump), settings)
+
+
+def _named(dump: Path | None) -> Path:
+    if dump is None:
+        raise UsageError("no dump", hint="Name its directory: dump-ingest watch DUMP --store URL.")
+    return dump
+
+
+def _refuse_without_explain(flags: Mapping[str, object]) -> None:
+    given = [name for name, value in flags.items() if value]
+    if given:
+        raise UsageError(f"{given[0]} does nothing without --explain")
+
+
+def _watch(dump: Path, settings: Settings) -> None:
+    import structlog  # deferred: 0.1 s; neither help nor --explain needs it
+    from prometheus_client import CollectorRegistry  # deferred: the same, 0.05 s
+
+    from ingest.metrics import WatcherMetrics, serve  # deferred: 0.3 s with what it observes
+    from ingest.reporting.logs import ServiceLog, configure  # deferred: 0.3 s
+    from ingest.service.live_steps import PATH, LiveSteps  # deferred: 0.5 s with the service
+    from ingest.watching.fs_events import watch_events  # deferred: 0.05 s
+    from ingest.wiring import open_service, open_webhook  # deferred: 0.8 s
+    from workers.rules.load import load_rules  # deferred: 0.3 s
+
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
     stop = stop_on_signals()
     rules = load_rules(settings.rules).enabled.of_steps  # a wrong rule is reported now
     registry = CollectorRegistry()
     watcher_metrics = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
+    live = LiveSteps()
     if settings.metrics:
-        events.subscribe(watcher_metrics.observe_event)
-        serve(registry, settings.metrics)
-    detected = _wait_for_dump(dump, stop, settings, log)
-    if detected is None:
+        events.subscribe(watcher_metrics.observe)
+        serve(registry, settings.metrics, {PATH: live.page})
+    tree = _wait_for_dump(dump, stop, settings, log)
+    if tree is None:
         return
-    with open_webhook(settings) as webhook, open_service(detected, settings, patient=True) as service:
+    with open_webhook(settings) as webhook, open_service(tree, settings, retry_forever=True) as service:
+        live.attach(service)
         service.observers += [watcher_metrics.observe, ServiceLog().observe]
         if webhook is not None:
             service.observers.append(webhook.observe)
-        log.info("watching", dump=str(detected.root), store=settings.store)
-        with waker(detected.root, service.note_change):
+        log.info("watching", dump=str(tree.root), store=settings.store)
+        with watch_events(tree.root, service.schedule.note_change):
             service.watch(stop, drain_s=settings.drain_s)
         log.info("stopped")
 
 
 def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, log: Any) -> Dump | None:
     """Return the dump as soon as the directory holds one; None if `stop` is set before."""
-    from ingest.layouts.detect import find_dump  # deferred: numpy and numba take 0.3 s to import
+    from ingest.layouts.detect import find_dump  # deferred: 0.2 s
 
-    last_reason = ""
+    reported = ""
     while not stop.is_set():
         try:
             return find_dump(directory, rank_map=settings.rank_map)
         except DumpIngestError as exc:
-            if exc.message != last_reason:
+            if exc.message != reported:
                 log.warning("waiting_for_dump", reason=exc.message)
-            last_reason = exc.message
+            reported = exc.message
         stop.wait(settings.poll_s)
     return None

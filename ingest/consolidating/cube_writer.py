@@ -1,16 +1,17 @@
-"""Writes what the steps of the consolidated view share: axes, tables, counts by blocks, and its metadata."""
+"""Writes what the steps of the cubes share: axes, tables, counts in blocks of steps, and the metadata."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from ingest.reader.consolidated import ConsolidatedCubes
 from workers.model import StepKey
@@ -31,20 +32,20 @@ from workers.store.objects import ObjectStore
 from workers.tasks.consolidate import Consolidated, ConsolidateJob
 
 _METADATA = f"{GROUP}/zarr.json"
-#: Stands for the generation of a step that was being written again when its writer ended.
+#: Stands for the generation of a step that was being rewritten when its writer ended.
 _HALF = "?"
-#: Steps of ranks that a view may have to be made anew for more ranks: that takes some seconds.
-_MADE_ANEW = 1024
-#: Objects that are removed at once when the view is made anew.
+#: Cubes with at most this many steps of ranks are rebuilt for more ranks: that takes some seconds.
+_MAX_REBUILT = 1024
+#: Objects that are deleted at once when the cubes are rebuilt.
 _DELETIONS_AT_ONCE = 16
 
 
 @dataclass(slots=True, eq=False)
 class CubeWriter:
-    """The view as its only writer knows it.
+    """The cubes as their only writer knows them.
 
-    Memory: about 100 bytes for each step and rank of the run, the names of all tensors, and of what steps
-    share, the blocks that are being written (192 MiB at most for 256 ranks and 8192 tensors).
+    Memory: about 100 bytes for each step and rank of the run, the names of all tensors, and the blocks of
+    steps that are being written (at most 192 MiB for 256 ranks and 8192 tensors).
     """
 
     objects: ObjectStore
@@ -53,48 +54,56 @@ class CubeWriter:
     ranks: list[int] = field(default_factory=list)
     axis: TensorAxis = field(default_factory=TensorAxis)
     names: list[str] = field(default_factory=list)
-    """A name for each tensor that occurs once."""
+    """A unique name for each tensor."""
     fingerprints: npt.NDArray[Any] = field(default_factory=lambda: np.full((0, 0), "", object))
-    """(step, rank): the generation that is in the view, "" for none."""
+    """(step, rank): the generation that is in the cubes; "" for none."""
     writer_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Tells its axis of tensors from that of a writer before it, which was killed before it was published."""
-    _places: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
-    """Of steps and of ranks: where they stand."""
+    """Distinguishes its axis of tensors from that of a writer that was killed before it published."""
+    _step_places: dict[int, int] = field(default_factory=dict)
+    """By step: its place on the axis."""
+    _rank_places: dict[int, int] = field(default_factory=dict)
+    """By rank: its place on the axis."""
     _taken_names: set[str] = field(default_factory=set)
     _blocks: dict[tuple[str, int], npt.NDArray[Any]] = field(default_factory=dict)
-    """By array and block of steps, (step, rank) or (step, rank, tensor): what is to be written."""
+    """By array and block of steps, (step, rank) or (step, rank, tensor): what is still to be written."""
     _unwritten: set[str] = field(default_factory=set)
-    """Which of the axes of steps and ranks are longer than what is stored of them."""
+    """Which of the axes of steps and ranks are longer than their stored part."""
 
     def __post_init__(self) -> None:
-        """Note where steps and ranks stand."""
-        self._note_places()
+        """Index steps and ranks by their places."""
+        self._index_places()
 
     @classmethod
     def load(cls, objects: ObjectStore, known: CubeWriter | None, *, rebuild: bool) -> CubeWriter | None:
-        """Return where the view stands: `known`, if nobody else has written since; None for no view.
+        """Return a writer of the stored cubes; None if there are none.
 
-        A view of another version, and with `rebuild` any, is removed: it holds nothing of its own.
+        Cubes of another version are deleted, and with `rebuild` any: they hold nothing of their own.
+
+        Args:
+            objects: the store.
+            known: a writer from before; it is returned if nobody else has written since.
+            rebuild: delete what is stored.
         """
         data = objects.get(_METADATA)
-        found = None if rebuild else parse_state(data)
-        if found is None:
+        state = None if rebuild else parse_state(data)
+        if state is None:
             if data is not None:
                 _remove(objects)
             return None
-        if known is not None and (found.epoch, found.revision) == (known.state.epoch, known.state.revision):
+        if known is not None and (state.epoch, state.revision) == (known.state.epoch, known.state.revision):
             return known
-        view = ConsolidatedCubes(objects, found)
-        names = view.tensors
-        fingerprints = np.array(view.table("fingerprint"))
-        # What was half written is not there.
-        fingerprints[list(found.rewriting)] = np.where(fingerprints[list(found.rewriting)] == "", "", _HALF)
+        cubes = ConsolidatedCubes(objects, state)
+        names = cubes.tensors
+        fingerprints = np.array(cubes.table("fingerprint"))
+        # What is half written must be written again.
+        half = list(state.rewriting)
+        fingerprints[half] = np.where(fingerprints[half] == "", "", _HALF)
         return cls(
             objects,
-            found,
-            view.steps.tolist(),
-            view.ranks.tolist(),
-            view.axis,
+            state,
+            cubes.steps.tolist(),
+            cubes.ranks.tolist(),
+            cubes.axis,
             names,
             fingerprints,
             _taken_names=set(names),
@@ -102,18 +111,19 @@ class CubeWriter:
 
     @classmethod
     def create(cls, objects: ObjectStore, commits: Mapping[StepKey, Commit], ranks: int) -> CubeWriter:
-        """Begin a view of a run of so many ranks, of which these are the first commits."""
-        totals = [one.summary.tensors + one.summary.statistics_only for one in commits.values()]
+        """Return a writer of new cubes for a run with this many ranks, sized by its first commits."""
+        summaries = [committed.summary for committed in commits.values()]
+        totals = [summary.tensors + summary.statistics_only for summary in summaries]
         grid = CubeGrid.for_size(ranks, max(totals, default=0))
         return cls(objects, CubeState(uuid.uuid4().hex, 0, 0, (), grid))
 
     @property
     def cubes(self) -> Cubes:
-        """The layouts of its arrays."""
+        """The layouts of the arrays."""
         return Cubes(self.state.grid)
 
     def in_blocks(self, steps: Iterable[int]) -> list[list[int]]:
-        """Return steps of the view in sets that share a block of the counts of what is not finite."""
+        """Group steps of the cubes by the block that holds their counts of NaN and Inf."""
         blocks: dict[int, list[int]] = {}
         for step in steps:
             blocks.setdefault(self.place(step) // self.state.grid.steps, []).append(step)
@@ -121,56 +131,55 @@ class CubeWriter:
 
     @property
     def room(self) -> int:
-        """How many steps fit into the last block of the counts of what is not finite."""
+        """How many steps still fit into the last block of the counts of NaN and Inf."""
         return self.state.grid.steps - len(self.steps) % self.state.grid.steps
 
     def is_outgrown(self, ranks: int) -> bool:
-        """Whether it should be made anew for so many ranks: it was begun for fewer, and is small as yet."""
+        """Return whether the cubes were begun for fewer ranks than this, and are small enough to rebuild."""
         wide = CubeGrid.for_size(ranks, 0).ranks
-        return wide > self.state.grid.ranks and len(self.steps) * len(self.ranks) <= _MADE_ANEW
+        return wide > self.state.grid.ranks and len(self.steps) * len(self.ranks) <= _MAX_REBUILT
 
     def has(self, step: int) -> bool:
-        """Whether a step is in the view."""
-        return step in self._places[0]
+        """Return whether a step is in the cubes."""
+        return step in self._step_places
 
     def place(self, step: int) -> int:
-        """Return where a step stands."""
-        return self._places[0][step]
+        """Return the place of a step on its axis."""
+        return self._step_places[step]
 
     def steps_of(self, rank: int) -> npt.NDArray[np.int64]:
-        """Return the steps that the view has of a rank, (n,)."""
-        if rank not in self._places[1]:
+        """Return the steps that the cubes have of a rank, (n,), int64."""
+        if rank not in self._rank_places:
             return np.zeros(0, np.int64)
-        there = self.fingerprints[:, self._places[1][rank]] != ""
-        steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[there]
+        is_held = self.fingerprints[:, self._rank_places[rank]] != ""
+        steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[is_held]
         return steps
 
     def generations(self) -> dict[int, dict[int, str]]:
-        """Return the generations of each step that is whole in the view, by step and rank."""
-        again = set(self.state.rewriting)
+        """Return the generations of each step that is whole in the cubes, by step and rank."""
+        half = set(self.state.rewriting)
         return {
             step: {rank: name for rank, name in zip(self.ranks, names, strict=True) if name}
             for place, (step, names) in enumerate(zip(self.steps, self.fingerprints.tolist(), strict=True))
-            if place not in again
+            if place not in half
         }
 
     def fingerprint(self, key: StepKey) -> str:
-        """Return the generation of a step that is in the view; "" for none."""
-        steps, ranks = self._places
-        if key.step not in steps or key.rank not in ranks:
+        """Return the generation of a step that is in the cubes; "" for none."""
+        if key.step not in self._step_places or key.rank not in self._rank_places:
             return ""
-        return str(self.fingerprints[steps[key.step], ranks[key.rank]])
+        return str(self.fingerprints[self._step_places[key.step], self._rank_places[key.rank]])
 
     def add_ranks(self, ranks: Iterable[int]) -> None:
-        """Put those of the ranks that are new at the end of their axis."""
-        new = [rank for rank in ranks if rank not in self._places[1]]
+        """Append the ranks that are new to their axis."""
+        new = [rank for rank in ranks if rank not in self._rank_places]
         if new:
             self.ranks += new
             self._unwritten.add("rank")
             self._grow()
 
     def add_steps(self, steps: Sequence[int]) -> list[int]:
-        """Put new steps at the end of their axis, and return their places."""
+        """Append new steps to their axis, and return their places."""
         start = len(self.steps)
         self.steps += steps
         self._unwritten.add("step")
@@ -178,7 +187,7 @@ class CubeWriter:
         return list(range(start, len(self.steps)))
 
     def add_tensors(self, keys: Iterable[TensorKey]) -> None:
-        """Put those of the tensors that are new at the end of their axis, in the store too."""
+        """Append the tensors that are new to their axis, and write that axis to the store."""
         before = len(self.axis)
         self.axis.extend(keys)
         if len(self.axis) == before:
@@ -198,12 +207,12 @@ class CubeWriter:
     def jobs(self, place: int, step: int, ranks: set[int]) -> Iterator[ConsolidateJob]:
         """Yield the tasks that write one step: one for each chunk of ranks.
 
-        Also where no rank is left of a chunk: what was there must not stay.
+        A chunk of which no rank is left has a task, too: what was written for it before must go.
         """
         wide = self.state.grid.ranks
-        where = self._places[1]
+        places = self._rank_places
         for chunk in range(-(-len(self.ranks) // wide)):
-            members = ((rank, where[rank]) for rank in sorted(ranks) if where[rank] // wide == chunk)
+            members = ((rank, places[rank]) for rank in sorted(ranks) if places[rank] // wide == chunk)
             yield ConsolidateJob(
                 self.objects.address,
                 self.writer_id,
@@ -212,18 +221,18 @@ class CubeWriter:
                 step,
                 place,
                 chunk,
-                tuple((rank, number - chunk * wide) for rank, number in members),
+                tuple((rank, rank_place - chunk * wide) for rank, rank_place in members),
             )
 
     def clear(self, place: int) -> None:
-        """Forget what is known of a step: what its tasks find takes its place."""
+        """Reset what is known of a step, before the results of its tasks are recorded."""
         self.fingerprints[place] = ""
         for layout in self.cubes.shared:
             block, within = divmod(place, layout.chunk[0])
             self._block(layout, block)[within] = layout.fill
 
-    def note(self, result: Consolidated) -> None:
-        """Enter what a task has found into what steps share."""
+    def record(self, result: Consolidated) -> None:
+        """Enter the result of a task into what steps share."""
         job = result.job
         first = job.rank_chunk * job.grid.ranks
         for rank, within in job.members:
@@ -240,13 +249,13 @@ class CubeWriter:
             self._block(layout, block)[number, ranks, : job.width] = counts[: ranks.stop - first]
 
     def begin_rewriting(self, steps: Iterable[int]) -> None:
-        """Tell readers not to trust what the view holds of these steps, until they are published."""
+        """Tell readers not to trust what the cubes hold of these steps, until they are published."""
         places = {*self.state.rewriting, *(self.place(step) for step in steps)}
         self.state = replace(self.state, rewrites=self.state.rewrites + 1, rewriting=tuple(sorted(places)))
         self._write_metadata()
 
     def publish(self, places: Sequence[int]) -> None:
-        """Write what these steps share with others, and then the metadata that makes them visible."""
+        """Write what these steps share with others, and then the metadata, which makes them visible."""
         written = self._empty_tables()
         for layout in self.cubes.shared:
             for block in sorted({place // layout.chunk[0] for place in places}):
@@ -273,7 +282,7 @@ class CubeWriter:
         self._write_metadata()
 
     def _empty_tables(self) -> dict[str, bytes]:
-        """Return the objects of new chunks of ranks in blocks of steps that are published already."""
+        """Return empty objects for new chunks of ranks, in blocks of steps that are published already."""
         wide = self.state.grid.ranks
         new = range(-(-self.state.ranks // wide), -(-len(self.ranks) // wide))
         return {
@@ -289,7 +298,7 @@ class CubeWriter:
         self.objects.put(_METADATA, metadata.encode(self.state.document()))
 
     def _block(self, layout: ArrayLayout, block: int) -> npt.NDArray[Any]:
-        """Return a block of steps, to be changed in place; it has room for all ranks and tensors."""
+        """Return a block of steps that may be changed in place, with room for all ranks and tensors."""
         shape = (layout.chunk[0], len(self.ranks), len(self.axis))[: len(layout.dimensions)]
         values = self._blocks.get((layout.path, block))
         if values is None and block * shape[0] < self.state.steps:
@@ -303,7 +312,7 @@ class CubeWriter:
         return values
 
     def _forget_blocks(self, last_place: int) -> None:
-        """Keep the blocks that the next step will be in."""
+        """Keep only the blocks that the next step will be in."""
         steps = {layout.path: layout.chunk[0] for layout in self.cubes.shared}
         self._blocks = {
             (path, block): values
@@ -316,20 +325,20 @@ class CubeWriter:
         before = self.fingerprints
         grown[: before.shape[0], : before.shape[1]] = before
         self.fingerprints = grown
-        self._note_places()
+        self._index_places()
 
-    def _note_places(self) -> None:
-        for places, axis in zip(self._places, (self.steps, self.ranks), strict=True):
+    def _index_places(self) -> None:
+        for places, axis in ((self._step_places, self.steps), (self._rank_places, self.ranks)):
             places.update((axis[place], place) for place in range(len(places), len(axis)))
 
 
 def _part(index: Sequence[int], chunk: Sequence[int]) -> tuple[slice, ...]:
-    """Return what a chunk covers, as slices of the array."""
+    """Return the part of an array that a chunk covers, as slices."""
     return tuple(slice(number * n, (number + 1) * n) for number, n in zip(index, chunk, strict=True))
 
 
 def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]) -> dict[str, bytes]:
-    """Return those objects of an array that hold these places of its first axis."""
+    """Return the objects of an array that hold these places of its first axis."""
     touched = {place // layout.chunk[0] for place in places}
     return {
         f"{GROUP}/{key}": layout.encode(values[_part(index, layout.chunk)])
@@ -339,7 +348,7 @@ def _chunks(layout: ArrayLayout, values: npt.NDArray[Any], places: Iterable[int]
 
 
 def _remove(objects: ObjectStore) -> None:
-    """Remove the view: its metadata first, so that nobody sees a part of it."""
+    """Delete the cubes: their metadata first, so that nobody sees a part of them."""
     objects.delete(_METADATA)
     kept = (CHANGED.rpartition("/")[2] + "/", "lease", "zarr.json")
     names = [name for name in objects.sizes(GROUP) if not name.startswith(kept)]

@@ -1,25 +1,28 @@
 """A lease on something in the store that only one process may write.
 
-An object says who holds it and when that was last renewed. Object stores offer no common way to write only
-if nobody else has, so a lease is taken in two steps: write, wait longer than a write takes, read back; the
-last one to write has it. A process that was stopped for longer than the lease lasts finds, when it goes on,
-that it is held by another one, before it writes the next thing.
+An object says who holds the lease and when it was last renewed. Object stores offer no common way to write an
+object only if nobody else has written it, so a lease is taken in two steps: write, wait longer than a write
+takes, read back; whoever wrote last has it. A process that was stopped for longer than the lease lasts
+notices that another one holds it before it writes anything more.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import DecodeError, Meta, Struct
+from msgspec import json as typed_json
 
 from workers.errors import StoreError
 from workers.store.objects import ObjectStore
 
-#: How long a lease holds that is not renewed. Clocks of hosts may differ by some of it.
+#: How long a lease holds that is not renewed. The clocks of hosts may differ by a part of it.
 LEASE_S = 60.0
 _READ_BACK_S = 1.0
 #: All owners that this process ever was.
@@ -27,7 +30,42 @@ _OF_THIS_PROCESS: set[str] = set()
 
 
 class LeaseHeld(StoreError):
-    """Somebody else has the lease."""
+    """Another process holds the lease."""
+
+
+class LeaseRecord(Struct, frozen=True):
+    """What the object in the store says, as JSON."""
+
+    owner: Annotated[str, Meta(pattern=r"\A[^:]*:[0-9]{1,9}:")]
+    """Host, process and a name of its own, separated by colons."""
+    renewed_at: float
+    """Seconds since the epoch, by the clock of the owner."""
+
+    @property
+    def host(self) -> str:
+        """The host of the owner."""
+        return self.owner.split(":", 2)[0]
+
+    @property
+    def pid(self) -> int:
+        """The process id of the owner."""
+        return int(self.owner.split(":", 2)[1])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the owner is known to have ended: it ran on this host, and is no longer there."""
+        if self.host != socket.gethostname():
+            return False
+        if self.pid == os.getpid():
+            # In a container, a process that is started again gets the process id of the one before.
+            return self.owner not in _OF_THIS_PROCESS
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        return False
 
 
 @dataclass(slots=True)
@@ -37,17 +75,17 @@ class Lease:
     objects: ObjectStore
     key: str
     what: str
-    """What it is about, for messages."""
+    """What may be written, for messages."""
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     owner: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}")
     _renewed_at: float = -1e18
 
     def acquire(self) -> None:
-        """Take the lease, of nobody or of a process that has ended.
+        """Take the lease if it is free, or if the process that held it has ended.
 
         Raises:
-            LeaseHeld: somebody else has it.
+            LeaseHeld: another process holds it.
             StoreError: the store refused.
         """
         _OF_THIS_PROCESS.add(self.owner)
@@ -58,19 +96,22 @@ class Lease:
         self._refuse_other()
 
     def keep(self) -> None:
-        """See that it is still held, and renew it in time. Call it before each thing that is written.
+        """Check that the lease is still held, and renew it in time. Call it before each write.
 
         Raises:
             LeaseHeld: it was lost.
         """
         if self._refuse_other() != self.owner:
-            # Whoever had it meanwhile may have ended: what they wrote is there nevertheless.
-            raise LeaseHeld(f"{self.what} was given to another process, or removed", hint="Try again.")
+            # Whoever held it meanwhile may have ended, but what they wrote is still there.
+            raise LeaseHeld(
+                f"{self.what}: this process lost its lease: another process took it, or it was removed",
+                hint="Run the command again; it goes on from what is stored.",
+            )
         if self._is_due:
             self._write()
 
     def keep_in_time(self) -> None:
-        """Do what `keep` does, if it is time to renew the lease. Call it while something goes on for long.
+        """Do what `keep` does, if the lease is due to be renewed. Call it during long work.
 
         Raises:
             LeaseHeld: it was lost.
@@ -83,55 +124,40 @@ class Lease:
         return self.clock() - self._renewed_at > LEASE_S / 4
 
     def release(self) -> None:
-        """Let go of it, where it is still held."""
-        found = self._read()
-        if found is not None and found[0] == self.owner:
+        """Give the lease up, if it is still held."""
+        record = self._read()
+        if record is not None and record.owner == self.owner:
             self.objects.delete(self.key)
 
     def _refuse_other(self) -> str | None:
-        """Return who has it, or had it last; None where nobody does."""
-        found = self._read()
-        if found is None:
+        """Return who holds the lease, or held it last; None if nobody does.
+
+        Raises:
+            LeaseHeld: another process holds it.
+        """
+        record = self._read()
+        if record is None:
             return None
-        owner, renewed_at = found
-        age_s = self.clock() - renewed_at
-        if owner == self.owner or abs(age_s) > LEASE_S or _has_ended(owner):
-            return owner
-        host, pid, _ = owner.split(":", 2)
+        age_s = self.clock() - record.renewed_at
+        if record.owner == self.owner or abs(age_s) > LEASE_S or record.has_ended:
+            return record.owner
         raise LeaseHeld(
-            f"{self.what} is being written by process {pid} on {host} (seen {max(age_s, 0):.0f} s ago)",
-            hint=f"One is enough. If that one is dead, its lease ends within {LEASE_S:.0f} s.",
+            f"{self.what} is being written by process {record.pid} on {record.host} "
+            f"(seen {max(age_s, 0):.0f} s ago)",
+            hint="One process is enough: leave it running, or stop it first. If it is dead, its lease ends "
+            f"within {LEASE_S:.0f} s.",
         )
 
-    def _read(self) -> tuple[str, float] | None:
+    def _read(self) -> LeaseRecord | None:
         data = self.objects.get(self.key)
+        if data is None:
+            return None
         try:
-            record = json.loads(data) if data is not None else None
-            if record is None:
-                return None
-            host, pid, name = str(record["owner"]).split(":", 2)
-            return f"{host}:{int(pid)}:{name}", float(record["renewed_at"])
-        except (ValueError, KeyError, TypeError):
-            return None  # half written, or by somebody else: it protects nobody
+            return typed_json.decode(data, type=LeaseRecord)
+        except (DecodeError, RecursionError, UnicodeDecodeError):
+            return None  # half written, or not written by this program: it protects nobody
 
     def _write(self) -> None:
         now = self.clock()
-        self.objects.put(self.key, json.dumps({"owner": self.owner, "renewed_at": now}).encode())
+        self.objects.put(self.key, typed_json.encode(LeaseRecord(self.owner, now)))
         self._renewed_at = now
-
-
-def _has_ended(owner: str) -> bool:
-    """Whether a process is known to have ended: it was of this host, and is there no more."""
-    host, pid, _ = owner.split(":", 2)
-    if host != socket.gethostname():
-        return False
-    if int(pid) == os.getpid():
-        # In a container, whoever is started again has the number that the one before had.
-        return owner not in _OF_THIS_PROCESS
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -1,8 +1,9 @@
-"""Back-pressure: when the disk of a dump counts as nearly full, and when it will be. Pure arithmetic."""
+"""Back-pressure: whether the disk of a dump is nearly full, and when it will be full. Pure arithmetic."""
 
 from __future__ import annotations
 
 import re
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,15 +15,15 @@ from ingest.disk.space import DiskSpace
 from ingest.units import parse_size
 from workers.events import Event
 
-#: What is done with a backlog while the disk is nearly full; see the setting `under_pressure`.
+#: What to do with a backlog while the disk is nearly full; see the setting `under_pressure`.
 Policy: TypeAlias = Literal["keep", "newest", "statistics"]
 
-#: Pressure ends when so many times the threshold are free, so that it does not come and go with each file.
+#: Pressure ends when this multiple of the threshold is free, so that it does not come and go with each file.
 _RELIEF = 1.25
-#: The past that a forecast looks at, and how far apart its samples are: 180 samples at most.
+#: How far a forecast looks back, and the least time between its samples: 180 samples at most.
 _WINDOW_S = 1800.0
 _SAMPLE_S = 10.0
-#: A forecast reaches as many times as far ahead as it looked back, and no further than this.
+#: A forecast looks ahead at most this many times as far as it looks back, and at most `FORECAST_S`.
 _REACH = 10.0
 FORECAST_S = 4 * 3600.0
 
@@ -31,13 +32,13 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How much of a disk is to stay free: a share of its bytes and of its inodes, or a number of bytes."""
+    """How much of a disk should stay free: a share of its bytes and of its inodes, or a number of bytes."""
 
     share: float = 0.0
     nbytes: int = 0
 
     def freedom(self, space: DiskSpace) -> float:
-        """Return how many times the threshold is free; below 1 the disk is nearly full."""
+        """Return the free space as a multiple of the threshold; below 1 the disk is nearly full."""
         ratios = []
         if wanted := max(self.share * space.nbytes, self.nbytes):
             ratios.append(space.free_nbytes / wanted)
@@ -47,13 +48,13 @@ class Threshold:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """Read `10%`, or a number of bytes such as `200GB`.
+    """Return the threshold that a text such as `10%` or `200GB` names.
 
     Raises:
-        ValueError: it is neither, or more than there can be.
+        ValueError: it is neither a share nor a number of bytes, or the share is not below 100%.
     """
-    if found := _SHARE.fullmatch(text):
-        share = float(found[1]) / 100
+    if match := _SHARE.fullmatch(text):
+        share = float(match[1]) / 100
         if share < 1:
             return Threshold(share=share)
     else:
@@ -65,13 +66,13 @@ def parse_threshold(text: str) -> Threshold:
 
 @dataclass(slots=True)
 class Trend:
-    """When a disk will be full, by the straight line (least squares) through what was seen lately."""
+    """When a disk will be full, by the straight line (least squares) through recent samples."""
 
     _samples: deque[tuple[float, int]] = field(default_factory=deque)
     """Time and free bytes, oldest first."""
 
     def add(self, at: float, free_nbytes: int) -> None:
-        """Note what is free at a time, in seconds; what comes too soon after the last one is left out."""
+        """Add the free bytes at a time, in seconds, unless it is too soon after the last sample."""
         if self._samples and at - self._samples[-1][0] < _SAMPLE_S:
             return
         self._samples.append((at, free_nbytes))
@@ -79,38 +80,32 @@ class Trend:
             self._samples.popleft()
 
     def full_in_s(self) -> float | None:
-        """Return the seconds from the last sample until nothing is free; None if that is not in sight."""
+        """Return the seconds from the last sample until nothing is free; None if that is not foreseeable."""
         if len(self._samples) < 2:
             return None
-        last = self._samples[-1][0]
+        last, _ = self._samples[-1]
         times = [at - last for at, _ in self._samples]
-        mean_time = sum(times) / len(times)
-        mean_free = sum(free for _, free in self._samples) / len(times)
-        spread = sum((at - mean_time) ** 2 for at in times)
-        covariance = sum(
-            (at - mean_time) * (free - mean_free) for at, (_, free) in zip(times, self._samples, strict=True)
-        )
-        slope = covariance / spread
+        slope, free_at_last = statistics.linear_regression(times, [free for _, free in self._samples])
         if slope >= 0:
             return None
-        found = max(mean_time - mean_free / slope, 0.0)
-        return found if found <= min(_REACH * -times[0], FORECAST_S) else None
+        full_in_s = max(-free_at_last / slope, 0.0)
+        return full_in_s if full_in_s <= min(_REACH * -times[0], FORECAST_S) else None
 
 
 @dataclass(frozen=True, slots=True)
 class DiskSeen(Event):
-    """How full the disk of the dump is, at one look."""
+    """How full the disk of the dump is at one moment."""
 
     space: DiskSpace
     policy: Policy
     under_pressure: bool
     """Whether less is free than there should be, so that the policy applies."""
     full_in_s: float | None
-    """When it will be full, if that is in sight."""
+    """When it will be full; None if that is not foreseeable."""
 
     @property
     def leave_out_tensors(self) -> str:
-        """Why the tensors of steps are not to be stored now; "" where they are."""
+        """Why the tensors of steps are not stored now; "" if they are."""
         if not self.under_pressure or self.policy != "statistics":
             return ""
         share = self.space.free_nbytes / max(self.space.nbytes, 1)
@@ -119,7 +114,7 @@ class DiskSeen(Event):
 
 @dataclass(slots=True)
 class Pressure:
-    """Judges how full the disk is. All state is a cache: losing it costs a forecast."""
+    """Decides whether the disk is nearly full. All state is a cache: losing it only costs a forecast."""
 
     policy: Policy = "keep"
     threshold: Threshold = Threshold(share=0.1)
@@ -128,7 +123,7 @@ class Pressure:
     _active: bool = False
 
     def see(self, space: DiskSpace) -> DiskSeen:
-        """Return what this much room means."""
+        """Return whether the disk is nearly full with this space."""
         self._active = self.threshold.freedom(space) < (_RELIEF if self._active else 1.0)
         self.trend.add(self.clock(), space.free_nbytes)
         return DiskSeen(space, self.policy, self._active, self.trend.full_in_s())

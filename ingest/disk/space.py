@@ -1,4 +1,4 @@
-"""How much room a file system has."""
+"""How much space a file system has."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What a file system holds, and what may still be written to it without privileges."""
+    """The size of a file system, and what may still be written to it without privileges."""
 
     free_nbytes: int
     nbytes: int
     free_inodes: int
     inodes: int
-    """0 where the file system does not count them."""
+    """0 if the file system does not count them."""
 
 
 def space_at(path: Path) -> DiskSpace | None:
-    """Return the room of the file system that holds `path`; None when `path` is not there."""
+    """Return the space of the file system that holds `path`; None if `path` does not exist."""
     try:
-        found = os.statvfs(path)
+        status = os.statvfs(path)
     except OSError:
         return None
     return DiskSpace(
-        free_nbytes=found.f_bavail * found.f_frsize,
-        nbytes=found.f_blocks * found.f_frsize,
-        free_inodes=found.f_favail,
-        inodes=found.f_files,
+        free_nbytes=status.f_bavail * status.f_frsize,
+        nbytes=status.f_blocks * status.f_frsize,
+        free_inodes=status.f_favail,
+        inodes=status.f_files,
     )

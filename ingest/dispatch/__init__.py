@@ -1,1 +1,1 @@
-"""Steps as Dask tasks: the cluster, and the window of work in flight."""
+"""Dask: a cluster to connect to, and steps that become its tasks."""

@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
-from ingest.dispatch.submitter import NO_WORKER_HINT
+from ingest.dispatch.futures import NO_WORKER_HINT
 from ingest.settings import Settings
 from workers.errors import ClusterError
 from workers.model import MIB
 from workers.plugin import IngestPlugin
 from workers.scheduler import MESSAGES_KEPT, keep_no_spans
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing distributed takes 0.5 s
     from distributed import Client, LocalCluster, Scheduler
 
 _log = logging.getLogger(__name__)
 _MAX_OWN_WORKERS = 8
-#: How often the workers are looked at, for one that offers what is needed.
+#: How often the workers are asked for the resources that they offer, in seconds.
 _RESOURCES_PAUSE_S = 0.5
 #: Defaults that suit tasks which hold no results and may lose their worker.
 _DASK_DEFAULTS = {
     # A plan of 100,000 tensors has 25 MB: nothing to warn of, and nothing to put elsewhere.
     "distributed.admin.large-graph-warning-threshold": "1GB",
     "distributed.comm.retry.count": 3,
-    # How often a process looks whether its event loop still turns: every 20 ms costs 2 % of a core.
+    # How often a process checks that its event loop still turns: every 20 ms costs 2 % of a core.
     "distributed.admin.tick.interval": "1s",
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",
@@ -67,10 +67,10 @@ class Cluster:
         """Return a new client with at least one worker behind it.
 
         Raises:
-            ClusterError: the scheduler or its workers are not there.
+            ClusterError: the scheduler or its workers do not answer.
         """
-        import dask
-        from distributed import Client
+        import dask  # deferred: 0.3 s, and only who connects needs it
+        from distributed import Client  # deferred: 0.5 s
 
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
@@ -108,7 +108,7 @@ class Cluster:
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
     def _own(self) -> LocalCluster:
-        from distributed import LocalCluster
+        from distributed import LocalCluster  # deferred: 0.5 s
 
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
@@ -126,7 +126,7 @@ class Cluster:
         return self._local
 
     def _wait_for_resources(self, client: Client) -> None:
-        """Wait for a worker that may take the tasks of this host: without one, Dask would let them wait."""
+        """Wait for a worker that may run the tasks of this host: without one, Dask would let them wait."""
         wanted = self._settings.worker_resources
         deadline = time.monotonic() + self._settings.scheduler_timeout_s
         while wanted:
@@ -135,22 +135,22 @@ class Cluster:
             if any(all(offer.get(name, 0) > 0 for name in wanted) for offer in offers):
                 return
             if time.monotonic() > deadline:
-                there = sorted({name for offer in offers for name in offer})
+                offered = sorted({name for offer in offers for name in offer})
                 raise ClusterError(
                     f"none of {len(offers)} Dask workers at {self._settings.scheduler} offers "
-                    f"{', '.join(wanted)}; there is {', '.join(there[:20]) or 'nothing of the kind'}",
+                    f"{', '.join(wanted)}; they offer {', '.join(offered[:20]) or 'no resources'}",
                     hint=NO_WORKER_HINT,
                 )
             time.sleep(_RESOURCES_PAUSE_S)
 
     def _check_versions(self, client: Client) -> None:
         try:
-            with warnings.catch_warnings(record=True) as found:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 client.get_versions(check=True)
         except ValueError as exc:
             raise ClusterError(f"versions differ: {exc}", hint="Use one image for all roles.") from exc
-        for warning in found:
+        for warning in caught:
             _log.warning("versions of client, scheduler and workers differ: %s", warning.message)
 
     def _warn_of_open_scheduler(self, address: str) -> None:
@@ -177,7 +177,7 @@ def address_of(client: Client) -> str:
 
 
 def is_open(address: str) -> bool:
-    """Say whether a Dask address is beyond this machine, and neither encrypted nor authenticated."""
+    """Return whether a Dask address is beyond this machine, and neither encrypted nor authenticated."""
     parts = urlsplit(address)
     if parts.scheme in {"tls", "inproc", "wss"}:
         return False
@@ -194,7 +194,7 @@ def check_encryption(address: object) -> None:
     Raises:
         ClusterError: it does not.
     """
-    import dask
+    import dask  # deferred: 0.3 s
 
     if not isinstance(address, str):
         return

@@ -1,1 +1,1 @@
-"""Checks of a deployment: permissions, disks, store, cluster."""
+"""Checks of a deployment: settings, permissions, disks, store, cluster; and what to do about a failure."""

@@ -1,4 +1,4 @@
-"""Why this process may not read a file of a dump: whose it is, who this is, and what to set."""
+"""Why this process may not read a file of a dump: who owns it, who this process is, and what to change."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a process is to the file system."""
+    """Who a process is, as the file system sees it."""
 
     uid: int
     groups: frozenset[int]
 
     @classmethod
     def of_this_process(cls) -> Identity:
-        """Return the effective ids of this process."""
+        """Return the effective user and groups of this process."""
         return cls(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The first file or directory on the way to a path that does not let a process through."""
+    """The first file or directory on the way to a path that a process may not pass."""
 
     path: Path
     mode: int
@@ -38,7 +38,7 @@ class Barrier:
     is_directory: bool
 
     def explain(self, me: Identity) -> str:
-        """Say whose it is and who asks."""
+        """Return who owns the file or directory, what its mode is, and who asks, as one sentence."""
         what = "directory" if self.is_directory else "file"
         return (
             f"{self.path}: permission denied; the {what} has mode {stat.S_IMODE(self.mode):04o}, owner "
@@ -46,11 +46,12 @@ class Barrier:
         )
 
     def advice(self, me: Identity, dump: Path) -> str:
-        """Say what to set, so that the whole of a dump can be read."""
+        """Return what to change so that this process can read the whole dump."""
         if self._admits(me):
             return (
-                "The mode would admit this process: an access control list, a security module or the file "
-                "server does not. Ask who runs it, or run as the owner of the dump."
+                "The mode would admit this process, so an access control list, a security module (SELinux, "
+                "AppArmor) or the file server refuses it. Ask whoever runs the file system, or run as the "
+                "owner of the dump."
             )
         if me.uid == self.uid:
             return f"The owner itself is locked out: chmod -R u+rX {dump}"
@@ -62,11 +63,13 @@ class Barrier:
         if self._grants(stat.S_IRGRP, stat.S_IXGRP):
             join = "`SupplementaryGroups=` in systemd, `supplementalGroups` in Kubernetes"
             ways.append(f"join group {self.gid}: {join}")
-        ways.append(f"as the owner: setfacl -R -m u:{me.uid}:rX {dump} (and the same with -d for what comes)")
+        ways.append(
+            f"as the owner: setfacl -R -m u:{me.uid}:rX {dump} (and again with -d, for files that come later)"
+        )
         return "; or ".join(ways) + "."
 
     def _admits(self, me: Identity) -> bool:
-        # Root is like anybody else here: where it is refused, it is without its privileges.
+        # Root counts like anybody else: if it is refused, it runs without its privileges.
         if me.uid == self.uid:
             return self._grants(stat.S_IRUSR, stat.S_IXUSR)
         if self.gid in me.groups:
@@ -79,28 +82,28 @@ class Barrier:
 
 
 def first_barrier(path: Path) -> Barrier | None:
-    """Return what stands between this process and the content of a path; None where it can be read.
+    """Return what keeps this process from the content of a path; None if it can be read.
 
-    A link leads on to what it points to. What does not exist is no barrier.
+    Links are followed. A path that does not exist has no barrier.
     """
     path = Path(os.path.realpath(path))
-    for place in (*reversed(path.parents), path):
+    for ancestor in (*reversed(path.parents), path):
         try:
-            found = place.stat()
+            status = ancestor.stat()
         except OSError:
             return None
-        is_directory = stat.S_ISDIR(found.st_mode)
-        # On the way to the path it is enough to pass; the path itself must be read, too.
-        needed = (os.X_OK if is_directory else 0) | (os.R_OK if place == path else 0)
-        if not os.access(place, needed, effective_ids=True):
-            return Barrier(place, found.st_mode, found.st_uid, found.st_gid, is_directory)
+        is_directory = stat.S_ISDIR(status.st_mode)
+        # Directories on the way only have to be entered; the path itself has to be read, too.
+        needed = (os.X_OK if is_directory else 0) | (os.R_OK if ancestor == path else 0)
+        if not os.access(ancestor, needed, effective_ids=True):
+            return Barrier(ancestor, status.st_mode, status.st_uid, status.st_gid, is_directory)
     return None
 
 
 def _user(uid: int) -> str:
     try:
         return f"{uid} ({pwd.getpwuid(uid).pw_name})"
-    except KeyError:  # a container knows few names
+    except KeyError:  # a container knows only a few names
         return str(uid)
 
 

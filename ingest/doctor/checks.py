@@ -1,4 +1,4 @@
-"""The checks of `dump-ingest doctor`: each answers one question with what to do about a no."""
+"""The checks of `dump-ingest doctor`: each answers one question, and says what to do if it fails."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from ingest.disk.pressure import parse_threshold
 from ingest.disk.space import space_at
 from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
+from ingest.layouts.base import Dump, DumpScan
 from ingest.layouts.detect import find_dump
 from ingest.settings import LoadedSettings, Settings
 from ingest.wiring import place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
+
+#: Steps of which one file is tried.
+_TRIED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,14 @@ class Check:
     """The answer to one question."""
 
     check: str
+    """The name of the check."""
     ok: bool
     detail: str
     hint: str = ""
 
 
 def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
-    """Check software, settings, and, where they are named, dump, store and scheduler."""
+    """Check software and settings; and dump, store and scheduler, if they are named."""
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
     results = [
         Check("software", ok=True, detail=software),
@@ -61,28 +66,25 @@ def _settings(loaded: LoadedSettings) -> Check:
     if loaded.unknown_variables:
         names = ", ".join(loaded.unknown_variables)
         return Check(
-            "settings", ok=False, detail=f"no settings: {names}", hint="See `dump-ingest config schema`."
+            "settings",
+            ok=False,
+            detail=f"environment variables that are not settings: {names}",
+            hint="Check the spelling, or unset them: `dump-ingest config schema` lists all settings.",
         )
     given = sum(1 for origin in loaded.origins.values() if origin != "default")
     return Check("settings", ok=True, detail=f"valid, {given} of {len(loaded.origins)} given")
 
 
 def _dump(directory: Path) -> str:
-
-    # A parent that may not be entered would hide the dump: it would seem not to exist.
-    _demand(directory, directory)
+    # A parent that may not be entered hides the dump: it would seem not to exist.
+    _require_readable(directory, directory)
     dump = find_dump(directory)
     scan = dump.scan({})
-    denied = [
-        p for p in (*scan.problems, *(p for listing in scan.listings for p in listing.problems)) if p.denied
-    ]
-    if denied:
-        _demand(dump.root / denied[0].path, dump.root)
-        raise AccessDenied(f"{len(denied)} cannot be taken, first: {denied[0]}", hint=denied[0].hint)
-    # A few are enough: the files of a dump all have the same owner and mode.
-    for listing in scan.listings[:8]:
+    _require_none_denied(dump, scan)
+    # A few files are enough: the files of a dump all have the same owner and mode.
+    for listing in scan.listings[:_TRIED]:
         for file in listing.files[-1:]:
-            _demand(dump.root / file.path, dump.root)
+            _require_readable(dump.root / file.path, dump.root)
     steps = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
@@ -90,8 +92,24 @@ def _dump(directory: Path) -> str:
     return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
 
 
+def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
+    """Do nothing if the scan could read everything that it came to.
+
+    Raises:
+        AccessDenied: it could not; the message says why.
+    """
+    problems = [*scan.problems, *(problem for listing in scan.listings for problem in listing.problems)]
+    denied = [problem for problem in problems if problem.denied]
+    if denied:
+        _require_readable(dump.root / denied[0].path, dump.root)
+        raise AccessDenied(
+            f"{dump.root}: {len(denied)} files or directories cannot be read; the first: {denied[0]}",
+            hint=denied[0].hint,
+        )
+
+
 def _disk(settings: Settings, directory: Path) -> list[Check]:
-    """Say how full the disk of a dump is. No failure: everything works until it is full."""
+    """Report how full the disk of a dump is. That is never a failure: everything works until it is full."""
     space = space_at(directory)
     if space is None:
         return []
@@ -100,15 +118,18 @@ def _disk(settings: Settings, directory: Path) -> list[Check]:
     detail += f", {space.free_inodes} inodes" if space.inodes else ""
     if parse_threshold(settings.pressure_free).freedom(space) >= 1:
         return [Check("disk", ok=True, detail=detail)]
-    hint = f"Less than pressure_free ({settings.pressure_free}): under_pressure is {settings.under_pressure}."
+    hint = (
+        f"Less is free than pressure_free ({settings.pressure_free}), so under_pressure "
+        f"({settings.under_pressure}) applies. Free some space, or ingest with `--after-commit delete`."
+    )
     return [Check("disk", ok=True, detail=f"{detail}, nearly full", hint=hint)]
 
 
-def _demand(path: Path, dump: Path) -> None:
-    """Do nothing where a path can be read; else say who may, who this is, and what to set.
+def _require_readable(path: Path, dump: Path) -> None:
+    """Do nothing if a path can be read.
 
     Raises:
-        AccessDenied: it cannot.
+        AccessDenied: it cannot; the message says who owns it and who asks, the hint what to change.
     """
     if barrier := first_barrier(path):
         me = Identity.of_this_process()
@@ -116,7 +137,7 @@ def _demand(path: Path, dump: Path) -> None:
 
 
 def _store(settings: Settings, directory: Path | None) -> str:
-
+    """Write an object, read it back and delete it."""
     dump = None if directory is None else find_dump(directory)
     objects = open_objects(place_of_store(settings, dump))
     root = commit.read_root(objects)
@@ -124,14 +145,18 @@ def _store(settings: Settings, directory: Path | None) -> str:
     payload = os.urandom(64)
     objects.put(key, payload)
     if objects.get(key) != payload:
-        raise StoreError(f"{settings.store}: an object did not come back as it was written")
+        raise StoreError(
+            f"{settings.store}: an object did not come back as it was written ({key}, {len(payload)} bytes)",
+            hint="Do not ingest into this store. Look for a proxy or a cache in between, check the storage "
+            "itself, and run doctor again.",
+        )
     objects.delete(key)
-    state = "no store there yet" if root is None else f"store format {root['format_version']}"
+    state = "no store there yet" if root is None else f"store format {root}"
     return f"{settings.store}: writable, {state}"
 
 
 def _scheduler(settings: Settings) -> str:
-
+    """Connect to the Dask scheduler, and count its workers."""
     with Cluster(settings) as cluster:
         client = cluster.connect()
         workers = client.scheduler_info()["workers"]

@@ -1,1 +1,1 @@
-"""Deleting dumps that are in the store: which (`policy`), whether (`read_backs`), how (`removal`)."""
+"""Deleting dumps that the store has: what may go (`policy`, `judge`), and how (`read_backs`, `removal`)."""

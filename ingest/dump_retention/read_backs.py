@@ -1,15 +1,14 @@
-"""Read-backs as Dask tasks: behind all conversions, and only a few at once."""
+"""Read-backs as Dask tasks: they yield to all conversions, and only a few run at once."""
 
 from __future__ import annotations
 
-import queue
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ingest.dispatch.submitter import result_of, shares_of
+from ingest.dispatch.futures import result_of, shares_of
+from ingest.dispatch.window import TaskWindow
 from workers.errors import DumpIngestError
 from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
@@ -17,7 +16,7 @@ from workers.tasks import run as tasks
 from workers.tasks.read_back import ReadBack, ReadBackJob
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
 
 #: Source bytes of one task, about: what a conversion may have to wait for, and one file at least.
 JOB_NBYTES = 256 * MIB
@@ -43,23 +42,30 @@ def jobs_of(
     yield ReadBackJob(key, number, fingerprint, root, store, files[start:])
 
 
-@dataclass(slots=True)
 class ReadBacks:
     """Runs jobs on a cluster. Single-threaded: all methods are called by one thread.
 
     In flight are at most eight tasks, and `inflight_nbytes` of source bytes; a single larger task goes alone.
     """
 
-    client: Callable[[], Client]
-    """Returns a connected client, and another one when the last was lost. May raise ClusterError."""
-    inflight_nbytes: int
-    resources: Mapping[str, float] = field(default_factory=dict)
-    """What a worker must offer to be given a task, as Dask counts resources."""
-    _waiting: deque[ReadBackJob] = field(default_factory=deque)
-    _inflight: dict[str, tuple[Future[Any], ReadBackJob]] = field(default_factory=dict)
-    """By key of the task."""
-    _client: Client | None = None
-    _finished: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
+    def __init__(
+        self,
+        client: Callable[[], Client],
+        inflight_nbytes: int,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        """Remember where to run; nothing is submitted yet.
+
+        Args:
+            client: returns a connected client, another one if the last was lost, or raises ClusterError.
+            inflight_nbytes: source bytes of the tasks in flight.
+            resources: what a worker must offer to be given a task, as Dask counts resources.
+        """
+        self._connect = client
+        self._resources = shares_of(resources or {})
+        self._waiting: deque[ReadBackJob] = deque()
+        self._window: TaskWindow[ReadBackJob] = TaskWindow(_AT_ONCE, inflight_nbytes)
+        self._client: Client | None = None
 
     @property
     def has_room(self) -> bool:
@@ -67,60 +73,44 @@ class ReadBacks:
         return not self._waiting
 
     def offer(self, job: ReadBackJob) -> None:
-        """Take on a job; `drive` will tell what came of it, once."""
+        """Take on a job; `poll` returns its result, once."""
         self._waiting.append(job)
 
-    def drive(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
-        """Submit what fits, and return what has come to its end. Does not wait.
+    def poll(self) -> list[tuple[ReadBackJob, ReadBack | DumpIngestError]]:
+        """Submit what fits, and return the jobs that have ended. Does not wait.
 
         Raises:
             ClusterError: there is no scheduler. Everything stays as it is; call again later.
         """
-        if not self._waiting and not self._inflight:
+        if not self._waiting and not self._window.jobs:
             return []
-        client = self.client()
+        client = self._connect()
         if client is not self._client:
-            self._waiting.extendleft(job for _, job in self._inflight.values())  # lost with their client
-            self._inflight.clear()
+            self._waiting.extendleft(self._window.clear())  # lost with their client
             self._client = client
-        results = []
-        while not self._finished.empty():
-            # Nothing under this key: its step was dropped, or its client lost.
-            future, job = self._inflight.pop(self._finished.get(), (None, None))
-            if future is not None and job is not None:
-                results.append((job, result_of(future, str(job.key))))
-        while self._waiting and self._fits(self._waiting[0]):
+        results = [(job, result_of(future, str(job.key))) for job, future in self._window.ended()]
+        while self._waiting and self._window.has_room(self._waiting[0].nbytes):
             self._submit(client, self._waiting.popleft())
         return results
 
     def drop(self, key: StepKey) -> None:
         """Forget the jobs of a step."""
         self._waiting = deque(job for job in self._waiting if job.key != key)
-        for name in [name for name, (_, job) in self._inflight.items() if job.key == key]:
-            self._inflight.pop(name)[0].cancel()
+        self._window.drop(lambda job: job.key == key)
 
     def cancel(self) -> None:
         """Forget everything."""
-        for key in {job.key for job in (*self._waiting, *(job for _, job in self._inflight.values()))}:
-            self.drop(key)
-
-    def _fits(self, job: ReadBackJob) -> bool:
-        nbytes = sum(other.nbytes for _, other in self._inflight.values())
-        return not self._inflight or (
-            len(self._inflight) < _AT_ONCE and nbytes + job.nbytes <= self.inflight_nbytes
-        )
+        self._waiting.clear()
+        self._window.drop(lambda _: True)
 
     def _submit(self, client: Client, job: ReadBackJob) -> None:
         place = f"{job.key.rank}-{job.key.step}-{job.number}-{time.time_ns()}"
-        name = f"read-back-0{job.fingerprint[:15]}-{place}"
-        future: Future[Any] = client.submit(
+        future = client.submit(
             tasks.run_read_back,
             tasks.pack_read_back(job),
-            key=name,
+            key=f"read-back-0{job.fingerprint[:15]}-{place}",
             pure=False,
             priority=_PRIORITY,
-            resources=shares_of(self.resources),
+            resources=self._resources,
         )
-        self._inflight[name] = future, job
-        # Called in a thread of the client: only the queue is touched.
-        future.add_done_callback(lambda _: self._finished.put(name))
+        self._window.add(future, job, job.nbytes)

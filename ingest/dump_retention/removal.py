@@ -1,7 +1,7 @@
 """Deleting source files: only those that were read back, only as they were then, and never through a link.
 
 Every directory is opened from the root of the dump on, name by name, without following links; files are
-examined and unlinked relative to it. What is swapped for a link to elsewhere meanwhile is not followed.
+examined and unlinked relative to it. A directory that is replaced by a link to elsewhere is not followed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.errors import UsageError
 from workers.model import SourceFile
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: A link, or another kind of thing, is where a directory was; or nothing is.
+#: Errors that mean: a link or a file is where a directory was, or nothing is.
 _SWAPPED = frozenset([errno.ELOOP, errno.ENOTDIR, errno.ENOENT])
 
 
@@ -35,18 +35,18 @@ class Proven:
 
 @dataclass(slots=True)
 class Removed:
-    """What came of deleting files."""
+    """What came of deleting the files of one step."""
 
     files: int = 0
     nbytes: int = 0
     changed: list[str] = field(default_factory=list)
-    """Files and directories that were not as they had been, and stay; a few of them."""
+    """Files and directories that were not as they had been, and stay; the first `_NAMED` of them."""
     denied: str = ""
-    """Why the system refused; then nothing further was tried."""
+    """Why the system refused; nothing further was tried after that."""
     stopped: bool = False
-    """Whether it was told to stop before it was through."""
+    """Whether it had to stop before the last file."""
     links: set[tuple[int, int]] = field(default_factory=set)
-    """Inodes of which a name was unlinked, and that have others."""
+    """Device and inode of files that have other names, of which one was unlinked."""
 
 
 #: How many paths of what had changed are kept.
@@ -67,16 +67,16 @@ def remove(
     Args:
         root: the dump; never removed itself.
         proven: the files, with paths relative to the dump.
-        listed: every path of the step that was known when the files were read back. If there is another one
-            now, nothing is deleted: a file that came late is taken together with all others.
+        listed: every path of the step that was known when the files were read back. If the step has another
+            file by now, nothing is deleted: a file that came late is ingested together with all others.
         directories: those of the step, relative to the dump.
         stop: ends it before the next file.
         dry_run: do everything but change the dump.
     """
     removed = Removed()
     by_directory: dict[str, list[Proven]] = {}
-    for one in proven:
-        by_directory.setdefault(paths.relative(one.file.path).rpartition("/")[0], []).append(one)
+    for member in proven:
+        by_directory.setdefault(paths.relative(member.file.path).rpartition("/")[0], []).append(member)
     try:
         root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
@@ -96,15 +96,15 @@ def remove(
 
 
 def _has_others(root_fd: int, directories: Iterable[str], listed: Collection[str], removed: Removed) -> bool:
-    """Whether there are files that were not listed; those are noted."""
+    """Return whether the step has files that were not listed, and record them as changed."""
     for directory in directories:
         try:
             with _opened(root_fd, directory) as fd, os.scandir(fd) as entries:
                 names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
         except OSError:
             continue  # what is wrong with it shows when something is to be deleted in it
-        found = {f"{directory}/{name}" if directory else name for name in names}
-        removed.changed += sorted(found.difference(listed))[:_NAMED]
+        present = {f"{directory}/{name}" if directory else name for name in names}
+        removed.changed += sorted(present.difference(listed))[:_NAMED]
         if removed.changed:
             return True
     return False
@@ -115,11 +115,11 @@ def _empty(
 ) -> None:
     try:
         with _opened(root_fd, directory) as fd:
-            for one in members:
+            for member in members:
                 if stop.is_set():
                     removed.stopped = True
                     return
-                _unlink(fd, one, removed, dry_run=dry_run)
+                _unlink(fd, member, removed, dry_run=dry_run)
     except OSError as exc:
         if exc.errno in _SWAPPED:
             removed.changed.append(directory)
@@ -127,32 +127,32 @@ def _empty(
             removed.denied = f"{directory}: {exc.strerror}"
 
 
-def _unlink(fd: int, one: Proven, removed: Removed, *, dry_run: bool) -> None:
-    name = one.file.path.rpartition("/")[2]
+def _unlink(fd: int, member: Proven, removed: Removed, *, dry_run: bool) -> None:
+    name = member.file.path.rpartition("/")[2]
     try:
         now = os.lstat(name, dir_fd=fd)
     except FileNotFoundError:
         return  # somebody else was quicker
     is_same = (
         stat.S_ISREG(now.st_mode)
-        and (now.st_size, now.st_mtime_ns) == (one.file.size, one.file.mtime_ns)
+        and (now.st_size, now.st_mtime_ns) == (member.file.size, member.file.mtime_ns)
         # Unlinking another name of it sets this time, too.
-        and (now.st_ctime_ns == one.changed_ns or (now.st_dev, now.st_ino) in removed.links)
+        and (now.st_ctime_ns == member.changed_ns or (now.st_dev, now.st_ino) in removed.links)
     )
     if not is_same:
         if len(removed.changed) < _NAMED:
-            removed.changed.append(one.file.path)
+            removed.changed.append(member.file.path)
         return
     if not dry_run:
         os.unlink(name, dir_fd=fd)
         if now.st_nlink > 1:
             removed.links.add((now.st_dev, now.st_ino))
     removed.files += 1
-    removed.nbytes += one.file.size
+    removed.nbytes += member.file.size
 
 
 def _remove_directories(root_fd: int, directories: Iterable[str]) -> None:
-    """Remove directories that are empty, the deepest first. One that is not, or is in use, does no harm."""
+    """Remove directories that are empty, the deepest first. One that is not empty, or is in use, stays."""
     for directory in sorted(set(directories) - {""}, key=lambda path: (-path.count("/"), path)):
         above, _, name = paths.relative(directory).rpartition("/")
         try:
@@ -177,7 +177,7 @@ def _opened(root_fd: int, directory: str) -> Iterator[int]:
 
 
 def not_writable(root: Path, directories: Iterable[str]) -> str:
-    """Return the first of these directories in which this process may not delete; "" if there is none."""
+    """Return the first of these directories in which this process may not delete; "" if it may in all."""
     for directory in directories:
         path = f"{root}/{directory}"
         if os.path.isdir(path) and not os.access(path, os.W_OK | os.X_OK, effective_ids=True):  # noqa: PTH112
@@ -186,14 +186,14 @@ def not_writable(root: Path, directories: Iterable[str]) -> str:
 
 
 def cannot_delete(root: Path, directory: str) -> UsageError:
-    """Return the answer to a dump in which this process is to delete, and may not."""
+    """Return the error for a dump in which this process is to delete files, and may not."""
     path = root / directory
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         why = "is on a file system that is mounted read-only here"
     else:
-        found = path.stat()
-        mode = stat.S_IMODE(found.st_mode)
-        why = f"belongs to user {found.st_uid} (mode {mode:04o}), and this is user {os.geteuid()}"
+        status = path.stat()
+        mode = stat.S_IMODE(status.st_mode)
+        why = f"belongs to user {status.st_uid} (mode {mode:04o}), and this is user {os.geteuid()}"
     return UsageError(
         f"cannot delete in the dump: {path} {why}",
         hint="Mount it for writing, and run as the user who dumps (docs/retention.md); or keep dumps.",

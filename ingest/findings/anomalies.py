@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.findings.stored import SeriesDocument, read_series
 from ingest.reader.catalog import Catalog, Choice, Damage
 from ingest.reader.ranges import format_ranges
+from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -28,11 +29,11 @@ class Anomalies:
     findings: tuple[Finding, ...]
     """The worst first; of those, by step, rank and order of execution."""
     totals: Mapping[str, int]
-    """By rule: how much was found, what was not stored for its limit included."""
+    """By rule: how much was found, including what its limit kept from being stored."""
     severities: Mapping[str, str]
     """By the same rules."""
     not_evaluated: tuple[str, ...]
-    """Steps and rules of which nothing is known, and why: no finding there means nothing."""
+    """Steps and rules about which nothing is known, and why: having no findings there means nothing."""
 
     @property
     def by_severity(self) -> dict[str, int]:
@@ -40,13 +41,13 @@ class Anomalies:
         counts: Counter[str] = Counter()
         for rule, count in self.totals.items():
             counts[self.severities[rule]] += count
-        return {one: counts[one] for one in reversed(SEVERITIES) if counts[one]}
+        return {severity: counts[severity] for severity in reversed(SEVERITIES) if counts[severity]}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as one object of plain values."""
         return {
             "store": self.store,
-            "findings": [one.to_dict() for one in self.findings],
+            "findings": [finding.to_dict() for finding in self.findings],
             "totals": dict(self.totals),
             "by_severity": self.by_severity,
             "not_evaluated": list(self.not_evaluated),
@@ -54,9 +55,11 @@ class Anomalies:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the findings as a table, one row for each."""
-        import pandas as pd
+        import pandas as pd  # deferred: pandas takes 0.4 s
 
-        return pd.DataFrame([one.to_dict() for one in self.findings], columns=list(Finding.__match_args__))
+        return pd.DataFrame(
+            [finding.to_dict() for finding in self.findings], columns=list(Finding.__match_args__)
+        )
 
 
 def anomalies(
@@ -72,106 +75,131 @@ def anomalies(
     Memory: the findings, of which a rule stores no more than its limit for each step and rank.
 
     Args:
-        store: the store, which is asked anew.
-        rank: one rank, or several; all where None. What is about no one rank is always there.
-        step: one step, or several; all where None.
+        store: the store, which is listed again.
+        rank: one rank, or several; None for all. Findings about several ranks together are always included.
+        step: one step, or several; None for all.
         rule: names or globs of rules.
-        severity: the mildest: `info`, `warning` or `critical`.
+        severity: the mildest to return: `info`, `warning` or `critical`.
 
     Raises:
-        UsageError: a rank, a step or a rule is not there, or it is no severity.
+        UsageError: a rank, a step or a rule does not exist, or the severity is not one of these.
     """
     if severity is not None and severity not in SEVERITIES:
-        raise UsageError(f"{severity!r} is no severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
-    return _Search(store.reopened()).run(rank, step, rule, severity)
+        raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
+    listing = _Listing()
+    listing.collect(store.reopened(), rank, step)
+    return listing.chosen(store.url, rule, severity)
 
 
-class _Search:
-    """One search through what is stored."""
+class _Listing:
+    """The findings of some steps, as they are collected from the store."""
 
-    def __init__(self, store: Catalog) -> None:
-        self.store = store
-        self.findings: list[Finding] = []
-        self.totals: Counter[str] = Counter()
-        self.severities: dict[str, str] = {}
-        self.unknown: list[str] = []
-        """What was not evaluated, beside whole steps."""
+    def __init__(self) -> None:
+        self._findings: list[Finding] = []
+        self._totals: Counter[str] = Counter()
+        self._severities: dict[str, str] = {}
+        self._not_evaluated: list[str] = []
 
-    def run(
-        self, rank: Choice, step: Choice, rule: str | Sequence[str] | None, severity: str | None
-    ) -> Anomalies:
+    def collect(self, catalog: Catalog, rank: Choice, step: Choice) -> None:
+        """Collect the findings of each step and rank, then those over several steps and ranks."""
         damages: list[Damage] = []
-        steps = [one for one in self.store.select(rank, step, damages=damages) if one.key.step is not None]
-        self.unknown += [f"{one.key}: {one.reason}" for one in damages]
-        without: list[StepKey] = []
-        for one in steps:
-            summary = one.commit.summary
-            try:
-                found = findings_of(one)
-            except DamagedStore as exc:
-                self.unknown.append(exc.message)
-                continue
-            if found is None:
-                without.append(one.key)
-                continue
-            self._take(found, summary.findings)
-            self.unknown += [f"{one.key}: rule {name}: {why}" for name, why in summary.failed_rules.items()]
-        numbers = sorted({one.key.step for one in steps if one.key.step is not None})
-        damaged: list[str] = []
-        documents = read_series(self.store.objects, numbers, damaged)
-        ranks = None if rank is None else {one.key.rank for one in steps}
+        steps = [
+            chosen for chosen in catalog.select(rank, step, damages=damages) if chosen.key.step is not None
+        ]
+        failures = [f"{damage.key}: {damage.reason}" for damage in damages]
+        without_rules: list[StepKey] = []
+        for chosen in steps:
+            self._collect_step(chosen, without_rules, failures)
+        numbers = sorted({chosen.key.step for chosen in steps if chosen.key.step is not None})
+        damaged_documents: list[str] = []
+        documents = read_series(catalog.objects, numbers, damaged_documents)
+        ranks = None if rank is None else {chosen.key.rank for chosen in steps}
         for document in documents.values():
-            self._take_series(document, ranks)
-        unseen = [number for number in numbers if number not in documents]
-        self.unknown = [*_without(without, unseen), *damaged, *self.unknown]
-        return self._answer(rule, severity)
+            self._collect_document(document, ranks, failures)
+        without_series = [number for number in numbers if number not in documents]
+        self._not_evaluated = [
+            *_describe_not_evaluated(without_rules, without_series),
+            *damaged_documents,
+            *failures,
+        ]
 
-    def _take(self, found: Iterable[Finding], totals: Mapping[str, int]) -> None:
-        for one in found:
-            self.severities[one.rule] = one.severity
-            self.findings.append(one)
-        self.totals.update({name: count for name, count in totals.items() if name in self.severities})
+    def _collect_step(self, step: Step, without_rules: list[StepKey], failures: list[str]) -> None:
+        """Collect the findings of one step of one rank, or why they are not known."""
+        summary = step.commit.summary
+        try:
+            findings = findings_of(step)
+        except DamagedStore as exc:
+            failures.append(exc.message)
+            return
+        if findings is None:
+            without_rules.append(step.key)
+            return
+        self._add(findings, summary.findings)
+        failures += [f"{step.key}: rule {name}: {reason}" for name, reason in summary.failed_rules.items()]
 
-    def _take_series(self, document: SeriesDocument, ranks: set[int] | None) -> None:
-        chosen = [one for one in document.findings if ranks is None or one.rank is None or one.rank in ranks]
-        totals = document.totals if ranks is None else Counter(one.rule for one in chosen)
-        self._take(chosen, totals)
-        self.unknown += [f"step {document.step}: rule {name}: {why}" for name, why in document.failed.items()]
-        self.unknown += [f"{one}; not compared" for one in document.not_evaluated]
+    def _collect_document(
+        self, document: SeriesDocument, ranks: set[int] | None, failures: list[str]
+    ) -> None:
+        """Collect the findings of one step over several steps or ranks."""
+        if ranks is None:
+            self._add(document.findings, document.totals)
+        else:
+            chosen = of_ranks(document.findings, ranks)
+            self._add(chosen, Counter(finding.rule for finding in chosen))
+        failures += [f"step {document.step}: rule {name}: {why}" for name, why in document.failed.items()]
+        failures += [f"{step}; not compared" for step in document.not_evaluated]
 
-    def _answer(self, rule: str | Sequence[str] | None, severity: str | None) -> Anomalies:
-        wanted = set(self.totals)
+    def _add(self, findings: Iterable[Finding], totals: Mapping[str, int]) -> None:
+        for finding in findings:
+            self._severities[finding.rule] = finding.severity
+            self._findings.append(finding)
+        self._totals.update({name: count for name, count in totals.items() if name in self._severities})
+
+    def chosen(self, store: str, rule: str | Sequence[str] | None, severity: str | None) -> Anomalies:
+        """Return what is collected about some rules.
+
+        Raises:
+            UsageError: a rule does not exist.
+        """
+        names = set(self._totals)
         if rule is not None:
-            known = sorted({*self.totals, *(one.name for one in load_rules().rules)})
-            patterns = [rule] if isinstance(rule, str) else rule
-            wanted = rules_like(patterns, known)
+            known = sorted({*self._totals, *(known.name for known in load_rules().rules)})
+            names = rules_like([rule] if isinstance(rule, str) else rule, known)
         if severity is not None:
-            worst = SEVERITIES[SEVERITIES.index(severity) :]
-            wanted = {name for name in wanted if self.severities.get(name) in worst}
-        chosen = sorted((one for one in self.findings if one.rule in wanted), key=lambda one: one.order)
+            severe = SEVERITIES[SEVERITIES.index(severity) :]
+            names = {name for name in names if self._severities.get(name) in severe}
+        findings = [finding for finding in self._findings if finding.rule in names]
         return Anomalies(
-            self.store.url,
-            tuple(chosen),
-            {name: count for name, count in self.totals.most_common() if name in wanted},
-            {name: self.severities[name] for name in self.totals if name in wanted},
-            tuple(self.unknown),
+            store,
+            tuple(sorted(findings, key=lambda finding: finding.order)),
+            {name: count for name, count in self._totals.most_common() if name in names},
+            {name: self._severities[name] for name in self._totals if name in names},
+            tuple(self._not_evaluated),
         )
 
 
-def _without(keys: Sequence[StepKey], steps: Sequence[int]) -> list[str]:
-    """Say of which steps no rule was evaluated, in few lines."""
-    by_steps: dict[tuple[int, ...], list[int]] = {}
-    of: dict[int, list[int]] = {}
-    for key in keys:
-        of.setdefault(key.rank, []).append(key.step or 0)
-    for rank, numbers in of.items():
-        by_steps.setdefault(tuple(numbers), []).append(rank)
-    said = [
-        f"rank {format_ranges(ranks)} step {format_ranges(numbers)}: no rules were evaluated when it was committed"
-        for numbers, ranks in by_steps.items()
+def of_ranks(findings: Iterable[Finding], ranks: Iterable[int]) -> tuple[Finding, ...]:
+    """Return the findings about one of these ranks, and those about several ranks together."""
+    chosen = set(ranks)
+    return tuple(finding for finding in findings if finding.rank is None or finding.rank in chosen)
+
+
+def _describe_not_evaluated(without_rules: Sequence[StepKey], without_series: Sequence[int]) -> list[str]:
+    """Return a few lines that say for which steps no rules were evaluated."""
+    steps_of: dict[int, list[int]] = {}
+    for key in without_rules:
+        steps_of.setdefault(key.rank, []).append(key.step or 0)
+    ranks_of: dict[tuple[int, ...], list[int]] = {}
+    for rank, steps in steps_of.items():
+        ranks_of.setdefault(tuple(steps), []).append(rank)
+    lines = [
+        f"rank {format_ranges(ranks)} step {format_ranges(steps)}: "
+        "no rules were evaluated when it was committed"
+        for steps, ranks in ranks_of.items()
     ]
-    if steps:
-        said.append(
-            f"step {format_ranges(steps)}: no rules over steps and ranks were evaluated, `consolidate` does it"
+    if without_series:
+        lines.append(
+            f"step {format_ranges(without_series)}: no rules over steps and ranks were evaluated, "
+            "`consolidate` does it"
         )
-    return said
+    return lines

@@ -1,7 +1,7 @@
-"""Evaluates rules over several steps and ranks beside a consolidator, and writes down what they find.
+"""Evaluates rules over several steps and ranks next to a consolidator, and stores what they find.
 
-A step is evaluated once for each generation of it: what was written stays, also when other rules come, which
-apply to the steps after that. `dump-ingest rules test` says what they would have found before.
+A step is evaluated once for each generation of it. Stored findings stay when the rules change; changed rules
+apply to later steps. `dump-ingest rules test` says what they would have found before.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from workers.rules.values import RuleSet
 from workers.store import commit, removed
 from workers.store.objects import ObjectStore
 
-#: So many steps are evaluated from one listing of the store, which takes longer the longer the run is.
+#: How many steps are evaluated from one listing of the store. Listing takes longer the longer the run is.
 _STEPS_OF_A_LISTING = 16
 
 
 @dataclass(slots=True, eq=False)
 class SeriesEvaluator:
-    """The only writer of findings over several steps, as the consolidator is of the view.
+    """The only writer of findings over several steps, as the consolidator is of the cubes.
 
     Memory: that of `Series`, and some hundred bytes for each step of the run.
     """
@@ -39,15 +39,15 @@ class SeriesEvaluator:
         most: int = 0,
         keep: Callable[[], None] = lambda: None,
     ) -> Iterator[StepFindings]:
-        """Evaluate the steps that are new, oldest first, and yield what each came to, once it is written.
+        """Evaluate the new steps, oldest first, and yield the findings of each once they are written.
 
         Args:
-            generations: by step and rank, those of the view.
-            most: so many steps at most, the rest next time; 0 for all.
+            generations: those of the cubes, by step and rank.
+            most: how many steps to evaluate now, leaving the rest for next time; 0 for all.
             keep: called before each step.
 
         Raises:
-            StoreError: the store refused; the steps that are left are evaluated next time.
+            StoreError: the store refused; the remaining steps are evaluated next time.
         """
         if not self.rules.of_series:
             return
@@ -59,21 +59,21 @@ class SeriesEvaluator:
             [step for step, name in names.items() if (step, name) not in self._done], generations
         )
         self._series = self._series or Series(self.rules)
-        store = Catalog(self.objects)
+        catalog = Catalog(self.objects)
         for number, step in enumerate(new[:most] if most else new, 1):
             keep()
             if number % _STEPS_OF_A_LISTING == 0:
-                store = Catalog(self.objects)
-            before = {one: name for one, name in names.items() if one < step}
-            one = self._series.evaluate(store, step, before, names[step])
-            write_series(self.objects, self.rules, one, generations[step])
+                catalog = Catalog(self.objects)
+            before = {earlier: name for earlier, name in names.items() if earlier < step}
+            findings = self._series.evaluate(catalog, step, before, names[step])
+            write_series(self.objects, self.rules, findings, generations[step])
             self._done.add((step, names[step]))
-            yield one
+            yield findings
 
     def _without_removed(self, new: Sequence[int], generations: Mapping[int, Mapping[int, str]]) -> list[int]:
-        """Return these steps without those that have another generation only for ranks that were removed.
+        """Return these steps without those whose generation is another one only because ranks were removed.
 
-        That a rank is missing there is what somebody wanted, and nothing to find.
+        Somebody removed these ranks on purpose, so their absence is not a finding.
         """
         known = {step for step, _ in self._done or ()}
         if known.isdisjoint(new):
@@ -83,5 +83,5 @@ class SeriesEvaluator:
             step
             for step in new
             if step not in known
-            or not any(step in of and rank not in generations[step] for rank, of in tombstones.items())
+            or not any(step in steps and rank not in generations[step] for rank, steps in tombstones.items())
         ]

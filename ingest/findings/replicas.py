@@ -1,9 +1,12 @@
-"""Rules that compare ranks: what `dump-ingest divergence` finds in a step and the three before it."""
+"""The kinds of rules that compare ranks: what `divergence` finds in a step and the three before it.
+
+To add a kind, add a function here and a model in `workers.rules.schema`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingest.questions.divergence import Divergence, divergence
@@ -11,14 +14,17 @@ from ingest.questions.divergence.result import Difference, Missing
 from ingest.reader.catalog import Catalog
 from ingest.reader.ranges import format_ranges
 from workers.errors import DamagedStore, StoreError, UsageError
-from workers.rules.select import is_chosen
+from workers.rules.names import is_chosen
 from workers.rules.values import Rule, Selector
 from workers.store.blocks import TensorKey
 from workers.store.model import Finding
 
+#: Characters of the reason why replicas could not be compared.
+_REASON = 500
+
 
 def chooses(selector: Selector, key: TensorKey) -> bool:
-    """Whether a rule with this selector is about a tensor, on a rank that it is about."""
+    """Return whether a rule with this selector is about a tensor, on a rank that it is about."""
     return (
         is_chosen(selector.op_type, selector.exclude_op_type, key.op_type)
         and is_chosen(selector.io, (), key.io)
@@ -27,65 +33,85 @@ def chooses(selector: Selector, key: TensorKey) -> bool:
     )
 
 
-@dataclass(slots=True)
-class Compared:
+@dataclass(frozen=True, slots=True)
+class ComparedReplicas:
     """The replicas of one step, compared once for all rules."""
 
     answer: Divergence | None = None
+    """None if there is nothing to compare, or comparing failed."""
     left_out: tuple[str, ...] = ()
     failed: str = ""
+    """Why comparing failed; "" if it did not."""
 
     @classmethod
-    def of(cls, store: Catalog, step: int, before: Sequence[int]) -> Compared:
-        """Compare them.
+    def of(cls, catalog: Catalog, step: int, before: Sequence[int]) -> ComparedReplicas:
+        """Compare the replicas of a step.
 
         Raises:
             StoreUnavailable: the store did not answer.
         """
         try:
-            answer = divergence(store, step=[*before, step])
+            answer = divergence(catalog, step=[*before, step])
         except UsageError:
-            return cls()  # one rank, or no complete step: nothing to compare
+            return cls()  # a single rank, or no complete step: nothing to compare
         except DamagedStore as exc:
             return cls(failed=exc.message)
         except StoreError:
             raise
-        except Exception as exc:  # noqa: BLE001  (the view must not wait for it)
-            return cls(failed=f"{type(exc).__name__}: {exc}"[:500])
-        return cls(answer, tuple(str(one) for one in answer.left_out if one.key.step == step))
+        except Exception as exc:  # noqa: BLE001  (the cubes must not wait for it)
+            return cls(failed=f"{type(exc).__name__}: {exc}"[:_REASON])
+        left_out = [str(damage) for damage in answer.left_out if damage.key.step == step]
+        return cls(answer, tuple(left_out))
 
     def findings(self, rule: Rule, step: int) -> Iterator[Finding]:
-        """Yield what a rule makes of the comparison, in order of execution."""
-        if self.answer is None:
-            return
-        if rule.kind == "divergence":
-            for one in self.answer.differences:
-                chosen = chooses(rule.selector, one.key) and any(map(rule.selector.has_rank, one.ranks))
-                if one.last_step == step and chosen:
-                    tensor = (one.key.graph, one.name)
-                    yield _finding(rule, step, one.ranks, tensor, _differs(one))
-            return
-        for lack in self.answer.missing:
-            is_named = is_chosen(rule.selector.include, rule.selector.exclude, lack.name)
-            is_asked = lack.last_step == step and lack.what in rule["of"]
-            if is_asked and is_named and any(map(rule.selector.has_rank, lack.ranks)):
-                yield _finding(rule, step, lack.ranks, (lack.graph, lack.name), _lacks(lack))
+        """Yield what a rule finds in the comparison, in order of execution."""
+        if self.answer is not None:
+            yield from KINDS[rule.kind](rule, self.answer, step)
 
 
-def _finding(rule: Rule, step: int, ranks: tuple[int, ...], tensor: tuple[str, str], reason: str) -> Finding:
-    rank = ranks[0] if len(ranks) == 1 else None
-    return Finding(rule.name, rule.severity, rank, step, -1, *tensor, math.nan, math.nan, reason)
+def _divergence(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
+    for difference in answer.differences:
+        if difference.last_step == step and chooses(rule.selector, difference.key):
+            tensor = difference.key.graph, difference.name
+            yield from _finding(rule, step, difference.ranks, tensor, _describe_difference(difference))
 
 
-def _differs(one: Difference) -> str:
-    who = f"rank{'s' * (len(one.ranks) != 1)} {format_ranges(one.ranks)}"
-    others = f" from ranks {format_ranges(one.others)}" if one.has_majority else ", no majority"
-    since = f" since step {one.first_step}" if one.first_step < one.last_step else ""
-    return f"{one.why}: {who} differ{'s' * (len(one.ranks) == 1)}{others}{since}, by {one.by}"
+def _missing(rule: Rule, answer: Divergence, step: int) -> Iterator[Finding]:
+    for missing in answer.missing:
+        is_named = is_chosen(rule.selector.include, rule.selector.exclude, missing.name)
+        if missing.last_step == step and missing.what in rule["of"] and is_named:
+            tensor = missing.graph, missing.name
+            yield from _finding(rule, step, missing.ranks, tensor, _describe_missing(missing))
 
 
-def _lacks(lack: Missing) -> str:
-    who = f"rank{'s' * (len(lack.ranks) != 1)} {format_ranges(lack.ranks)}"
-    others = f"ranks {format_ranges(lack.others)}" if lack.others else "the others"
-    word = {"missing": "not there", "extra": "there alone", "only here": "there alone"}[lack.state]
-    return f"{lack.what} {word} of {who}; the opposite is true of {others}"
+KINDS: Mapping[str, Callable[[Rule, Divergence, int], Iterator[Finding]]] = {
+    "divergence": _divergence,
+    "missing": _missing,
+}
+
+
+def _finding(
+    rule: Rule, step: int, ranks: tuple[int, ...], tensor: tuple[str, str], reason: str
+) -> Iterator[Finding]:
+    """Yield a finding if the rule is about any of these ranks."""
+    if any(map(rule.selector.has_rank, ranks)):
+        rank = ranks[0] if len(ranks) == 1 else None
+        yield Finding(rule.name, rule.severity, rank, step, -1, *tensor, math.nan, math.nan, reason)
+
+
+def _describe_difference(difference: Difference) -> str:
+    verb = "differs" if len(difference.ranks) == 1 else "differ"
+    others = f" from {_ranks(difference.others)}" if difference.has_majority else ", no majority"
+    since = f" since step {difference.first_step}" if difference.first_step < difference.last_step else ""
+    return f"{difference.why}: {_ranks(difference.ranks)} {verb}{others}{since}, by {difference.by}"
+
+
+def _describe_missing(missing: Missing) -> str:
+    others = _ranks(missing.others) if missing.others else "the others"
+    if missing.state == "missing":
+        return f"{missing.what} missing on {_ranks(missing.ranks)}, present on {others}"
+    return f"{missing.what} only on {_ranks(missing.ranks)}, missing on {others}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) != 1)} {format_ranges(ranks)}"

@@ -1,21 +1,21 @@
-"""Findings as they are in a store: those of a commit, and those of several steps or ranks.
+"""Findings over several steps or ranks as they are in a store.
 
     findings/zarr.json                                  a group
     findings/{step}.{generation}.{rules}/zarr.json      a group without members, written once
 
-The attributes of the latter are what the set `{rules}` found in a step of which all ranks together have this
-`{generation}`. So it is one object, and plain Zarr. It is no part of the consolidated view, and stays when
-that is made anew.
+The attributes of the latter are what the rule set `{rules}` found in a step, of which all ranks together
+have this `{generation}`. So it is one object, and plain Zarr. It is not part of the cubes, and stays when
+these are rebuilt.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import xxhash
 
@@ -29,6 +29,9 @@ SERIES = "findings"
 _LEAF = "zarr.json"
 _AT_ONCE = 256
 
+#: Step, generation and rule set.
+_Name: TypeAlias = tuple[int, str, str]
+
 
 def generation_of(fingerprints: Mapping[int, str]) -> str:
     """Return a name for what all ranks together have of a step: 16 hexadecimal digits."""
@@ -38,7 +41,7 @@ def generation_of(fingerprints: Mapping[int, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeriesDocument:
-    """What was written of one step."""
+    """What was written about one step."""
 
     step: int
     generation: str
@@ -50,8 +53,16 @@ class SeriesDocument:
     not_evaluated: tuple[str, ...]
 
 
+def json_row(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON can hold it: numbers that are not finite become None."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in finding.to_dict().items()
+    }
+
+
 def known_series(objects: ObjectStore) -> dict[tuple[int, str], list[str]]:
-    """Return the documents that there are, by step and generation: the sets of rules that wrote them."""
+    """Return, by step and generation, the rule sets that wrote a document."""
     known: dict[tuple[int, str], list[str]] = {}
     for name in objects.children(SERIES):
         step, *rest = name.split(".")
@@ -61,27 +72,27 @@ def known_series(objects: ObjectStore) -> dict[tuple[int, str], list[str]]:
 
 
 def write_series(
-    objects: ObjectStore, rules: RuleSet, one: StepFindings, fingerprints: Mapping[int, str]
+    objects: ObjectStore, rules: RuleSet, step: StepFindings, fingerprints: Mapping[int, str]
 ) -> None:
     """Write what was found in a step; never again for the same generation and rules."""
-    found = one.found
+    result = step.found
     document = {
         "format_version": metadata.FORMAT_VERSION,
-        "step": one.step,
+        "step": step.step,
         "evaluated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "rules": {rule.name: rule.to_dict() for rule in rules.of_series if rule.name in found.totals},
+        "rules": {rule.name: rule.to_dict() for rule in rules.of_series if rule.name in result.totals},
         "fingerprints": {str(rank): name for rank, name in sorted(fingerprints.items())},
-        "totals": dict(found.totals),
-        "failed": dict(found.failed),
-        "not_evaluated": list(one.not_evaluated),
-        "findings": [{name: _plain(value) for name, value in f.to_dict().items()} for f in found.findings],
+        "totals": dict(result.totals),
+        "failed": dict(result.failed),
+        "not_evaluated": list(step.not_evaluated),
+        "findings": [json_row(finding) for finding in result.findings],
     }
-    name = f"{SERIES}/{one.step}.{generation_of(fingerprints)}.{rules.digest}"
+    name = f"{SERIES}/{step.step}.{generation_of(fingerprints)}.{rules.digest}"
     objects.put(f"{name}/{_LEAF}", metadata.encode(metadata.group({metadata.ATTRIBUTE: document})))
 
 
 def ensure_group(objects: ObjectStore) -> None:
-    """Make the group that the documents are in, where there is none."""
+    """Create the group that the documents are in, if it does not exist."""
     if objects.get(f"{SERIES}/{_LEAF}") is None:
         objects.put(f"{SERIES}/{_LEAF}", metadata.encode(metadata.group()))
 
@@ -89,9 +100,9 @@ def ensure_group(objects: ObjectStore) -> None:
 def read_series(
     objects: ObjectStore, steps: Iterable[int] | None, damages: list[str]
 ) -> dict[int, SeriesDocument]:
-    """Return what was found in each of these steps, or all; of several documents the last one counts.
+    """Return what was found in each of these steps, or in all; of several documents the last one counts.
 
-    What is damaged is noted in `damages`.
+    Damaged documents are left out and named in `damages`.
     """
     wanted = None if steps is None else set(steps)
     names = [
@@ -100,57 +111,57 @@ def read_series(
         for rules in sets
         if wanted is None or step in wanted
     ]
-    found: dict[int, SeriesDocument] = {}
+    newest: dict[int, SeriesDocument] = {}
+    for document in _documents(objects, names, damages):
+        known = newest.get(document.step)
+        if known is None or known.evaluated_at < document.evaluated_at:
+            newest[document.step] = document
+    return newest
+
+
+def _documents(objects: ObjectStore, names: Sequence[_Name], damages: list[str]) -> Iterator[SeriesDocument]:
+    """Read documents by name, many with one request; name those that are damaged."""
     for start in range(0, len(names), _AT_ONCE):
         keys = {
             f"{SERIES}/{'.'.join(map(str, name))}/{_LEAF}": name for name in names[start : start + _AT_ONCE]
         }
         for key, data in objects.get_many(list(keys)).items():
             try:
-                one = _parsed(data, *keys[key])
+                yield _parsed(data, *keys[key])
             except (ValueError, KeyError, TypeError, AttributeError) as exc:
                 damages.append(f"{key}: damaged ({exc!r:.100})")
-                continue
-            if one.step not in found or found[one.step].evaluated_at < one.evaluated_at:
-                found[one.step] = one
-    return found
 
 
 def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocument:
     document = json.loads(data)["attributes"][metadata.ATTRIBUTE]
-    rows = []
-    for row in document["findings"]:
-        if row["severity"] not in SEVERITIES:
-            message = f"{row['severity']!r} is no severity"
-            raise ValueError(message)
-        rows.append(
-            Finding(
-                str(row["rule"]),
-                str(row["severity"]),
-                None if row["rank"] is None else int(row["rank"]),
-                step,
-                int(row["row"]),
-                str(row["graph"]),
-                str(row["name"]),
-                _number(row["value"]),
-                _number(row["threshold"]),
-                str(row["reason"]),
-            )
-        )
     return SeriesDocument(
         step,
         generation,
         rules,
         str(document["evaluated_at"]),
-        tuple(rows),
+        tuple(_finding(row, step) for row in document["findings"]),
         {str(rule): int(count) for rule, count in document["totals"].items()},
         {str(rule): str(reason) for rule, reason in document["failed"].items()},
-        tuple(str(one) for one in document["not_evaluated"]),
+        tuple(map(str, document["not_evaluated"])),
     )
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _finding(row: Mapping[str, Any], step: int) -> Finding:
+    if row["severity"] not in SEVERITIES:
+        message = f"{row['severity']!r} is not a severity"
+        raise ValueError(message)
+    return Finding(
+        rule=str(row["rule"]),
+        severity=str(row["severity"]),
+        rank=None if row["rank"] is None else int(row["rank"]),
+        step=step,
+        row=int(row["row"]),
+        graph=str(row["graph"]),
+        name=str(row["name"]),
+        value=_number(row["value"]),
+        threshold=_number(row["threshold"]),
+        reason=str(row["reason"]),
+    )
 
 
 def _number(value: Any) -> float:

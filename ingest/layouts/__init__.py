@@ -1,4 +1,5 @@
-"""Where dump systems put their files: one module per family.
+"""Where dump systems put their files.
 
-A layout knows paths and names. It never opens a tensor file.
+A layout is one family of directory trees. It knows paths and names, and never opens a tensor file. A new one
+takes a module with a subclass of `base.Layout`, an entry in `detect.LAYOUTS`, and a sample for its tests.
 """

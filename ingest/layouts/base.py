@@ -1,12 +1,13 @@
-"""What every layout answers, and the values it answers with."""
+"""What every layout provides, and the values that describe a dump."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from ingest.layouts.pattern import Pattern
 from workers.dump.formats.header import Container
@@ -14,19 +15,19 @@ from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 
 ReadSmall: TypeAlias = Callable[[str], bytes | None]
-"""Returns the content of a small file of the dump, by its path; None if it cannot be had now."""
+"""Returns the content of a small file of the dump, by its path; None if it cannot be read now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in the dump that cannot be taken in, and what to do about it."""
+    """Something in the dump that cannot be ingested, and what to do about it."""
 
     path: str
     reason: str
     hint: str = ""
     denied: bool = False
-    """Whether the user has to do something first (grant a permission, name a rank): then nothing of the step
-    is taken until that is done."""
+    """Whether the user has to do something first (grant a permission, name a rank). Until then, nothing of
+    the step is ingested."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -41,47 +42,38 @@ class Place:
     fields: Mapping[str, str]
     """What the names of the directories say, by the fields of the pattern: `rank`, `step`, `graph`..."""
 
-    @property
-    def series(self) -> tuple[tuple[str, str], ...]:
-        """What places that follow one another, step by step, have in common."""
-        return tuple(sorted(item for item in self.fields.items() if item[0] not in _NOT_IN_SERIES))
-
-
-#: A job that starts again goes on in a directory of another time.
-_NOT_IN_SERIES = frozenset(["step", "iteration", "previous_step", "time", "pid"])
-
 
 class TensorFile(NamedTuple):
     """A file that claims to hold tensors."""
 
     name: TensorName | None
-    """What its path tells; None where that is not understood. What the content tells is added later."""
+    """What its path says; None if it is not understood. What the content says is added later."""
     container: Container = Container.NPY
     dtype: str = ""
     """For `Container.RAW`: the element type, by its name in `workers.arrays.dtypes`."""
     shape: tuple[int, ...] | None = None
-    """For `Container.RAW`: the shape, where the name gives it."""
+    """For `Container.RAW`: the shape, if the name has it."""
     settled: bool = True
-    """False while its real name is still to be written elsewhere (`mapping.csv`)."""
+    """False while its real name has not been written yet (to `mapping.csv`)."""
     any_argument: bool = False
-    """Whether its writer saves arguments that are no tensors in such files, too, as pickled objects."""
+    """Whether its writer also saves arguments that are not tensors in such files, as pickled objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What the names, and the small files, of one place tell about the files in it."""
+    """What the names and the small files of one place say about the files in it."""
 
     named: Mapping[str, TensorFile] = field(default_factory=dict)
-    """By path: the files that hold tensors. All others are kept as files."""
+    """The files that hold tensors, by path. All others are kept as files."""
     reported: Sequence[ReportedStatistics] = ()
     problems: Sequence[Problem] = ()
     unfinished: str = ""
-    """A file that is still being written, as its content shows (JSON that does not parse); or ""."""
+    """A file whose content shows that it is still being written (JSON that does not parse); or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One kind of dump that a layout takes; together they make the table in docs/formats.md."""
+    """One kind of dump that a layout covers; together they make the table in docs/formats.md."""
 
     name: str
     """Who writes it, and in which versions."""
@@ -91,30 +83,37 @@ class System:
     """What is read there."""
 
 
-class Layout(Protocol):
-    """One family of directory trees."""
+class Layout(ABC):
+    """One family of directory trees. Has no state."""
 
-    name: str
-    """As it stands in commit records."""
-    patterns: Sequence[Pattern]
+    name: ClassVar[str]
+    """Its name in commit records."""
+    patterns: ClassVar[Sequence[Pattern]]
     """The directories that hold steps. The first pattern that fits a directory counts."""
-    systems: Sequence[System]
+    systems: ClassVar[Sequence[System]]
     """What writes such trees."""
-    transient: Sequence[Pattern]
-    """Directories from which the writer moves files to their place."""
+    transient: ClassVar[Sequence[Pattern]] = ()
+    """Directories from which the writer moves files to their place; their files are ignored."""
+    evidence: ClassVar[re.Pattern[str] | None] = None
+    """If other programs use the same names of directories: the name of an entry that a place must have."""
+    near_miss: ClassVar[re.Pattern[str] | None] = None
+    """Paths of directories that resemble those of a rank. If they fit no pattern, they are reported."""
+    configuration: ClassVar[str] = ""
+    """The end of the path of files, outside of places, that `expected_steps` can read; "" for none."""
 
-    @property
-    def evidence(self) -> re.Pattern[str] | None:
-        """The name of an entry without which a place is not this layout's: others use such names, too."""
-
+    @abstractmethod
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Tell what the files of one place are. Opens nothing but what it reads through `read`.
+        """Return what the files of one place are. Opens only what it reads through `read`.
 
         Args:
             place: the directory.
             files: everything in it and in the directories below it, in order of path.
             read: reads a small file (a mapping, a table, JSON), by its path.
         """
+
+    def expected_steps(self, configuration: bytes) -> frozenset[int]:  # noqa: ARG002
+        """Return the steps that a configuration asks for; empty if it does not say, or asks for all."""
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class LayoutPlace:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that one rank has dumped in one step, as seen at one moment."""
+    """Everything that one rank has dumped in one step, as seen at one moment."""
 
     key: StepKey
     files: tuple[SourceFile, ...]
@@ -142,14 +141,14 @@ class Listing:
     """Unix time at which the listing began."""
     problems: tuple[Problem, ...] = ()
     layout: str = ""
-    """Names of the layouts of its places, as they stand in the commit record."""
+    """Names of the layouts of its places, as the commit record has them."""
     rank_from: str = "path"
-    """What gave the rank; see `workers.store.model.Origin`."""
+    """Where the rank comes from; see `workers.store.model.Origin`."""
     places: tuple[LayoutPlace, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of the files."""
         return sum(file.size for file in self.files)
 
 
@@ -159,14 +158,14 @@ class DumpScan:
 
     listings: tuple[Listing, ...]
     problems: tuple[Problem, ...]
-    """What concerns no single step."""
+    """Those that do not belong to a single step."""
     expected_steps: frozenset[int] | None = None
-    """The steps that the dump's configuration asks for; None when it does not say, or asks for all."""
+    """The steps that the dump's configuration asks for; None if it does not say, or asks for all."""
     unlisted: frozenset[StepKey] = frozenset()
-    """Steps that are there, and were not listed because the caller did not want it yet."""
+    """Steps that exist, but were not listed because the caller deferred them."""
 
 
-#: Given the steps of a dump, returns those that need not be listed now.
+#: Given the steps of a dump, returns those that do not have to be listed now.
 Defer: TypeAlias = Callable[[Collection[StepKey]], Collection[StepKey]]
 
 
@@ -179,10 +178,10 @@ class Dump(Protocol):
         """List every step now. Reads directories only.
 
         Args:
-            known: listings that may be returned again for directories that have not changed since.
-            defer: asked once all names are known, before any file is listed; also for the run files of each
-                rank, which are always listed.
+            known: listings that may be returned again if their directories have not changed since.
+            defer: called when all names are known, before any file is listed. It is also given the run files
+                of each rank, which are always listed.
         """
 
     def describe(self, listing: Listing) -> Description:
-        """Return what names and small files tell about the files of a step."""
+        """Return what names and small files say about the files of a step."""

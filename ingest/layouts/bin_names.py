@@ -1,15 +1,15 @@
 r"""Names of CANN's dump files: `{op_type}.{op_name}.{task}.{stream}.{timestamp}`, without extension.
 
-As the CANN runtime builds them (dump_task.cpp), with `.`, `/`, `\` and space of both names turned to `_`, so
-that a dot always parts two fields. Further forms:
+The CANN runtime builds them (dump_task.cpp), and replaces `.`, `/`, `\` and space in both names by `_`, so
+that a dot always separates two fields. Other forms:
 
 - without the stream: releases of 2021, and exception dumps, whose time may be `YYYYMMDDHHMMSSmmm`;
 - `exception_info.{stream}.{task}.{time}`: an exception whose operator is not known;
-- `....{task_type}.{context}.{thread}[.{device}]` behind it: FFTS+, where each thread of an operator dumps its
-  slice. The thread becomes part of the operator's name, `{op_name}.thread_{thread}`, behind a dot that no
-  name holds: so two slices never pass for two dumps of one tensor.
+- `....{task_type}.{context}.{thread}[.{device}]` at the end: FFTS+, where each thread of an operator dumps a
+  slice. The thread becomes part of the operator's name, `{op_name}.thread_{thread}`, after a dot that no
+  other name contains: so two slices are never taken for two dumps of one tensor.
 - `{api}_{sequence}_L2.{api}...` and `{api}_{sequence}_L0.{kernel}...`: single operators (op_dfx), where the
-  call comes first and its kind second. Here they change places: `op_type` is the kind everywhere.
+  call comes first and its kind second. Here they are exchanged, so that `op_type` is always the kind.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from datetime import UTC, datetime
 
 from workers.dump.model import TensorName
 
-#: What task and stream are where they are not known.
+#: The task and the stream if they are not known.
 _UNKNOWN_ID = 65535
-#: Digits of a time that shows that what follows is of FFTS+, and not all of it part of another name.
+#: Digits of a time that is long enough to show that the numbers after it are those of FFTS+.
 _SHORTEST_TIME = 13
 _BIN_NAME = re.compile(r"([^.]+)\.([^.]+)((?:\.\d{1,18}){2,7})", re.DOTALL)
 _CALL = re.compile(r".+_\d+_L[0-9]|L2DfxAbscent_\d+", re.DOTALL)
 
 
 def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
-    """Return what the name of a DumpData file tells; None if it is not named like one.
+    """Return what the name of a DumpData file says; None if it is not named like one.
 
-    Input or output and the slot are not in the name, but in the file.
+    Io and slot are not in the name, but in the file.
 
     >>> parse_bin_name("aclnnMul_12_L2.aclnnMul.130.2.1722484800151657").op_type
     'aclnnMul'
     """
-    found = _BIN_NAME.fullmatch(file_name)
-    if found is None:
+    match = _BIN_NAME.fullmatch(file_name)
+    if match is None:
         return None
-    first, second, rest = found.groups()
+    first, second, rest = match.groups()
     numbers = rest[1:].split(".")
-    if first == "exception_info" and len(numbers) == 2 and second.isdecimal() and len(second) <= 18:
+    if _is_unknown_operator(first, second, numbers):
         numbers, second = [numbers[0], second, numbers[1]], ""
     at = _time_at(numbers)
-    further = numbers[at + 1 :]
-    if further and (len(further) not in (3, 4) or len(numbers[at]) < _SHORTEST_TIME):
+    of_thread = numbers[at + 1 :]
+    if of_thread and (len(of_thread) not in (3, 4) or len(numbers[at]) < _SHORTEST_TIME):
         return None
     op_type, op_name = kind_and_name(first, second)
-    if further:
-        op_name += f".thread_{int(further[2])}"
+    if of_thread:
+        op_name += f".thread_{int(of_thread[2])}"
     return TensorName(
         net=net,
         graph=graph,
@@ -61,28 +61,32 @@ def parse_bin_name(file_name: str, *, net: str = "", graph: str = "") -> TensorN
     )
 
 
+def _is_unknown_operator(first: str, second: str, numbers: Sequence[str]) -> bool:
+    return first == "exception_info" and len(numbers) == 2 and second.isdecimal() and len(second) <= 18
+
+
 def kind_and_name(first: str, second: str) -> tuple[str, str]:
     """Return the type and the name of an operator, from the first two fields of the name of its file."""
     if _CALL.fullmatch(first) is None:
         return first, second
-    # The second runtime puts the level before the kind: `_L0Add`.
+    # The second version of the runtime puts the level before the kind: `_L0Add`.
     return second.removeprefix("_L0") or second, first
 
 
 def known_id(number: int) -> int:
-    """Return the number of a task or a stream, -1 for the one that stands for none."""
+    """Return the number of a task or a stream; -1 for the number that means unknown."""
     return -1 if number == _UNKNOWN_ID else number
 
 
 def _time_at(numbers: Sequence[str]) -> int:
-    """Return which of the numbers behind the name is the time: the second, or the third behind the stream."""
+    """Return which number is the time: the second, or the third, if the stream comes before it."""
     if len(numbers) <= 3:
         return len(numbers) - 1
     return 2 if len(numbers[2]) >= len(numbers[1]) else 1
 
 
 def _microseconds(text: str) -> int:
-    """Return microseconds since the epoch; of a date, which is local, as if it were UTC."""
+    """Return microseconds since the epoch; for a date, which is local time, as if it were UTC."""
     if len(text) == 17:
         try:
             date = datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)

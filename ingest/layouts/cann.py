@@ -4,26 +4,27 @@
     {time}/{device}/{net}/{graph}/{iteration}/   models by name and number; no iteration if they give no step
     extra-info/data-dump/{device}/               the operator that failed
 
-`time` is when the process began, so one step may lie below several. What stands before it tells the rank
-(TorchAir) or the user's step (MindSpore through ACL, msProbe level L2); without the latter the iteration
-counts, which is the user's step only if steps to dump were chosen.
+`time` is when the process started, so one step may be below several times. The directories before it give the
+rank (TorchAir) or the user's step (MindSpore through ACL, msProbe level L2). Without the latter the iteration
+counts, which is the user's step only if the user selected steps to dump.
 
-Files are DumpData (`ingest.layouts.bin_names`), or CSV in their place; MindSpore may write npy and
-`statistic.csv` instead. Converters leave their output among them: an npy file that was made of a DumpData
-file beside it is kept as a file, so that no tensor counts twice; without that file it is the tensor.
+Files are DumpData (`ingest.layouts.bin_names`), or CSV instead. MindSpore may write npy and `statistic.csv`
+instead. Converters leave their output among them: an npy file made from a DumpData file next to it is kept as
+a file, so that no tensor counts twice; without that file it is the tensor.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from ingest.layouts.base import Description, Place, Problem, ReadSmall, System, TensorFile
+from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.bin_names import kind_and_name, known_id, parse_bin_name
 from ingest.layouts.long_names import LongNames
-from ingest.layouts.names import parse_tensor_name
-from ingest.layouts.pattern import Pattern, parse
-from ingest.layouts.reports import STATISTIC_CSV, read_reports
+from ingest.layouts.mindspore_names import parse_tensor_name
+from ingest.layouts.pattern import parse
+from ingest.layouts.reports import STATISTIC_CSV, Reports, read_reports
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile
@@ -45,23 +46,23 @@ _TREES = (
     "extra-info/data-dump!/{device}",
 )
 
-#: What is no DumpData file, whatever else its name is like.
+#: The extensions of files that are not DumpData, even if the rest of the name looks like it.
 _EXTENSIONS = (".npy", ".csv", ".json", ".txt", ".pt", ".bin")
 _NPY_NAME = re.compile(
     r"(?P<bin>.+)\.(?P<io>input|output)\.(?P<slot>\d{1,9})"
     r"(?:\.(?P<format>[^.]+))?(?:\.(?P<declared_dtype>[^.]+))?\.npy",
     re.DOTALL,
 )
-#: A shape, which converters put where MindSpore puts the format.
+#: A shape: converters put it where MindSpore puts the format.
 _SHAPE = re.compile(r"\d+(?:[x_]\d+)*")
 
 
-class Cann:
+class Cann(Layout):
     """The CANN tree."""
 
     name = "cann"
-    patterns: Sequence[Pattern] = tuple(parse(prefix + tree) for prefix in _PREFIXES for tree in _TREES)
-    systems: Sequence[System] = (
+    patterns = tuple(parse(prefix + tree) for prefix in _PREFIXES for tree in _TREES)
+    systems = (
         System(
             "TensorFlow on Ascend",
             "20260101000000/3/ge_default_1/11/8",
@@ -94,12 +95,10 @@ class Cann:
         System("Single operators", "20260101000000/3", "DumpData"),
         System("Exception dumps", "extra-info/data-dump/3", "DumpData of the operator that failed"),
     )
-    evidence = None
-    transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Tell what the files of one place are; see `Layout.describe`."""
-        # What kernels print is text, whatever its files are called.
+        """Return what the files of one place are; see `Layout.describe`."""
+        # What kernels print is text, whatever the names of its files.
         dumped = [file for file in files if "/printf/" not in file.path.removeprefix(place.path)]
         return describe_files(
             dumped, read, net=place.fields.get("net", ""), graph=place.fields.get("graph", "")
@@ -109,7 +108,7 @@ class Cann:
 def describe_files(
     files: Sequence[SourceFile], read: ReadSmall, *, net: str = "", graph: str = ""
 ) -> Description:
-    """Tell what files are that CANN, or MindSpore by way of it, wrote for one model."""
+    """Return what the files are that CANN, or MindSpore through CANN, wrote for one model."""
     place = TensorName(net=net, graph=graph)
     paths = {file.path for file in files}
     names = LongNames(read)
@@ -120,31 +119,28 @@ def describe_files(
     for file in files:
         stem, extension = _split(file.path.rpartition("/")[2])
         if extension in ("", ".npy"):
-            found = _named(file.path, stem, extension, names, place)
-            if found is not None and not _is_copy(file.path, paths):
-                named[file.path] = found
+            tensor = _named(file.path, stem, extension, names, place)
+            if tensor is not None and not _is_copy(file.path, paths):
+                named[file.path] = tensor
         elif extension == ".csv":
-            name, settled = _reported_name(file.path, stem, names, place)
-            if name is None:
-                continue
-            reports = read_reports(file.path, read, name)
+            reports = _read_csv(file.path, stem, names, place, read)
             reported += reports.reported
             problems += reports.problems
-            if not unfinished and (reports.unfinished or not settled):
-                unfinished = file.path
+            if reports.unfinished:
+                unfinished = unfinished or file.path
     return Description(named, tuple(reported), tuple(problems), unfinished)
 
 
 def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorName | None:
-    """Return what the name of an npy file tells that MindSpore or a converter wrote; None if nothing.
+    """Return what the name of an npy file of MindSpore or a converter says; None if it is another one's.
 
     >>> parse_npy_name("Add.Add_2.4.7.1722556800123456.output.0.2x3.npy").slot
     0
     """
-    found = _NPY_NAME.fullmatch(file_name)
-    name = None if found is None else parse_bin_name(found["bin"], net=net, graph=graph)
-    if found is None or name is None:
-        # Old names of parameters hold dots.
+    match = _NPY_NAME.fullmatch(file_name)
+    name = None if match is None else parse_bin_name(match["bin"], net=net, graph=graph)
+    if match is None or name is None:
+        # Old names of parameters contain dots.
         name = parse_tensor_name(file_name, net=net, graph=graph)
         if name is None:
             return None
@@ -152,12 +148,12 @@ def parse_npy_name(file_name: str, *, net: str = "", graph: str = "") -> TensorN
         return name._replace(
             op_type=op_type, op_name=op_name, task=known_id(name.task), stream=known_id(name.stream)
         )
-    layout = found["format"] or ""
+    memory_format = match["format"] or ""
     return name._replace(
-        io=found["io"],
-        slot=int(found["slot"]),
-        format="" if _SHAPE.fullmatch(layout) else layout,
-        declared_dtype=found["declared_dtype"] or "",
+        io=match["io"],
+        slot=int(match["slot"]),
+        format="" if _SHAPE.fullmatch(memory_format) else memory_format,
+        declared_dtype=match["declared_dtype"] or "",
     )
 
 
@@ -178,26 +174,34 @@ def _named(path: str, stem: str, extension: str, names: LongNames, place: Tensor
         name = parse_name(real, net=place.net, graph=place.graph)
     elif not stem.isdecimal():
         return None
-    # Without a row, or with one that tells nothing, the number is its name.
+    # Without a row, or with one that is not understood, the number is its name.
     return TensorFile(name or place._replace(op_name=stem), container, settled=settled)
 
 
 def _may_be_mapped(stem: str, extension: str) -> bool:
-    # The vendor's converter names its output by 32 hexadecimal digits, and what it is of behind them.
+    # The vendor's converter gives its output 32 hexadecimal digits for a name, followed by io and slot.
     return stem.isdecimal() or (extension != "" and re.match(r"[0-9a-f]{32}(\.|$)", stem) is not None)
 
 
 def _is_copy(path: str, paths: Collection[str]) -> bool:
-    """Whether an npy file was made of a DumpData file that is there too."""
+    """Return whether an npy file was made from a DumpData file that exists too."""
     directory, slash, file_name = path.rpartition("/")
-    found = _NPY_NAME.fullmatch(file_name)
-    return found is not None and f"{directory}{slash}{found['bin']}" in paths
+    match = _NPY_NAME.fullmatch(file_name)
+    return match is not None and f"{directory}{slash}{match['bin']}" in paths
+
+
+def _read_csv(path: str, stem: str, names: LongNames, place: TensorName, read: ReadSmall) -> Reports:
+    name, settled = _reported_name(path, stem, names, place)
+    if name is None:
+        return Reports()
+    reports = read_reports(path, read, name)
+    return reports if settled else replace(reports, unfinished=True)
 
 
 def _reported_name(
     path: str, stem: str, names: LongNames, place: TensorName
 ) -> tuple[TensorName | None, bool]:
-    """Return of what a CSV file reports statistics, None if it is no such file; and if that is settled."""
+    """Return the tensor whose statistics a CSV file holds, or None, and whether that is final."""
     if f"{stem}.csv" == STATISTIC_CSV:
         return place, True
     if not stem.isdecimal():

@@ -1,4 +1,4 @@
-"""From a directory that a user names to the dump in it."""
+"""From a directory that a user names to the dump in it. A new layout is registered here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from workers.errors import AccessDenied, DumpError, UsageError
 
-#: Every layout there is. Where a directory fits two, the first counts.
+#: All layouts. If a directory fits several, the first one counts.
 LAYOUTS: tuple[Layout, ...] = (
     MindSpore(),
     MsProbeNative(),
@@ -30,7 +30,7 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3
-#: How many levels above it: a user may name one rank, or one step, of a dump.
+#: How many levels above it a dump may begin, if the user names one rank, or one step, of a dump.
 _MAX_ABOVE = 6
 _TIME_DIGITS = 14
 
@@ -38,125 +38,146 @@ _TIME_DIGITS = 14
 def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> Dump:
     """Return the dump at, or a few levels below, a directory.
 
-    The directory may also be one within a dump, such as that of one rank: then only that part is taken.
+    The directory may also be one within a dump, such as that of one rank: then only that part is read.
 
     Args:
-        directory: what the user names.
-        rank_map: ranks of device ids, where the user gives them.
+        directory: the directory that the user names.
+        rank_map: ranks by device id, if the user gives them.
 
     Raises:
-        UsageError: there is no such directory, no known layout in it, or more than one dump.
+        UsageError: the directory does not exist, has no known layout, or contains more than one dump.
         AccessDenied: it may not be read.
+        DumpError: it cannot be listed.
     """
     directory = directory.expanduser().absolute()
-    try:
-        is_directory, exists = directory.is_dir(), directory.exists()
-    except PermissionError as exc:  # above it
-        raise AccessDenied(f"{directory}: permission denied") from exc
-    if not is_directory:
-        what = "is no directory" if exists else "does not exist"
-        raise UsageError(f"{directory} {what}", hint="Name the directory that holds rank_0, rank_1, ...")
-    patterns = [pattern for layout in LAYOUTS for pattern in layout.patterns]
-    denied: list[AccessDenied] = []
-    tree = _Names()
-    found = _find(directory, patterns, MAX_DEPTH, tree, denied)
-    if not found and denied:
-        raise denied[0]
-    if found in ([], [directory]) and (above := _above(directory, patterns, tree)):
-        return DumpTree(above, LAYOUTS, below=str(directory.relative_to(above)), rank_map=rank_map)
-    if not found:
+    _check_directory(directory)
+    search = _DumpSearch()
+    dumps = search.below(directory, MAX_DEPTH)
+    if not dumps and search.denied:
+        raise search.denied[0]
+    if dumps in ([], [directory]) and (root := search.above(directory)):
+        return DumpTree(root, LAYOUTS, below=str(directory.relative_to(root)), rank_map=rank_map)
+    if not dumps:
         raise UsageError(
             f"{directory}: no dump of a known layout",
             hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
             "every layout. If the job has not begun to dump yet, `dump-ingest watch` waits for it.",
         )
-    if len(found) > 1:
-        names = ", ".join(str(path) for path in found[:4])
+    if len(dumps) > 1:
+        names = ", ".join(str(path) for path in dumps[:4])
         raise UsageError(
-            f"{directory} holds {len(found)} dumps: {names}{', ...' if len(found) > 4 else ''}",
+            f"{directory} contains {len(dumps)} dumps: {names}{', ...' if len(dumps) > 4 else ''}",
             hint="Their ranks and steps would collide: ingest each into a store of its own.",
         )
-    if (found[0] / "zarr.json").exists():
-        raise UsageError(f"{found[0]} is a store, no dump", hint="Name the dump first, then --store.")
-    return DumpTree(found[0], LAYOUTS, rank_map=rank_map)
+    if (dumps[0] / "zarr.json").exists():
+        raise UsageError(f"{dumps[0]} is a store, not a dump", hint="Name the dump first, then --store.")
+    return DumpTree(dumps[0], LAYOUTS, rank_map=rank_map)
 
 
-def _find(
-    directory: Path, patterns: Sequence[Pattern], depth: int, tree: _Names, denied: list[AccessDenied]
-) -> list[Path]:
-    """Return the dumps at or below a directory; what may not be read is passed over and noted in `denied`."""
+def _check_directory(directory: Path) -> None:
     try:
-        below = tree.below(directory)
-    except PermissionError as exc:
-        denied.append(AccessDenied(f"{directory}: permission denied"))
-        denied[-1].__cause__ = exc
-        return []
-    except OSError as exc:
-        raise DumpError(f"{directory} cannot be listed: {exc.strerror}") from exc
-    if any(_proves(pattern, 0, directory, tree) for pattern in patterns):
-        return [directory]
-    if depth == 0:
-        return []
-    return [path for name in below for path in _find(directory / name, patterns, depth - 1, tree, denied)]
+        is_directory, exists = directory.is_dir(), directory.exists()
+    except PermissionError as exc:  # above it
+        raise AccessDenied(f"{directory}: permission denied") from exc
+    if not is_directory:
+        what = "is not a directory" if exists else "does not exist"
+        raise UsageError(f"{directory} {what}", hint="Name the directory that holds rank_0, rank_1, ...")
 
 
-def _proves(pattern: Pattern, level: int, directory: Path, tree: _Names) -> bool:
-    """Whether below a directory there is what shows that it is a dump by this pattern."""
-    if level == pattern.proof:
-        return True
-    try:
-        names = tree.below(directory)
-    except OSError:
-        return False
-    return any(
-        pattern.match(level, name) is not None and _proves(pattern, level + 1, directory / name, tree)
-        for name in names
-    )
-
-
-def _above(directory: Path, patterns: Sequence[Pattern], tree: _Names) -> Path | None:
-    """Return the directory above, of which this one is a part; the highest one.
-
-    If it is a dump by itself, too, the one above must tell more of the same tree: the rank of a process, say,
-    of which the graph engine knows only the device.
-    """
-    proven = [pattern.text for pattern in patterns if _proves(pattern, 0, directory, tree)]
-    found: Path | None = None
-    for height, above in enumerate(directory.parents[:_MAX_ABOVE], 1):
-        names = directory.relative_to(above).parts
-        # A name such as `3` fits a step by chance.
-        if names[0].isdecimal() and len(names[0]) != _TIME_DIGITS and (proven or found):
-            continue
-        for pattern in patterns:
-            fits = len(pattern.levels) >= height and all(
-                pattern.match(level, name) is not None for level, name in enumerate(names)
-            )
-            is_dump = fits and (height >= pattern.proof or _proves(pattern, height, directory, tree))
-            if is_dump and (not proven or _rest(pattern, height) in proven):
-                found = above
-    return found
-
-
-def _rest(pattern: Pattern, height: int) -> str:
-    """Return the text of a pattern without its first levels."""
-    return "/".join(pattern.text.split("/")[height:])
-
-
-class _Names:
-    """The names of the directories below a directory, each listed once for all patterns."""
+class _DumpSearch:
+    """Looks for the roots of dumps. Lists each directory once, for all patterns."""
 
     def __init__(self) -> None:
-        self._below: dict[Path, list[str]] = {}
+        self._patterns = [pattern for layout in LAYOUTS for pattern in layout.patterns]
+        self._names: dict[Path, list[str]] = {}
+        self.denied: list[AccessDenied] = []
+        """Directories that may not be read; they are passed over."""
 
-    def below(self, directory: Path) -> list[str]:
-        """Return the names, sorted.
+    def below(self, directory: Path, depth: int) -> list[Path]:
+        """Return the dumps at a directory, or at most `depth` levels below it.
+
+        Raises:
+            DumpError: a directory cannot be listed.
+        """
+        try:
+            names = self._subdirectories(directory)
+        except PermissionError as exc:
+            error = AccessDenied(f"{directory}: permission denied")
+            error.__cause__ = exc
+            self.denied.append(error)
+            return []
+        except OSError as exc:
+            raise DumpError(f"{directory} cannot be listed: {exc.strerror}") from exc
+        if any(self._is_proven(pattern, 0, directory) for pattern in self._patterns):
+            return [directory]
+        if depth == 0:
+            return []
+        return [dump for name in names for dump in self.below(directory / name, depth - 1)]
+
+    def above(self, directory: Path) -> Path | None:
+        """Return the highest directory above that is a dump of which `directory` is a part.
+
+        If `directory` is a dump by itself, too, the one above must tell more about the same tree: the rank of
+        a process, say, of which the graph engine knows only the device.
+        """
+        proven = {pattern.text for pattern in self._patterns if self._is_proven(pattern, 0, directory)}
+        highest: Path | None = None
+        for root in directory.parents[:_MAX_ABOVE]:
+            names = directory.relative_to(root).parts
+            # A name such as `3` fits a step by chance.
+            if names[0].isdecimal() and len(names[0]) != _TIME_DIGITS and (proven or highest):
+                continue
+            if any(self._extends(pattern, names, directory, proven) for pattern in self._patterns):
+                highest = root
+        return highest
+
+    def _extends(self, pattern: Pattern, names: Sequence[str], directory: Path, proven: set[str]) -> bool:
+        """Return whether a directory is part of a dump by a pattern, which extends a proven one if any is."""
+        is_same_tree = not proven or _without_levels(pattern, len(names)) in proven
+        return is_same_tree and self._fits(pattern, names, directory)
+
+    def _fits(self, pattern: Pattern, names: Sequence[str], directory: Path) -> bool:
+        """Return whether a directory is part of a dump by a pattern.
+
+        Args:
+            pattern: the pattern.
+            names: the names of the directories from the root of the dump down to `directory`.
+            directory: the directory.
+        """
+        level = len(names)
+        if level > len(pattern.levels) or any(
+            pattern.match(above, name) is None for above, name in enumerate(names)
+        ):
+            return False
+        return level >= pattern.proof or self._is_proven(pattern, level, directory)
+
+    def _is_proven(self, pattern: Pattern, level: int, directory: Path) -> bool:
+        """Return whether what is below a directory, at a level of a pattern, shows that it is in a dump."""
+        if level == pattern.proof:
+            return True
+        try:
+            names = self._subdirectories(directory)
+        except OSError:
+            return False
+        return any(
+            pattern.match(level, name) is not None and self._is_proven(pattern, level + 1, directory / name)
+            for name in names
+        )
+
+    def _subdirectories(self, directory: Path) -> list[str]:
+        """Return the names of the directories in a directory, sorted.
 
         Raises:
             OSError: it cannot be listed.
         """
-        if directory not in self._below:
+        if directory not in self._names:
             with os.scandir(directory) as entries:
-                self._below[directory] = sorted(
+                self._names[directory] = sorted(
                     entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
                 )
-        return self._below[directory]
+        return self._names[directory]
+
+
+def _without_levels(pattern: Pattern, count: int) -> str:
+    """Return the text of a pattern without its first levels."""
+    return "/".join(pattern.text.split("/")[count:])

@@ -6,31 +6,34 @@
     rank_{r}/{net}/{graph}/constants/...
     rank_{r}/{graphs,execution_order,.dump_metadata}/...
 
-All graphs of one rank and iteration make one step. What stands in a rank but in no iteration are its run
+All graphs of one rank and iteration make one step. Files of a rank outside of its iterations are its run
 files.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingest.layouts.base import Description, Place, ReadSmall, System, TensorFile
+from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
 from ingest.layouts.cann import describe_files
 from ingest.layouts.long_names import LongNames
-from ingest.layouts.names import parse_tensor_name
-from ingest.layouts.pattern import Pattern, parse
+from ingest.layouts.mindspore_names import parse_tensor_name
+from ingest.layouts.pattern import parse
 from workers.dump.model import TensorName
 from workers.model import SourceFile
 
-#: Where the dump's own configuration stands, below the directory of a rank.
-CONFIGURATION = "/.dump_metadata/data_dump.json"
 #: The directory of a net. msProbe's native dumps have a time there (14 digits).
 _NET = r"{net:(?!(?:_|\.dump_metadata|graphs|execution_order|debug_files|[0-9]{14})$).+}"
 
 
 def parse_iterations(text: str) -> frozenset[int] | None:
-    """Parse the `iteration` of a dump configuration: `0|5-8|100-120`; None for `all` and for nonsense."""
+    """Return the steps that the `iteration` of a dump configuration lists, as in `0|5-8|100-120`.
+
+    None for `all`, for nonsense, and for more than a million steps.
+    """
     steps: set[int] = set()
     for group in str(text).split("|"):
         first, dash, last = group.strip().partition("-")
@@ -45,16 +48,16 @@ def parse_iterations(text: str) -> frozenset[int] | None:
     return frozenset(steps)
 
 
-class MindSpore:
+class MindSpore(Layout):
     """The trees of MindSpore's own dumps."""
 
     name = "mindspore"
-    patterns: Sequence[Pattern] = (
+    patterns = (
         parse(f"rank_{{rank}}!/{_NET}/{{graph}}/{{step}}"),
         parse(f"rank_{{rank}}!/{_NET}/{{graph}}/constants"),
         parse("rank_{rank}!/debug_files/{step}"),
     )
-    systems: Sequence[System] = (
+    systems = (
         System(
             "MindSpore 1.3 to 2.10, synchronous (CPU, GPU, Ascend O0 and O1)",
             "rank_1/Net/0/8",
@@ -74,12 +77,13 @@ class MindSpore:
             "as MindSpore, which writes it",
         ),
     )
-    evidence = None
-    # Where 1.3 and 1.4 write before they move.
-    transient: Sequence[Pattern] = (parse("rank_{rank}/_/{graph}/{step}"),)
+    # 1.3 and 1.4 write here first.
+    transient = (parse("rank_{rank}/_/{graph}/{step}"),)
+    near_miss = re.compile("rank_.*", re.DOTALL)
+    configuration = "/.dump_metadata/data_dump.json"
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Tell what the files of one iteration are; see `Layout.describe`."""
+        """Return what the files of one iteration are; see `Layout.describe`."""
         net, graph = place.fields.get("net", ""), place.fields.get("graph", "")
         npy = [file.path for file in files if file.path.endswith(".npy")]
         others = [file for file in files if not file.path.endswith(".npy")]
@@ -88,6 +92,14 @@ class MindSpore:
         named = {path: _named(path, net, graph, names) for path in npy}
         return replace(described, named={**described.named, **named})
 
+    def expected_steps(self, configuration: bytes) -> frozenset[int]:
+        """Return the iterations that a configuration lists; see `Layout.expected_steps`."""
+        try:
+            settings = json.loads(configuration)["common_dump_settings"]
+            return parse_iterations(settings["iteration"]) or frozenset()
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return frozenset()  # optional, and no version guarantees it
+
 
 def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
     file_name = path.rpartition("/")[2]
@@ -95,7 +107,7 @@ def _named(path: str, net: str, graph: str, names: LongNames) -> TensorFile:
     stem = file_name.removesuffix(".npy")
     if name is not None or not stem.isdecimal():
         return TensorFile(name)
-    # Too long a name is replaced by a number; without its row the number is its name.
+    # A name that is too long is replaced by a number; without its row, the number is its name.
     real, settled = names.real_name(path)
     if real:
         return TensorFile(parse_tensor_name(real, net=net, graph=graph), settled=settled)

@@ -1,11 +1,11 @@
-r"""Family A0: synchronous dumps of MindSpore 1.1 and 1.2, elements without a header.
+r"""Family A0: synchronous dumps of MindSpore 1.1 and 1.2, files of elements without a header.
 
     {net}/device_{device}/iteration_{step}/   GPU and Ascend
     {net}/iteration_{step}/                   CPU
         {op}_{io}_{slot}_shape_{d0}_{d1}..._{type}_{format}.bin
 
-`op` is the full name with `--` for `/`, and holds dots and underscores: names are parsed from the right. The
-full name is given back. A parameter has no scope; its type is `Parameter`, as in all later releases.
+`op` is the full name with `--` for `/`. It contains dots and underscores, so names are parsed from the right.
+The full name is restored. A parameter has no scope; its type is `Parameter`, as in all later releases.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Place, ReadSmall, System, TensorFile
-from ingest.layouts.pattern import Pattern, parse
+from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
+from ingest.layouts.pattern import parse
 from workers.dump.formats.header import Container
 from workers.dump.model import TensorName
 from workers.model import SourceFile
@@ -25,7 +25,7 @@ _RAW_NAME = re.compile(
     re.DOTALL,
 )
 _OP_TYPE = re.compile(r"(.+)-op\d+", re.DOTALL)
-#: Types that have a size in MindSpore's mstype namespace (type_id.h); those without one are of 32 bits.
+#: By type in MindSpore's mstype namespace (type_id.h); those without a number have 32 bits.
 _TYPES = {
     "bool": "bool",
     "float": "float32",
@@ -39,60 +39,56 @@ _TYPES = {
 }
 
 
-class MindSporeRaw:
+class MindSporeRaw(Layout):
     """The tree of MindSpore's first synchronous dumps."""
 
     name = "mindspore_raw"
-    patterns: Sequence[Pattern] = (
+    patterns = (
         parse("{net}/device_{device}/iteration_{step}!"),
         parse(r"{net:(?!device_\d+$).+}/iteration_{step}!"),
     )
-    systems: Sequence[System] = (
+    systems = (
         System("MindSpore 1.1 and 1.2, synchronous", "Net/device_3/iteration_8", "raw elements"),
         System("MindSpore 1.1 and 1.2, synchronous, CPU", "Net/iteration_8", "raw elements"),
     )
     evidence = re.compile(r".+_shape_.*\.bin", re.DOTALL)
-    transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Tell what the files of one place are; see `Layout.describe`. Reads none."""
-        named = {}
-        for file in files:
-            found = parse_raw_name(file.path.rpartition("/")[2], net=place.fields.get("net", ""))
-            if found is not None:
-                named[file.path] = found
-        return Description(named)
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        net = place.fields.get("net", "")
+        named = {file.path: parse_raw_name(file.path.rpartition("/")[2], net=net) for file in files}
+        return Description({path: tensor for path, tensor in named.items() if tensor is not None})
 
 
 def parse_raw_name(file_name: str, *, net: str = "") -> TensorFile | None:
-    """Return what the name of a raw file tells; None if it is not named like one.
+    """Return what the name of a raw file says; None if it is not named like one.
 
-    Elements of a type that is not known are bytes, in one dimension, with the type as `declared_dtype`.
+    Elements of an unknown type are bytes on one axis, with the type as `declared_dtype`.
 
     >>> parse_raw_name("moments.fc3.bias_output_0_shape_10_Float32_DefaultFormat.bin").shape
     (10,)
     """
-    found = _RAW_NAME.fullmatch(file_name)
-    if found is None:
+    match = _RAW_NAME.fullmatch(file_name)
+    if match is None:
         return None
-    op_name = found["op"].replace("--", "/")
+    op_name = match["op"].replace("--", "/")
     name = TensorName(
         net=net,
         op_type=_op_type(op_name),
         op_name=op_name,
-        io=found["io"],
-        slot=int(found["slot"]),
-        format=found["format"],
-        declared_dtype=found["type"],
+        io=match["io"],
+        slot=int(match["slot"]),
+        format=match["format"],
+        declared_dtype=match["type"],
     )
-    dtype = _TYPES.get(found["type"].lower())
+    dtype = _TYPES.get(match["type"].lower())
     if dtype is None:
         return TensorFile(name, Container.RAW, "uint8")
-    shape = tuple(int(length) for length in found["shape"].split("_")[:-1])
+    shape = tuple(int(length) for length in match["shape"].split("_")[:-1])
     return TensorFile(name, Container.RAW, dtype, shape)
 
 
 def _op_type(op_name: str) -> str:
-    if found := _OP_TYPE.fullmatch(op_name.rpartition("/")[2]):
-        return found[1]
+    if match := _OP_TYPE.fullmatch(op_name.rpartition("/")[2]):
+        return match[1]
     return "" if "/" in op_name else "Parameter"

@@ -1,22 +1,22 @@
-"""What msProbe writes down about tensors: `dump.json`, and `debug.json` of the same form.
+"""What msProbe records about tensors: `dump.json`, and `debug.json` of the same form.
 
     {"task": ..., "data": {key of a call: {"input_args": [...], "input_kwargs": {...}, "output": [...]}}}
 
 An element of a call that is a tensor is an object with `type`, `dtype`, `shape` and statistics, and
-`data_name` where the tensor itself was dumped; what is no tensor has no `dtype`. Values may be NaN and
-Infinity, which JSON does not have.
+`data_name` if the tensor itself was dumped. Other elements have no `dtype`. Values may be NaN and Infinity,
+which are not standard JSON.
 
 Its statistics are torch's or MindSpore's (msProbe 26.2, `pytorch_processor.py` and `mindspore_processor.py`,
 `get_stat_info`), and compare to those of `workers.arrays.statistics` as follows:
 
-- `Max`, `Min`, `Mean` and `Norm` become NaN, or infinite, by one such element. A finite number is that of the
-  finite elements, and is taken; another tells nothing. Where the mean is finite, all elements are.
-- `Max_except_inf_nan` and `Min_except_inf_nan`, in older files, are what we call maximum and minimum.
-- Of complex tensors they are of the magnitudes, and are not taken.
-- Of a tensor without axes `Norm` is the value with its sign.
-- They are rounded to the type of the tensor, or, of integers in MindSpore, to float32.
-- `md5` is a CRC-32 of the elements as they lie in memory, in 8 hexadecimal digits, or an XOR in 16. Of
-  bfloat16 it may be that of the same values as float32; of what is changed in place, that of a moment later.
+- A single NaN or infinite element makes `Max`, `Min`, `Mean` and `Norm` NaN or infinite. A finite number is
+  that of the finite elements, and is taken; any other says nothing. If the mean is finite, all elements are.
+- `Max_except_inf_nan` and `Min_except_inf_nan`, in older files, are our maximum and minimum.
+- For complex tensors they are those of the magnitudes, and are not taken.
+- For a tensor without axes `Norm` is the value with its sign.
+- They are rounded to the type of the tensor or, for integers in MindSpore, to float32.
+- `md5` is a CRC-32 of the elements in memory, in 8 hexadecimal digits, or an XOR in 16. For bfloat16 it may
+  be that of the same values as float32. If a tensor is changed in place, it may be that of a moment later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from ingest.layouts.msprobe_names import tensor_name
-from workers.arrays.statistics import Statistics
+from workers.arrays.statistics import NON_FINITE_FIELDS, Statistics
 from workers.dump.formats.header import MAX_NDIM
 from workers.dump.model import TensorName
 
@@ -37,8 +37,8 @@ from workers.dump.model import TensorName
 _ROLES = {"input_args": "input", "input_kwargs": "kwargs"}
 #: How deep the elements of a call may be nested; msProbe's own limit is 400.
 _MAX_DEPTH = 400
-#: Significant decimal digits of sums in the types that have few. Numbers are printed in full, so of all
-#: others it is the nine that float32 needs.
+#: Significant decimal digits of sums in types that have few. Numbers are printed in full, so for all other
+#: types it is the nine that float32 needs.
 _DIGITS = {"bfloat16": 2, "float16": 3, "half": 3}
 _DEFAULT_DIGITS = 9
 _CHECKSUMS = (
@@ -49,12 +49,12 @@ _CHECKSUMS = (
 
 
 class NotMsProbe(ValueError):
-    """The file is no JSON, or not of this form."""
+    """The file is not JSON, or does not have this form."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a file tells about one tensor."""
+class JsonTensor:
+    """What a file says about one tensor."""
 
     name: TensorName
     dtype: str
@@ -69,48 +69,62 @@ class Told:
     """The name of the file with the tensor itself; "" if there is none."""
 
 
-def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[Told]:
+def read_tensors(data: bytes, *, graph: str = "", first: int = 0) -> list[JsonTensor]:
     """Return the tensors of a `dump.json` or `debug.json`, in its order.
 
     Takes time and memory in proportion to the size of `data`.
 
     Args:
         data: the file.
-        graph: `graph` or `pynative`, where a dump has both.
-        first: where to begin to count the tensors, for `TensorName.sequence`.
+        graph: `graph` or `pynative`, if a dump has both.
+        first: the number of the first tensor, for `TensorName.sequence`.
 
     Raises:
-        NotMsProbe: it is cut off, or something else.
+        NotMsProbe: it is cut off, or another kind of file.
     """
     try:
         whole = json.loads(data)
     except (ValueError, RecursionError) as exc:
-        raise NotMsProbe(f"is no JSON: {exc}"[:200]) from exc
+        raise NotMsProbe(f"is not JSON: {exc}"[:200]) from exc
     calls = whole.get("data") if isinstance(whole, dict) else None
     if not isinstance(calls, dict):
-        raise NotMsProbe("has no object `data`, which msProbe writes")
-    found: list[Told] = []
+        raise NotMsProbe("lacks the object `data` that msProbe writes")
+    tensors: list[JsonTensor] = []
     for key, call in calls.items():
-        for role, index, tensor in _tensors(key, call):
+        for role, index, element in _elements(key, call):
             name = tensor_name(
                 _text(key),
                 role,
                 index,
                 graph=graph,
-                sequence=first + len(found),
-                declared_dtype=_text(tensor["dtype"]),
+                sequence=first + len(tensors),
+                declared_dtype=_text(element["dtype"]),
             )
-            found.append(_told(name, tensor))
-    return found
+            tensors.append(_json_tensor(name, element))
+    return tensors
 
 
-def _tensors(key: str, call: object) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, Any]]]:
+def _elements(key: str, call: object) -> Iterator[tuple[str, tuple[str, ...], Mapping[str, Any]]]:
     """Yield the role, the index and the element of each tensor of a call."""
+    for role, start, section in _sections(key, call):
+        pending = [(start, section)]  # no recursion: a file may be nested more deeply than Python's stack
+        while pending:
+            index, element = pending.pop()
+            if len(index) > _MAX_DEPTH:
+                continue
+            if _is_tensor(element):
+                yield role, index, element
+            else:
+                pending += [((*index, *step), below) for step, below in _below(element)][::-1]
+
+
+def _sections(key: str, call: object) -> list[tuple[str, tuple[str, ...], object]]:
+    """Return the role, the first indices and the content of each section of a call."""
     if key.endswith(".debug") or not isinstance(call, dict):
-        sections: list[tuple[str, tuple[str, ...], object]] = [("debug", (), call)]
-    elif ".parameters_grad" in key:
-        # One list of one tensor per parameter.
-        sections = [
+        return [("debug", (), call)]
+    if ".parameters_grad" in key:
+        # For each parameter a list of one tensor.
+        return [
             (
                 "parameters_grad",
                 (_text(name),),
@@ -118,23 +132,19 @@ def _tensors(key: str, call: object) -> Iterator[tuple[str, tuple[str, ...], Map
             )
             for name, value in call.items()
         ]
-    else:
-        sections = [(_ROLES.get(name, _text(name)), (), value) for name, value in call.items()]
-    for role, start, section in sections:
-        ahead = [(start, section)]  # no recursion: a file may be nested more deeply than Python's stack
-        while ahead:
-            index, element = ahead.pop()
-            if len(index) > _MAX_DEPTH:
-                continue
-            if _is_tensor(element):
-                yield role, index, element
-            elif isinstance(element, list):
-                ahead += [((*index, str(n)), below) for n, below in enumerate(element)][::-1]
-            elif isinstance(element, dict) and "class_type" in element:
-                # An operation of point-to-point communication; its tensor goes by the index of the operation.
-                ahead.append((index, element.get("tensor")))
-            elif isinstance(element, dict):
-                ahead += [((*index, _text(name)), below) for name, below in element.items()][::-1]
+    return [(_ROLES.get(name, _text(name)), (), value) for name, value in call.items()]
+
+
+def _below(element: object) -> list[tuple[tuple[str, ...], object]]:
+    """Return what an element contains, each with the indices that lead to it."""
+    if isinstance(element, list):
+        return [((str(number),), below) for number, below in enumerate(element)]
+    if not isinstance(element, dict):
+        return []
+    if "class_type" in element:
+        # An operation of point-to-point communication; its tensor has the index of the operation.
+        return [((), element.get("tensor"))]
+    return [((_text(name),), below) for name, below in element.items()]
 
 
 def _is_tensor(element: object) -> TypeGuard[Mapping[str, Any]]:
@@ -149,11 +159,11 @@ def _is_tensor(element: object) -> TypeGuard[Mapping[str, Any]]:
     )
 
 
-def _told(name: TensorName, tensor: Mapping[str, Any]) -> Told:
+def _json_tensor(name: TensorName, tensor: Mapping[str, Any]) -> JsonTensor:
     dtype = tensor["dtype"].casefold().rpartition(".")[2]
     shape = tuple(tensor["shape"])
     data_name = tensor.get("data_name")
-    return Told(
+    return JsonTensor(
         name=name,
         dtype=name.declared_dtype,
         shape=shape,
@@ -175,16 +185,14 @@ def _statistics(tensor: Mapping[str, Any], dtype: str, shape: tuple[int, ...]) -
     if not shape:
         norm = abs(norm)
     is_float = "float" in dtype or dtype in ("half", "double")
-    bad = 0.0 if not is_float or math.isfinite(mean) else math.nan
+    non_finite = 0.0 if not is_float or math.isfinite(mean) else math.nan
     return Statistics(
         count=count,
-        nan_count=bad,
-        pos_inf_count=bad,
-        neg_inf_count=bad,
         min=low,
         max=high,
         mean=mean,
         l2_norm=norm if norm >= 0 else math.nan,
+        **dict.fromkeys(NON_FINITE_FIELDS, non_finite),
     )
 
 
@@ -207,11 +215,11 @@ def _number(value: object) -> float:
 def _checksum(value: object) -> str:
     if isinstance(value, str):
         for kind, pattern in _CHECKSUMS:
-            if found := pattern.fullmatch(value):
-                return f"{kind}:{found[1]}"
+            if match := pattern.fullmatch(value):
+                return f"{kind}:{match[1]}"
     return ""
 
 
 def _text(value: str) -> str:
-    # JSON may hold half a surrogate pair, which no text column can.
+    # JSON may contain half a surrogate pair, which a text column cannot.
     return value.encode(errors="replace").decode()

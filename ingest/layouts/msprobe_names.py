@@ -1,6 +1,6 @@
-"""What msProbe calls a tensor, in the names of files and in its JSON files.
+"""The names that msProbe gives to a tensor, in the names of files and in its JSON files.
 
-A tensor is one of a call. The key of the call is its `op_name` here, so that `stack.json` and
+A tensor belongs to a call. The key of the call becomes its `op_name`, so that `stack.json` and
 `construct.json`, which have the same keys, can be joined to it:
 
     Functional.conv2d.0.forward            {type}.{api}.{number of the call}.{direction}
@@ -10,10 +10,10 @@ A tensor is one of a call. The key of the call is its `op_name` here, so that `s
     activations.0.debug                    what a user saved by `debugger.save`
     Aten.add.Tensor.0                      calls in a captured graph
 
-Which tensor of the call it is follows in the file name, as `.input.1.0` or `.kwargs.weight`: a role, and the
-way through lists and dictionaries. The last index is the `slot`, and all before it is the `io`, here
-`input.1`; so the `io` begins with `input`, `output`, `kwargs`, `parameters`, `parameters_grad` or `debug`,
-and no two tensors of a call share both.
+The file name continues with the tensor of the call, as `.input.1.0` or `.kwargs.weight`: a role, and the way
+through lists and dictionaries. The last index becomes the `slot`, and everything before it the `io`, here
+`input.1`. So the `io` begins with `input`, `output`, `kwargs`, `parameters`, `parameters_grad` or `debug`,
+and no two tensors of a call have the same `io` and `slot`.
 
 (msProbe 26.2: `core/dump/data_dump/data_processor/base.py`, `pytorch/aclgraph_dumper.py`,
 `mindspore/dump/dump_processor/cell_dump_process.py`.)
@@ -37,32 +37,30 @@ _NAMES = tuple(
         rf"(?P<key>.+\.\d{{1,18}})\.{_ROLE}",
     )
 )
-#: What MindSpore's TensorDump puts behind the name that msProbe asks for: `{index}_{dtype}_{running number}`.
+#: The end of a name for which msProbe used MindSpore's TensorDump: `{index}_{dtype}_{running number}`.
 _TENSOR_DUMP_INDEX = re.compile(r"(?P<index>\d{1,9})_(?P<dtype>[A-Za-z]\w*)_(?P<number>\d{1,18})")
 _INDEX = re.compile(r"\d{1,9}")
-#: Of a call: these parts of its key tell which call it is, not of what.
+#: Parts of the key of a call that do not belong to its type.
 _NOT_THE_TYPE = frozenset(["forward", "backward", "parameters_grad"])
-#: Of these, the key has the place of an instance, and its class at the end.
+#: Kinds whose key has the path of an instance, and its class at the end.
 _INSTANCES = frozenset(["Module", "Cell", "Primitive"])
 
 
 def parse_tensor_name(stem: str, *, graph: str = "") -> TensorName | None:
-    """Return what the name of a tensor file, without its extension, tells; None if it is not msProbe's.
+    """Return what the name of a tensor file, without its extension, says; None if it is not msProbe's.
 
     >>> parse_tensor_name("Jit.Momentum.0.forward.input.1.2").io
     'input.1'
     """
-    for pattern in _NAMES:
-        if found := pattern.fullmatch(stem):
-            break
-    else:
+    match = next((match for pattern in _NAMES if (match := pattern.fullmatch(stem))), None)
+    if match is None:
         return None
-    index = (found["index"] or "").split(".") if found["index"] else []
+    index = match["index"].split(".") if match["index"] else []
     dtype, number = "", "-1"
-    if index and (dumped := _TENSOR_DUMP_INDEX.fullmatch(index[-1])):
-        index[-1], dtype, number = dumped["index"], dumped["dtype"], dumped["number"]
+    if index and (tensor_dump := _TENSOR_DUMP_INDEX.fullmatch(index[-1])):
+        index[-1], dtype, number = tensor_dump["index"], tensor_dump["dtype"], tensor_dump["number"]
     return tensor_name(
-        found["key"], found["role"], index, graph=graph, sequence=int(number), declared_dtype=dtype
+        match["key"], match["role"], index, graph=graph, sequence=int(number), declared_dtype=dtype
     )
 
 
@@ -81,7 +79,7 @@ def tensor_name(
         key: the key of the call.
         role: `input`, `output`, ...
         index: the way to the tensor through lists and dictionaries.
-        graph: `graph` or `pynative`, where a dump has both.
+        graph: `graph` or `pynative`, if a dump has both.
         sequence: its place in the order of the dump.
         declared_dtype: its type, as the dump spells it.
     """
@@ -99,7 +97,7 @@ def tensor_name(
 
 
 def _op_type(key: str) -> str:
-    """Return what was called: the type of the API and its name; of an instance, its kind and its class."""
+    """Return what was called: the type of the API and its name; for an instance, its kind and its class."""
     parts = key.split(".")
     if parts[-1] == "debug":
         return "debug"

@@ -5,10 +5,10 @@
         {CANN name}.{input|output}.{slot}.{format}.{TYPE}
         statistic.csv  mapping.csv  Opdebug....output.{slot}.json
 
-`TYPE` is the one the tensor had: BF16 is written as float32, and INT4 as int8. Without `.npy` the file holds
-nothing but elements: of a type that npy lacks, or because it was asked for so. Then the shape is not
+`TYPE` is the original type of the tensor: BF16 is written as float32, and INT4 as int8. A file without `.npy`
+holds only elements: of a type that npy lacks, or because the user asked for it. Then the shape is not
 recorded, and the elements may be in the layout of the device although the format is that of the host; such a
-file is taken as one axis. Too long a name is replaced by 32 random digits, and its last extension.
+file becomes one axis. A name that is too long is replaced by 32 random digits and its last extension.
 (msProbe in the repository mstt, `ccsrc/core/AclDumpDataProcessor.cpp`.)
 """
 
@@ -17,10 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Place, Problem, ReadSmall, System, TensorFile
+from ingest.layouts.base import Description, Layout, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.bin_names import parse_bin_name
 from ingest.layouts.long_names import LongNames
-from ingest.layouts.pattern import Pattern, parse
+from ingest.layouts.pattern import parse
 from ingest.layouts.reports import STATISTIC_CSV, read_reports
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
@@ -31,7 +31,7 @@ _NAME = re.compile(
     re.DOTALL,
 )
 _LONG_NAME = re.compile(r"(?P<number>\d{32})(?:\.(?P<extension>\w+))?")
-#: Element types that may be alone in a file; the others are kept as bytes.
+#: The types of files that hold only elements; other types are kept as bytes.
 _TYPES = {
     "FLOAT": "float32",
     "DOUBLE": "float64",
@@ -50,23 +50,21 @@ _TYPES = {
 _BYTES = "|V1"
 
 
-class MsProbeNative:
+class MsProbeNative(Layout):
     """The tree of msProbe's native dumps."""
 
     name = "msprobe_native"
-    patterns: Sequence[Pattern] = (parse("rank_{rank}/{time}!/step_{step}"),)
-    systems: Sequence[System] = (
+    patterns = (parse("rank_{rank}/{time}!/step_{step}"),)
+    systems = (
         System(
             "msProbe, native (MindSpore O2)",
             "rank_1/20260101000000/step_8",
             "npy, raw elements, `statistic.csv`, `mapping.csv`, overflow records (JSON)",
         ),
     )
-    evidence = None
-    transient: Sequence[Pattern] = ()
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
-        """Tell what the files of one step are; see `Layout.describe`."""
+        """Return what the files of one step are; see `Layout.describe`."""
         names = LongNames(read)
         named: dict[str, TensorFile] = {}
         reported: list[ReportedStatistics] = []
@@ -80,40 +78,40 @@ class MsProbeNative:
                 problems += reports.problems
                 if reports.unfinished:
                     unfinished = unfinished or file.path
-            elif (found := _named(file.path, file_name, names)) is not None:
-                named[file.path] = found
+            elif (tensor := _named(file.path, file_name, names)) is not None:
+                named[file.path] = tensor
         return Description(named, reported, problems, unfinished)
 
 
 def parse_tensor_name(file_name: str) -> TensorFile | None:
-    """Return what the name of a file tells; None if it is not that of a tensor.
+    """Return what the name of a file says; None if it is not that of a tensor.
 
     >>> parse_tensor_name("Add.Add_1.2.7.1722484800151657.output.0.ND.FLOAT").dtype
     'float32'
     """
-    found = _NAME.fullmatch(file_name)
-    name = None if found is None else parse_bin_name(found["bin"])
-    if found is None or name is None:
+    match = _NAME.fullmatch(file_name)
+    name = None if match is None else parse_bin_name(match["bin"])
+    if match is None or name is None:
         return None
     name = name._replace(
-        io=found["io"],
-        slot=int(found["slot"]),
-        format=found["format"],
-        declared_dtype=found["type"],
+        io=match["io"],
+        slot=int(match["slot"]),
+        format=match["format"],
+        declared_dtype=match["type"],
     )
-    if found["npy"]:
+    if match["npy"]:
         return TensorFile(name, Container.NPY)
-    return TensorFile(name, Container.RAW, dtype=_TYPES.get(found["type"], _BYTES))
+    return TensorFile(name, Container.RAW, dtype=_TYPES.get(match["type"], _BYTES))
 
 
 def _named(path: str, file_name: str, names: LongNames) -> TensorFile | None:
-    if (found := parse_tensor_name(file_name)) is not None:
-        return found
+    if (tensor := parse_tensor_name(file_name)) is not None:
+        return tensor
     if (name := parse_bin_name(file_name)) is not None:
-        return TensorFile(name, Container.DUMP_DATA)  # from CANN, past msProbe
-    if (long := _LONG_NAME.fullmatch(file_name)) is not None:
-        return _long_named(path, long["number"], long["extension"] or "", names)
-    # Also what somebody else put there, as npy.
+        return TensorFile(name, Container.DUMP_DATA)  # written by CANN itself
+    if (match := _LONG_NAME.fullmatch(file_name)) is not None:
+        return _long_named(path, match["number"], match["extension"] or "", names)
+    # Npy files of anybody else, too.
     return TensorFile(None, Container.NPY) if file_name.endswith(".npy") else None
 
 
@@ -121,12 +119,12 @@ def _long_named(path: str, number: str, extension: str, names: LongNames) -> Ten
     if extension in ("csv", "json"):
         return None
     real, settled = names.real_name(path)
-    # Without its row, the number is its name; the extension of a file of elements is their type.
+    # Without its row, the number is its name. The extension of a file of elements is their type.
     if extension == "npy":
-        alone = TensorFile(TensorName(op_name=number), Container.NPY)
+        numbered = TensorFile(TensorName(op_name=number), Container.NPY)
     else:
         name = TensorName(op_name=number, declared_dtype=extension)
-        alone = TensorFile(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
+        numbered = TensorFile(name, Container.RAW, dtype=_TYPES.get(extension, _BYTES))
     named = parse_tensor_name(real) if real else None
-    best = named if named and named.container is alone.container else alone
+    best = named if named and named.container is numbered.container else numbered
     return best._replace(settled=settled)

@@ -2,28 +2,18 @@
 
     rank_{rank}!/{net}/{graph}/{step}
 
-Each level is literal text with fields in braces; `!` stands after the level that proves that this is a dump
-and not any tree of directories. A field matches as `FIELDS` says, or anything where that has no entry; a
-pattern may give it a regular expression of its own: `{net:[a-z]+}`.
+Each level is literal text with fields in braces; `!` follows the level that proves that this is a dump and
+not any other tree of directories. A field matches what `ingest.layouts.fields` says, or anything if it is not
+listed there. A pattern may give it a regular expression of its own: `{net:[a-z]+}`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: What the fields match. `rank` and `device` as programs spell them: with `rank_01` beside `rank_1`, one of
-#: the two would be lost. Of a `time`, no valid date is demanded: there are some of 66 seconds.
-FIELDS: Mapping[str, str] = {
-    "rank": r"0|[1-9][0-9]{0,8}",
-    "device": r"0|[1-9][0-9]{0,8}",
-    "pid": r"[1-9][0-9]{0,8}",
-    "step": r"[0-9]{1,18}",
-    "iteration": r"[0-9]{1,18}",
-    "model_id": r"[0-9]{1,18}",
-    "time": r"[0-9]{14}",
-}
+from ingest.layouts.fields import FIELDS
+
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::((?:[^{}]|\{[^{}]*\})*))?\}")
 
 
@@ -37,9 +27,22 @@ class Pattern:
     """How many levels must fit before the tree counts as a dump."""
 
     def match(self, level: int, name: str) -> dict[str, str] | None:
-        """Return the fields that a directory name gives at one level, or None if it does not fit."""
-        found = self.levels[level].fullmatch(name)
-        return None if found is None else found.groupdict()
+        """Return the fields in a directory name at one level, or None if it does not fit."""
+        match = self.levels[level].fullmatch(name)
+        return None if match is None else match.groupdict()
+
+    def match_path(self, path: str) -> dict[str, str] | None:
+        """Return the fields in a path from the root of a dump, or None if it does not fit to the end."""
+        names = path.split("/")
+        if len(names) != len(self.levels):
+            return None
+        fields: dict[str, str] = {}
+        for level, name in enumerate(names):
+            matched = self.match(level, name)
+            if matched is None:
+                return None
+            fields |= matched
+        return fields
 
 
 def parse(text: str) -> Pattern:
@@ -49,7 +52,7 @@ def parse(text: str) -> Pattern:
     {'rank': '3'}
     """
     levels = text.split("/")
-    proof = next((n for n, level in enumerate(levels, 1) if level.endswith("!")), len(levels))
+    proof = next((number for number, level in enumerate(levels, 1) if level.endswith("!")), len(levels))
     return Pattern(
         text,
         tuple(re.compile(_expression(level.removesuffix("!")), re.DOTALL | re.ASCII) for level in levels),
@@ -59,8 +62,9 @@ def parse(text: str) -> Pattern:
 
 def _expression(level: str) -> str:
     parts, at = [], 0
-    for found in _PLACEHOLDER.finditer(level):
-        name, own = found.groups()
-        parts += [re.escape(level[at : found.start()]), f"(?P<{name}>{own or FIELDS.get(name, '.+')})"]
-        at = found.end()
+    for placeholder in _PLACEHOLDER.finditer(level):
+        name, own = placeholder.groups()
+        expression = own or (FIELDS[name].expression if name in FIELDS else ".+")
+        parts += [re.escape(level[at : placeholder.start()]), f"(?P<{name}>{expression})"]
+        at = placeholder.end()
     return "".join([*parts, re.escape(level[at:])])

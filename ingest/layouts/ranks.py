@@ -1,7 +1,7 @@
-"""Which rank is it? The path tells, or the user, or a rank table; else it is the id of the device.
+"""Which rank a place belongs to: the path tells, or the user, or a rank table; else it is the device id.
 
-The rank table of Ascend clusters (`hccl.json`): `server_list[].device[]` with `device_id` and `rank_id`, as
-text.
+The rank table of Ascend clusters (`hccl.json`) has `server_list[].device[]` with `device_id` and `rank_id`,
+as text.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ingest.layouts.base import Problem
 
 #: The most ranks that a table may give.
 _MAX_RANKS = 1_000_000
+_TABLE_NAMES = ("hccl", "rank_table", "ranktable")
 
 
 @dataclass(frozen=True, slots=True)
-class RankOf:
-    """What a path tells about its rank: one of three numbers, named by `kind`."""
+class PathRank:
+    """What a path says about its rank: one of three numbers, named by `kind`."""
 
     kind: str
     """`rank`, `device` or `pid`."""
@@ -27,7 +28,7 @@ class RankOf:
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Self | None:
-        """Return what the fields of a pattern tell, or None."""
+        """Return the first of the numbers that the fields of a pattern have, or None."""
         for kind in ("rank", "device", "pid"):
             if kind in fields:
                 return cls(kind, int(fields[kind]))
@@ -38,42 +39,49 @@ class Ranks:
     """The ranks of one dump."""
 
     def __init__(
-        self, found: Sequence[RankOf | None], rank_map: Mapping[int, int], tables: Sequence[bytes]
+        self, path_ranks: Sequence[PathRank | None], rank_map: Mapping[int, int], tables: Sequence[bytes]
     ) -> None:
-        """Take what is known.
+        """Resolve the ranks of all places.
 
         Args:
-            found: what the paths of all places tell.
-            rank_map: device ids and their ranks, by the user.
-            tables: rank tables found in the dump.
+            path_ranks: what the paths of all places say.
+            rank_map: ranks by device id, from the user.
+            tables: the content of rank tables in the dump.
         """
         self.problems: list[Problem] = []
         self._map = rank_map
         self._table = _merge(tables, self.problems)
-        pids = {one.number for one in found if one is not None and one.kind == "pid"}
-        # One process whose directory carries its id is a job of one process.
-        self._is_single = len(pids) == 1 and all(one is None or one.kind == "pid" for one in found)
-        resolved = [self.resolve(one) for one in found]
+        pids = {rank.number for rank in path_ranks if rank is not None and rank.kind == "pid"}
+        # If only one process has its id in the path, the job has only this process.
+        self._is_single = len(pids) == 1 and all(rank is None or rank.kind == "pid" for rank in path_ranks)
+        resolved = [self.resolve(rank) for rank in path_ranks]
         self._sources = dict(resolved)
         self.lowest = min((rank for rank, _ in resolved), default=None)
 
-    def resolve(self, one: RankOf | None) -> tuple[int, str]:
-        """Return the rank, and what gave it."""
-        if one is None or (one.kind == "pid" and self._is_single):
+    def resolve(self, path_rank: PathRank | None) -> tuple[int, str]:
+        """Return the rank, and where it comes from."""
+        if path_rank is None or (path_rank.kind == "pid" and self._is_single):
             return 0, "single process"
-        if one.kind == "rank":
-            return one.number, "path"
-        if one.kind == "pid":
-            return one.number, "process id"
-        if one.number in self._map:
-            return self._map[one.number], "rank map"
-        if one.number in self._table:
-            return self._table[one.number], "rank table"
-        return one.number, "device id"
+        number = path_rank.number
+        if path_rank.kind == "rank":
+            return number, "path"
+        if path_rank.kind == "pid":
+            return number, "process id"
+        if number in self._map:
+            return self._map[number], "rank map"
+        if number in self._table:
+            return self._table[number], "rank table"
+        return number, "device id"
 
     def source(self, rank: int) -> str:
-        """Return what gave a rank."""
+        """Return where a rank comes from."""
         return self._sources.get(rank, "path")
+
+
+def is_rank_table(path: str) -> bool:
+    """Return whether a file is named like a rank table."""
+    name = path.rpartition("/")[2]
+    return name.endswith(".json") and name.startswith(_TABLE_NAMES)
 
 
 def _merge(tables: Sequence[bytes], problems: list[Problem]) -> dict[int, int]:
@@ -81,7 +89,7 @@ def _merge(tables: Sequence[bytes], problems: list[Problem]) -> dict[int, int]:
     for data in tables:
         for device, rank in _parse(data):
             ranks.setdefault(device, set()).add(rank)
-    unclear = sorted(device for device, found in ranks.items() if len(found) > 1)
+    unclear = sorted(device for device, candidates in ranks.items() if len(candidates) > 1)
     if unclear:
         problems.append(
             Problem(
@@ -90,10 +98,11 @@ def _merge(tables: Sequence[bytes], problems: list[Problem]) -> dict[int, int]:
                 "Say which ranks are on this host: --rank-map 0=8,1=9.",
             )
         )
-    return {device: found.pop() for device, found in ranks.items() if len(found) == 1}
+    return {device: candidates.pop() for device, candidates in ranks.items() if len(candidates) == 1}
 
 
 def _parse(data: bytes) -> list[tuple[int, int]]:
+    """Return device ids and their ranks; nothing if the file is not a rank table, although named like one."""
     try:
         devices = [
             (int(device["device_id"]), int(device["rank_id"]))
@@ -101,5 +110,5 @@ def _parse(data: bytes) -> list[tuple[int, int]]:
             for device in server["device"]
         ]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return []  # no rank table, though it is called like one
+        return []
     return [(device, rank) for device, rank in devices[:_MAX_RANKS] if device >= 0 and 0 <= rank < _MAX_RANKS]

@@ -1,4 +1,4 @@
-"""Statistics that a dump system wrote down, as they stand in the CSV files of a place."""
+"""Statistics that a dump system computed, as the CSV files of a place have them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from workers.dump.model import ReportedStatistics, TensorName
 
 #: The file of MindSpore and of msProbe native.
 STATISTIC_CSV = "statistic.csv"
-
-
-_CUT_HINT = "Its writer was at work, or died."
+_CUT_HINT = "Its writer was still at work, or died."
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What one file reports."""
+    """The statistics in one file."""
 
     reported: tuple[ReportedStatistics, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -32,20 +30,20 @@ def read_reports(path: str, read: ReadSmall, name: TensorName) -> Reports:
     Args:
         path: the file, one of those that `workers.dump.formats.statistic_csv` describes.
         read: reads it.
-        name: net and graph of its tensors; of CANN's files, of one operator each, also all the rest.
+        name: net and graph of its tensors. For CANN's files, which have one operator each, also its name.
     """
     data = read(path)
     if data is None:
-        return Reports(problems=(Problem(path, "holds statistics, but cannot be read"),))
+        return Reports(problems=(Problem(path, "has statistics, but cannot be read"),))
     table = statistic_csv.parse(data)
     problems = [Problem(path, problem) for problem in table.problems]
     if table.unfinished:
-        # Told only where the step is taken all the same: while it may still grow, the step waits.
+        # Seen only if the step is ingested nevertheless: while the file may still grow, the step waits.
         problems.append(Problem(path, "ends within a line, which is left out", _CUT_HINT))
     return Reports(tuple(_reported(path, row, name) for row in table.rows), tuple(problems), table.unfinished)
 
 
-def _reported(path: str, row: statistic_csv.Row, name: TensorName) -> ReportedStatistics:
+def _reported(path: str, row: statistic_csv.StatisticRow, name: TensorName) -> ReportedStatistics:
     name = name._replace(io=row.io, slot=row.slot, format=row.format)
     if row.op_type or row.op_name:
         op_type, op_name = kind_and_name(row.op_type, row.op_name)

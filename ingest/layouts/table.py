@@ -1,31 +1,38 @@
-"""The tables of docs/formats.md: made of what layouts and decoders say, and of how they match.
+"""The tables of docs/formats.md, made from what layouts and decoders say.
 
-python -m ingest.layouts.table
+    python -m ingest.layouts.table [--write]
+
+prints them, or writes them into the page.
 """
 
 from __future__ import annotations
 
+import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from ingest.layouts.base import Layout, System
 from ingest.layouts.detect import LAYOUTS
-from ingest.layouts.ranks import RankOf
-from ingest.layouts.tree import step_of
+from ingest.layouts.fields import step_of
+from ingest.layouts.ranks import PathRank
 from workers.arrays import device_format
 from workers.arrays.dtypes import from_name
-from workers.dump.formats import dump_data
+from workers.dump.formats import dump_data_tensor
 from workers.dump.formats.dump_data_pb2 import DataType
 
-COLUMNS = ("Dump system", "Place", "What is read", "Rank or other number", "Step", "Layout")
+#: The page, in a checkout.
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
+_COLUMNS = ("Dump system", "Place", "What is read", "Rank or other number", "Step", "Layout")
 
 
-def rows() -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table."""
+def systems() -> Iterator[tuple[str, ...]]:
+    """Yield the dump systems of all layouts, each with an example of a place."""
     for layout in LAYOUTS:
         for system in layout.systems:
             fields = match(layout, system)
-            rank = RankOf.of(fields)
+            rank = PathRank.of(fields)
             step = step_of(fields)
             yield (
                 system.name,
@@ -38,57 +45,84 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def match(layout: Layout, system: System) -> dict[str, str]:
-    """Return the fields that the example of a system gives by the patterns of its layout.
+    """Return the fields in the example of a system, by the patterns of its layout.
 
     Raises:
-        LookupError: by none of them.
+        LookupError: the example fits no pattern.
     """
-    names = system.place.split("/")
     for pattern in layout.patterns:
-        if len(pattern.levels) != len(names):
-            continue
-        found = [pattern.match(level, name) for level, name in enumerate(names)]
-        if all(fields is not None for fields in found):
-            return {name: value for fields in found if fields for name, value in fields.items()}
+        fields = pattern.match_path(system.place)
+        if fields is not None:
+            return fields
     message = f"{system.place} fits no pattern of {layout.name}"
     raise LookupError(message)
 
 
 def element_types() -> Iterator[tuple[str, ...]]:
-    """Yield the data types of DumpData and what they become."""
-    for code, name in dump_data.ELEMENT_TYPES.items():
+    """Yield the data types of DumpData, and how they are stored."""
+    for code, name in dump_data_tensor.ELEMENT_TYPES.items():
         element = from_name(name)
         if element.is_opaque:
-            kept = "bytes, a byte for each element"
+            stored = "bytes, a byte for each element"
         elif element.is_packed:
-            kept = f"bytes as dumped, {element.bits} bits for each element; read as `{element.values}`"
+            stored = f"bytes as dumped, {element.bits} bits for each element; read as `{element.values}`"
         elif element.is_native:
-            kept = f"Zarr `{element.stored_name}`"
+            stored = f"Zarr `{element.stored_name}`"
         else:
-            kept = f"bytes as dumped; read as `{element.values}`"
-        yield str(code), DataType.Name(code), f"`{name}`", kept
+            stored = f"bytes as dumped; read as `{element.values}`"
+        yield str(code), DataType.Name(code), f"`{name}`", stored
 
 
 def device_formats() -> Iterator[tuple[str, ...]]:
-    """Yield what becomes of tensors in the memory formats of DumpData, and the formats."""
-    known = {name for name in dump_data.FORMAT_NAMES if device_format.is_known(name)}
-    for becomes, names in (("host layout", known), ("as dumped", dump_data.FORMAT_NAMES - known)):
-        yield becomes, ", ".join(f"`{name}`" for name in sorted(names))
+    """Yield in which layouts tensors in the memory formats of DumpData are stored, and these formats."""
+    names = dump_data_tensor.FORMAT_NAMES
+    known = {name for name in names if device_format.is_known(name)}
+    for stored, stored_so in (("host layout", known), ("as dumped", names - known)):
+        yield stored, ", ".join(f"`{name}`" for name in sorted(stored_so))
 
 
-def markdown(columns: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
+def markdown(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Return a table as Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *lines))
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *rows))
 
 
-def tables() -> list[str]:
-    """Return all tables."""
-    return [
-        markdown(COLUMNS, rows()),
-        markdown(("Code", "Data type", "Element type", "Stored as"), element_types()),
-        markdown(("Stored", "Formats"), device_formats()),
-    ]
+def tables() -> dict[str, str]:
+    """Return all tables, by their names in the markers of the page."""
+    return {
+        "systems": markdown(_COLUMNS, systems()),
+        "types": markdown(("Code", "Data type", "Element type", "Stored as"), element_types()),
+        "formats": markdown(("Stored", "Formats"), device_formats()),
+    }
+
+
+def with_tables(page: str) -> str:
+    """Return a page with the tables between their markers, `<!-- table: NAME -->` and `<!-- end -->`.
+
+    Raises:
+        LookupError: the page lacks the markers of a table.
+    """
+    for name, table in tables().items():
+        page, count = re.subn(
+            rf"(<!-- table: {name} -->\n).*?(<!-- end -->)",
+            lambda markers, table=table: f"{markers[1]}{table}\n{markers[2]}",  # type: ignore[misc]
+            page,
+            flags=re.DOTALL,
+        )
+        if count != 1:
+            message = f"the page has {count} places for the table {name}, not 1"
+            raise LookupError(message)
+    return page
+
+
+def main() -> None:
+    """Print the tables, or write them into the page."""
+    parser = argparse.ArgumentParser(prog="python -m ingest.layouts.table", description=__doc__)
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
+    if parser.parse_args().write:
+        PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
+    else:
+        sys.stdout.write("\n\n".join(tables().values()) + "\n")
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n\n".join(tables()) + "\n")
+    main()

@@ -1,4 +1,4 @@
-"""Listing directories: regular files only, never outside of the root, nothing unreadable unsaid."""
+"""Listing directories: only regular files, only inside the root, and everything unreadable is reported."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MAX_SMALL_FILE_NBYTES = 64 * MIB
 
 
 def read_small(path: Path) -> bytes | None:
-    """Return the content of a regular file; None where there is none, or it is larger than it can be.
+    """Return the content of a small regular file; None if it cannot be read, or is too large to be one.
 
-    Follows no link, and does not wait at a FIFO.
+    Follows no link, and does not wait for the writer of a FIFO.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SMALL_FILE_NBYTES:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SMALL_FILE_NBYTES:
             return None
         with open(fd, "rb", closefd=False) as file:
             return file.read(_MAX_SMALL_FILE_NBYTES)
@@ -39,36 +39,38 @@ def read_small(path: Path) -> bytes | None:
 
 @dataclass(slots=True)
 class Walk:
-    """Collects what is found below one dump root."""
+    """Collects the files below one dump root."""
 
     root: Path
     files: list[SourceFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     directories: list[tuple[str, int]] = field(default_factory=list)
+    """Path and modification time of each directory that was added as a tree; -1 for an unknown time."""
     newest_change: float = 0.0
+    """Unix time of the newest change of content or name; 0 if there are no files."""
 
     def entries(self, directory: str) -> list[os.DirEntry[str]]:
-        """Return the entries of a directory, sorted by name; a problem and nothing if it cannot be read."""
+        """Return the entries of a directory, sorted by name; none, and a problem, if it cannot be listed."""
         try:
-            with os.scandir(f"{self.root}/{directory}") as found:
-                return sorted(found, key=lambda entry: entry.name)
+            with os.scandir(f"{self.root}/{directory}") as entries:
+                return sorted(entries, key=lambda entry: entry.name)
         except PermissionError:
             self.problems.append(
                 Problem(directory or ".", "permission denied", AccessDenied.hint, denied=True)
             )
         except FileNotFoundError:
-            pass  # removed or renamed since its parent was listed; the next scan will see
+            pass  # removed or renamed since its parent was listed; the next scan will see that
         except OSError as exc:
             self.problems.append(Problem(directory or ".", f"cannot be listed: {exc.strerror}"))
         return []
 
-    def take_tree(self, directory: str, without: Collection[str] = ()) -> None:
-        """Take every file of a directory and of all directories below it, but for those in `without`."""
-        ahead = [directory]  # no recursion: a dump may be nested more deeply than Python's stack
-        while ahead:
-            directory = ahead.pop()
+    def add_tree(self, directory: str, without: Collection[str] = ()) -> None:
+        """Add every file of a directory and of all directories below it, except for those in `without`."""
+        pending = [directory]  # no recursion: a dump may be nested more deeply than Python's stack
+        while pending:
+            directory = pending.pop()
             try:
-                # Before it is listed: whatever comes later gives it another time.
+                # Before it is listed: whatever is added later changes the time.
                 mtime_ns = Path(self.root, directory).stat().st_mtime_ns
             except OSError:
                 mtime_ns = -1
@@ -76,26 +78,26 @@ class Walk:
             for entry in self.entries(directory):
                 path = f"{directory}/{entry.name}"
                 if not entry.is_dir(follow_symlinks=False):
-                    self.take(entry, path)
+                    self.add_file(entry, path)
                 elif path not in without:
-                    ahead.append(path)
+                    pending.append(path)
 
-    def take(self, entry: os.DirEntry[str], path: str) -> None:
-        """Take one directory entry that is no directory."""
+    def add_file(self, entry: os.DirEntry[str], path: str) -> None:
+        """Add a directory entry that is not a directory."""
         try:
-            found = entry.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
         except OSError as exc:
             if not isinstance(exc, FileNotFoundError):
                 self.problems.append(Problem(path, f"cannot be examined: {exc.strerror}"))
             return
-        if not stat.S_ISREG(found.st_mode):
-            kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no regular file"
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
             self.problems.append(
-                Problem(path, f"is {kind}; it is not followed", "Copy its target into the dump.")
+                Problem(path, f"is {kind}; it is left out", "Copy its target into the dump.")
             )
             return
         self.files.append(
-            SourceFile(path, found.st_size, found.st_mtime_ns, bool(found.st_mode & stat.S_IWUSR))
+            SourceFile(path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IWUSR))
         )
         # ctime too: tools that copy restore the modification time, but cannot set this one.
-        self.newest_change = max(self.newest_change, found.st_mtime, found.st_ctime)
+        self.newest_change = max(self.newest_change, status.st_mtime, status.st_ctime)

@@ -1,4 +1,8 @@
-"""What the services tell Prometheus: sets of metrics that subscribe to what happens."""
+"""What the services tell Prometheus: groups of metrics, each of which observes the events that change it.
+
+To add a metric, declare it in the group to which it belongs and set it in the `observe` of that group. A new
+group is added to `WatcherMetrics` or `ConsolidatorMetrics`.
+"""
 
 from ingest.metrics.consolidator import ConsolidatorMetrics
 from ingest.metrics.server import serve

@@ -1,7 +1,7 @@
-"""What rules have found, as metrics: how often, and where it was last.
+"""What rules have found: how often, and where last.
 
-A series for each tensor or step would be without bound. So the step is a value: the alert shows it, and with
-it and the rank, `dump-ingest` shows the tensor.
+A series for each tensor or step would be unbounded. So the step is a value: an alert shows it, and with it
+and the rank, `dump-ingest` shows the tensor.
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
+from ingest.consolidating.consolidator import StepsConsolidated
+from ingest.dispatch.outcomes import StepCommitted
+from ingest.metrics.declare import Declare
 from ingest.metrics.ranks import OTHER
-from workers.store.model import CommitSummary
+from workers.events import Event
+from workers.store.model import CommitSummary, Evaluated
 
-#: Rules that have series of their own. More of them count as one.
+#: How many rules have series of their own. Further ones count as one.
 MAX_RULES = 256
-#: Ranks and rules, in pairs, that have series of their own.
+#: How many pairs of a rank and a rule have series of their own.
 MAX_PLACES = 1024
-#: What alerts on findings of several ranks together say of the rank.
+#: The rank of a finding about several ranks together.
 ALL_RANKS = "all"
 
 
@@ -28,13 +32,13 @@ class RuleTotal(NamedTuple):
     rule: str
     severity: str
     """`critical`, `warning` or `info`."""
-    found: int
+    findings: int
 
 
 class FindingMetrics:
     """Findings by rule, and the step of the last one by rank and rule.
 
-    Bound of series: MAX_RULES + 1, and two for each of MAX_PLACES + MAX_RULES + 1.
+    At most MAX_RULES + 1 series, and two for each of MAX_PLACES + MAX_RULES + 1.
     """
 
     def __init__(
@@ -43,65 +47,80 @@ class FindingMetrics:
         clock: Callable[[], float],
         rules: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Register; `rules` are names and severities, so that each is there from the first scrape."""
+        """Register everything.
+
+        Args:
+            registry: where.
+            clock: returns Unix time.
+            rules: names and severities of rules whose series exist from the first scrape.
+        """
         self._clock = clock
         self._rules: set[tuple[str, str]] = set()
         self._places: set[tuple[str, str, str]] = set()
-        self._total = Counter(
-            "dump_ingest_findings", "What rules found.", ["rule", "severity"], registry=registry
+        declare = Declare(registry, "dump_ingest_")
+        self._total = declare.counter("findings", "Findings of rules.", "rule", "severity")
+        labels = ("rank", "rule", "severity")
+        self._step = declare.gauge(
+            "last_finding_step",
+            "Highest step of the last finding of a rule at a rank; -1 if it belongs to no step.",
+            *labels,
         )
-        labels = ["rank", "rule", "severity"]
-        self._step = Gauge(
-            "dump_ingest_last_finding_step",
-            "Highest step of what a rule found last at a rank; -1 for what belongs to no step.",
-            labels,
-            registry=registry,
+        self._time = declare.gauge(
+            "last_finding_timestamp_seconds", "Unix time of the last finding of a rule at a rank.", *labels
         )
-        self._time = Gauge(
-            "dump_ingest_last_finding_timestamp_seconds",
-            "Unix time at which a rule last found something at a rank.",
-            labels,
-            registry=registry,
-        )
-        self._failures = Counter(
-            "dump_ingest_rule_failures",
-            "Evaluations of rules that failed; the steps were committed without them.",
-            registry=registry,
+        self._failures = declare.counter(
+            "rule_failures", "Evaluations of rules that failed; the steps were committed without them."
         )
         for rule, severity in rules:
             self._total.labels(rule=self._rule(rule, severity), severity=severity)
 
-    def observe(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
-        """Count what rules found in a step of one rank, and note where it was."""
+    def observe(self, event: Event) -> None:
+        """Count the findings of a commit, or of a round of the consolidator."""
+        match event:
+            case StepCommitted(summary=summary):
+                self.count(summary.key.rank, summary.key.step, totals_of(summary))
+                self._failures.inc(len(summary.failed_rules))
+            case StepsConsolidated(findings=steps):
+                for step in steps:
+                    self._count_series(step.found, step.step)
+
+    def count(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
+        """Count what rules found in a step of one rank."""
         for total in totals:
-            self.count(total)
-            if total.found > 0:
-                self.note_place(rank, step, total.rule, total.severity)
+            self._count(total)
+            if total.findings > 0:
+                self._record_place(rank, step, total.rule, total.severity)
 
-    def count(self, total: RuleTotal) -> None:
-        """Count what a rule found."""
+    def _count_series(self, result: Evaluated, step: int) -> None:
+        """Count what rules found in a step of all ranks. Findings that were not stored have no rank."""
+        severity_of = result.severities
+        for rule, total in result.totals.items():
+            self._count(RuleTotal(rule, severity_of.get(rule, "warning"), total))
+        for rank, rule, severity in {(row.rank, row.rule, row.severity) for row in result.findings}:
+            self._record_place(rank, step, rule, severity)
+        self._failures.inc(len(result.failed))
+
+    def _count(self, total: RuleTotal) -> None:
         name = self._rule(total.rule, total.severity)
-        self._total.labels(rule=name, severity=total.severity).inc(max(total.found, 0))
+        self._total.labels(rule=name, severity=total.severity).inc(max(total.findings, 0))
 
-    def note_place(self, rank: int | None, step: int | None, rule: str, severity: str) -> None:
-        """Note where a rule found something: at one rank, or at several together (None)."""
+    def _record_place(self, rank: int | None, step: int | None, rule: str, severity: str) -> None:
+        """Record where a rule found something: at one rank, or at several together (None)."""
         name = self._rule(rule, severity)
-        labels = {"rank": self._place(rank, name, severity), "rule": name, "severity": severity}
+        labels = {"rank": self._rank(rank, name, severity), "rule": name, "severity": severity}
         self._step.labels(**labels).set(-1 if step is None else step)
         self._time.labels(**labels).set(self._clock())
 
-    def count_failures(self, failures: int) -> None:
-        """Count rules that could not be evaluated."""
-        self._failures.inc(failures)
-
     def _rule(self, rule: str, severity: str) -> str:
+        """Return the label of a rule."""
         if (rule, severity) not in self._rules:
             if len(self._rules) >= MAX_RULES:
                 return OTHER
             self._rules.add((rule, severity))
         return rule
 
-    def _place(self, rank: int | None, rule: str, severity: str) -> str:
+    def _rank(self, rank: int | None, rule: str, severity: str) -> str:
+        """Return the label of a rank at which a rule found something."""
         if rank is None:
             return ALL_RANKS
         place = (str(rank), rule, severity)
@@ -112,7 +131,7 @@ class FindingMetrics:
         return str(rank)
 
 
-#: What stands for rules where none are evaluated.
+#: Counted in place of rules if no rules are evaluated.
 COUNTED = (
     ("nan", "critical"),
     ("inf", "critical"),
@@ -122,12 +141,12 @@ COUNTED = (
 
 
 def totals_of(summary: CommitSummary) -> list[RuleTotal]:
-    """Return what rules found in a step of a rank; where none were evaluated, what is counted anyway."""
+    """Return what rules found in a step of a rank; if none were evaluated, what is counted anyway."""
     if summary.rules:
         severity_of = summary.severities
         return [
-            RuleTotal(rule, severity_of.get(rule, "warning"), found)
-            for rule, found in summary.findings.items()
+            RuleTotal(rule, severity_of.get(rule, "warning"), findings)
+            for rule, findings in summary.findings.items()
         ]
     counts = (summary.nan_tensors, summary.pos_inf_tensors, summary.overflows, summary.disagreements)
     return [RuleTotal(*rule, count) for rule, count in zip(COUNTED, counts, strict=True)]

@@ -1,45 +1,54 @@
-"""The label `rank`, with a bound, for one process may look after all ranks of a large job."""
+"""The label `rank` with a bounded number of values: a process may look after all ranks of a large job."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-#: Ranks of one process that have series of their own. A host has ten; ten thousand may share a file system.
+#: How many ranks of one process have series of their own. A host has ten; ten thousand may share a file
+#: system.
 MAX_RANKS = 1024
-#: What the label says for all the others together.
+#: The label of all other ranks together.
 OTHER = "other"
 
 
 @dataclass(slots=True)
 class RankLabels:
-    """Gives the first `limit` ranks a label of their own, and all others one together."""
+    """Gives the first `limit` ranks a label each, and all others a common one."""
 
     limit: int = MAX_RANKS
+    on_new: list[Callable[[str], object]] = field(default_factory=list)
+    """Called with each label before it is first used, so that all of its series begin at zero."""
     _labels: dict[int, str] = field(default_factory=dict)
+    _has_other: bool = False
 
-    def __contains__(self, rank: int) -> bool:
-        return rank in self._labels
+    def __iter__(self) -> Iterator[int]:
+        """Yield the ranks that have a label."""
+        return iter(self._labels)
 
     def of(self, rank: int) -> str:
         """Return the label of a rank, always the same one."""
         label = self._labels.get(rank)
         if label is None:
             label = self._labels[rank] = str(rank) if len(self._labels) < self.limit else OTHER
+            if not self._has_other:
+                self._has_other = label == OTHER
+                for create in self.on_new:
+                    create(label)
         return label
 
     def lowest(self, values: Mapping[int, float]) -> dict[str, float]:
         """Return for each label the lowest value of its ranks."""
-        found: dict[str, float] = {}
+        lowest: dict[str, float] = {}
         for rank, value in values.items():
             label = self.of(rank)
-            found[label] = min(found.get(label, value), value)
-        return found
+            lowest[label] = min(lowest.get(label, value), value)
+        return lowest
 
     def total(self, values: Mapping[int, float]) -> dict[str, float]:
         """Return for each label the sum over its ranks."""
-        found: dict[str, float] = {}
+        total: dict[str, float] = {}
         for rank, value in values.items():
             label = self.of(rank)
-            found[label] = found.get(label, 0) + value
-        return found
+            total[label] = total.get(label, 0) + value
+        return total

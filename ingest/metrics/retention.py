@@ -1,16 +1,13 @@
-"""What became of dumps after their commit, as metrics."""
+"""What becomes of dumps after their commit."""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
+from ingest.dump_retention.events import ReadBackFailed, RetentionSeen, SourceDeleted
 from ingest.dump_retention.policy import NO_NEWS
-from ingest.dump_retention.retention import (
-    ReadBackFailed,
-    RetentionSeen,
-    SourceDeleted,
-    SourceKept,
-)
+from ingest.metrics.declare import Declare
+from ingest.steps.events import SourceKept
 from ingest.steps.keep_reasons import KeepReason
 from workers.errors import REASONS
 from workers.events import Event
@@ -21,41 +18,30 @@ class RetentionMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything; every series exists from the first scrape."""
-        self._files = Counter(
-            "dump_ingest_watcher_source_deleted_files",
-            "Dump files deleted after they had been read back from the store.",
-            registry=registry,
+        declare = Declare(registry, "dump_ingest_watcher_")
+        self._files = declare.counter(
+            "source_deleted_files", "Dump files deleted after they were read back from the store."
         )
-        self._bytes = Counter(
-            "dump_ingest_watcher_source_deleted_bytes", "Bytes of those files.", registry=registry
+        self._bytes = declare.counter("source_deleted_bytes", "Bytes of those files.")
+        self._kept = declare.counter_by(
+            "reason",
+            sorted(reason.value for reason in set(KeepReason) - NO_NEWS),
+            "source_kept_steps",
+            "Times that files of a committed step had to stay in the dump.",
         )
-        self._kept = Counter(
-            "dump_ingest_watcher_source_kept_steps",
-            "Times that files of a committed step were found to have to stay in the dump.",
-            ["reason"],
-            registry=registry,
+        self._steps = declare.gauge(
+            "read_back_pending_steps", "Committed steps that wait to be read back and deleted."
         )
-        self._steps = Gauge(
-            "dump_ingest_watcher_read_back_pending_steps",
-            "Committed steps that wait to be read back and deleted.",
-            registry=registry,
-        )
-        self._pending = Gauge(
-            "dump_ingest_watcher_read_back_pending_bytes", "Bytes of their files.", registry=registry
-        )
-        self._failures = Counter(
-            "dump_ingest_watcher_read_back_failures",
+        self._pending = declare.gauge("read_back_pending_bytes", "Bytes of their files.")
+        self._failures = declare.counter_by(
+            "reason",
+            REASONS,
+            "read_back_failures",
             "Committed steps that could not be read back; nothing of them was deleted.",
-            ["reason"],
-            registry=registry,
         )
-        for reason in REASONS:
-            self._failures.labels(reason=reason)
-        for kept in set(KeepReason) - NO_NEWS:
-            self._kept.labels(reason=kept.value)
 
     def observe(self, event: Event) -> None:
-        """Take in what happened."""
+        """Count what happens to a dump."""
         match event:
             case SourceDeleted(files=files, nbytes=nbytes, dry_run=False):
                 self._files.inc(files)

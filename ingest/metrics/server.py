@@ -1,25 +1,43 @@
-"""Serving `/metrics`."""
+"""Serves `/metrics` over HTTP, and pages of JSON next to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    disable_created_metrics,
+    make_wsgi_app,
+    start_http_server,
+)
 
 from workers.errors import UsageError
 
+if TYPE_CHECKING:  # it has types alone
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-def serve(registry: CollectorRegistry, address: str) -> Callable[[], None]:
-    """Serve `/metrics` at `host:port`, with memory and processor time; returns a function that stops it.
+
+def serve(
+    registry: CollectorRegistry, address: str, pages: Mapping[str, Callable[[], bytes]] | None = None
+) -> Callable[[], None]:
+    """Serve `/metrics`, with memory and processor time; return a function that stops it.
+
+    Args:
+        registry: what `/metrics` shows.
+        address: `host:port`.
+        pages: by path: returns a page of JSON. Called in a thread of the server.
 
     Raises:
-        UsageError: the address is taken, or none of this host.
+        UsageError: the address is in use, or does not belong to this host.
     """
     host, _, port = address.rpartition(":")
     disable_created_metrics()  # type: ignore[no-untyped-call]  # one series per counter that nobody reads
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
+        server.set_app(_with_pages(make_wsgi_app(registry), pages or {}))
     except (OSError, OverflowError) as exc:
         reason = getattr(exc, "strerror", None) or exc
         raise UsageError(
@@ -32,3 +50,19 @@ def serve(registry: CollectorRegistry, address: str) -> Callable[[], None]:
         server.server_close()
 
     return stop
+
+
+def _with_pages(metrics: WSGIApplication, pages: Mapping[str, Callable[[], bytes]]) -> WSGIApplication:
+    """Return an application that serves the pages, and metrics under any other path."""
+
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        page = pages.get(environ["PATH_INFO"])
+        if page is None or environ["REQUEST_METHOD"] != "GET":
+            return metrics(environ, start_response)
+        content = page()
+        start_response(
+            "200 OK", [("Content-Type", "application/json"), ("Content-Length", f"{len(content)}")]
+        )
+        return [content]
+
+    return serve_request

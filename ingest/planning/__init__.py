@@ -1,1 +1,1 @@
-"""From the files of a step to its plan: headers, rows of the index, jobs."""
+"""From the files of a step to its plan: inspection of headers, rows of the index, jobs."""

@@ -1,4 +1,4 @@
-"""What the content of the files of a step says, as far as it is read before the step is planned: headers."""
+"""Inspection of the files of a step before it is planned: their headers, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from workers.dump.source import OpenFile
 from workers.errors import AccessDenied, SourceChanged, UnreadableTensor
 from workers.model import SourceFile
 
-#: Bytes read of each file before it is planned: its header, and enough payload to tell most copies apart.
+#: Bytes of each file that are read before it is planned: its header, and enough payload to recognise copies.
 HEAD_BYTES = 4096
 #: The operator type in the names of overflow records.
 OVERFLOW_OP_TYPE = "Opdebug"
-#: Payload bytes that are compared before. With an npy header before them, they are in the head.
+#: Payload bytes by which possible copies are recognised. After an npy header, they are within the head.
 _SAMPLE_BYTES = 3072
 
 
@@ -35,37 +35,40 @@ class Inspection(NamedTuple):
     """Hash of the first payload bytes of each tensor: equal for copies."""
     problem: str = ""
     may_grow: bool = False
-    """The file is short, and may just not be written to its end."""
+    """Whether the file is too short, but may still be written to."""
     readable: bool = True
-    """Whether the disk gives its bytes."""
+    """Whether the disk returns its bytes."""
     note: str = ""
-    """Why a file holds no tensor, though nothing is wrong with it."""
+    """Why a file holds no tensor, although nothing is wrong with it."""
     overflow: OverflowRecord | None = None
     is_poison: bool = False
-    """The file kills the process that reads it."""
+    """Whether the file kills the process that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A listing with what is known of the content of its files."""
+    """A listing, with what is known of the content of its files."""
 
     listing: Listing
     description: Description
     inspections: Mapping[str, Inspection]
-    """Of the files that hold tensors or overflow records, by path."""
+    """Those of the files that hold tensors or overflow records, by path."""
     denied: tuple[Problem, ...] = ()
-    """Files that may not be read."""
+    """The files for which permission is denied."""
 
     @property
     def unreadable(self) -> list[str]:
-        """The files whose bytes the disk does not give, or that are poison as bytes, in order of path."""
+        """The files whose bytes the disk does not return, or that are poison as bytes, in order of path."""
         return sorted(path for path, inspection in self.inspections.items() if not inspection.readable)
 
     @property
     def undecoded(self) -> list[str]:
-        """The files that are poison as tensors and not as bytes, in order of path."""
-        found = self.inspections.items()
-        return sorted(path for path, inspection in found if inspection.is_poison and inspection.readable)
+        """The files that are poison as tensors, but not as bytes, in order of path."""
+        return sorted(
+            path
+            for path, inspection in self.inspections.items()
+            if inspection.is_poison and inspection.readable
+        )
 
     @property
     def poison(self) -> tuple[SourceFile, ...]:
@@ -75,7 +78,7 @@ class Inspected:
 
     @property
     def unfinished(self) -> str:
-        """The first file that may still be written to, or "" when there is none."""
+        """The first file that may still be written to; "" if there is none."""
         for path, inspection in self.inspections.items():
             if inspection.may_grow:
                 return path
@@ -100,14 +103,14 @@ def inspect(
         description: from `Dump.describe`.
         unreadable: files that are known not to be readable to their end.
         poison: files that are known to kill the process that reads them, as they are now; and whether their
-            bytes may be read where they are not taken for tensors.
+            bytes may be read if they are not decoded.
 
     Raises:
-        SourceChanged: a file vanished or changed since it was listed, or cannot be read just now.
+        SourceChanged: a file vanished or changed since it was listed, or cannot be read at the moment.
     """
     inspections: dict[str, Inspection] = {}
     denied: list[Problem] = []
-    place, where = str(root), str(listing.key)
+    dump, where = str(root), str(listing.key)
     for file in listing.files:
         if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison)) is not None:
             inspections[file.path] = bad
@@ -116,23 +119,26 @@ def inspect(
         if named is None and not _may_be_overflow_json(file):
             continue
         try:
-            with OpenFile(place, file, where) as opened:
-                if named is not None:
-                    inspections[file.path] = _inspect(opened, file, named)
-                else:
-                    record = overflow.parse_json(opened.read_at(0, file.size))
-                    inspections[file.path] = Inspection(overflow=record)
+            inspections[file.path] = _inspect_file(dump, file, where, named)
         except AccessDenied as exc:
             denied.append(Problem(file.path, "permission denied", exc.hint, denied=True))
-        except SourceChanged:
-            raise
-        except UnreadableTensor as exc:
-            inspections[file.path] = Inspection(problem=exc.message, may_grow=file.writable)
-        except OSError as exc:
-            if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
-                raise SourceChanged(f"{file.path} cannot be read just now: {exc.strerror}") from exc
-            inspections[file.path] = Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
     return Inspected(listing, description, inspections, tuple(denied))
+
+
+def _inspect_file(dump: str, file: SourceFile, where: str, named: TensorFile | None) -> Inspection:
+    try:
+        with OpenFile(dump, file, where) as opened:
+            if named is not None:
+                return _inspect_tensors(opened, file, named)
+            return Inspection(overflow=overflow.parse_json(opened.read_at(0, file.size)))
+    except (AccessDenied, SourceChanged):
+        raise
+    except UnreadableTensor as exc:
+        return Inspection(problem=exc.message, may_grow=file.writable)
+    except OSError as exc:
+        if exc.errno != errno.EIO:  # a stale handle, too many open files...: it passes
+            raise SourceChanged(f"{where}: {file.path} cannot be read now: {exc.strerror}") from exc
+        return Inspection(problem=f"cannot be read: {exc.strerror}", readable=False)
 
 
 def _known_bad(
@@ -143,7 +149,7 @@ def _known_bad(
     return _POISON[poison[file]] if file in poison else None
 
 
-#: By whether its bytes may be read.
+#: By whether the bytes of the file may be read.
 _POISON = {
     True: Inspection(problem="kills the process that decodes it; its bytes are kept", is_poison=True),
     False: Inspection(
@@ -154,7 +160,7 @@ _POISON = {
 }
 
 
-def _inspect(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspection:
+def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspection:
     head = opened.read_at(0, HEAD_BYTES)
 
     def read(offset: int, nbytes: int) -> bytes:
@@ -173,7 +179,7 @@ def _inspect(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspectio
             payload = read(headers[0].offset, min(headers[0].nbytes, overflow.MAX_RECORD_BYTES))
             record = overflow.parse(payload)
     except Truncated as exc:
-        # A read-only file was closed by its writer: what is missing was lost (full disk).
+        # A read-only file was closed by its writer: what is missing was lost (the disk was full).
         return Inspection(problem=exc.message, may_grow=file.writable)
     except HoldsNoTensor as exc:
         return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
@@ -184,8 +190,8 @@ def _inspect(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspectio
 
 def _may_be_overflow_json(file: SourceFile) -> bool:
     name = file.path.rpartition("/")[2]
-    is_called_so = name.startswith(f"{OVERFLOW_OP_TYPE}.") and name.endswith(".json")
-    return is_called_so and file.size <= overflow.MAX_RECORD_BYTES
+    is_named_so = name.startswith(f"{OVERFLOW_OP_TYPE}.") and name.endswith(".json")
+    return is_named_so and file.size <= overflow.MAX_RECORD_BYTES
 
 
 def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:

@@ -1,8 +1,8 @@
 """From an inspected step to a plan: which bytes go where, and which task does what. Pure arithmetic.
 
 Possible copies (same element type, same size, same first bytes) go to one task, so duplicates are found
-across the whole step before anything is encoded. Each task begins on shard boundaries of its own, so no
-shard is ever written by two.
+across the whole step before anything is encoded. Each task starts on shard boundaries of its own, so no
+shard is ever written by two tasks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ingest.planning.inspection import Inspected
-from ingest.planning.rows import Row, plan_rows
+from ingest.planning.rows import PlannedRow, plan_rows
 from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
@@ -28,15 +28,15 @@ def fingerprint(
     unreadable: Iterable[str] = (),
     undecoded: Iterable[str] = (),
 ) -> str:
-    """Return the name of the generation that these source files make: 32 hexadecimal digits.
+    """Return the name of the generation that is made from these source files: 32 hexadecimal digits.
 
-    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file; and the
-    paths of what the disk does not give, and of what is not taken for tensors because it kills the process
-    that does: without them the rest lies elsewhere.
+    XXH3-128 over converter version, layout, grid, and path, size and modification time of each file; then the
+    paths of files that the disk does not return, and of those that are not decoded because they kill the
+    process. These count because without them all other files are stored in different places.
     """
     running = xxhash.xxh3_128(f"{CONVERTER_VERSION}\n{layout}\n{grid}\n".encode())
-    listed = "".join([f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files])
-    running.update(listed.encode("utf-8", "surrogateescape"))
+    lines = "".join([f"{file.path}\0{file.size}\0{file.mtime_ns}\n" for file in files])
+    running.update(lines.encode("utf-8", "surrogateescape"))
     for path in unreadable:
         running.update(f"unreadable\0{path}\n".encode("utf-8", "surrogateescape"))
     for path in undecoded:
@@ -45,9 +45,9 @@ def fingerprint(
 
 
 def without_tensors(name: str) -> str:
-    """Return the name of the generation that is the one of this name without the payloads of its tensors.
+    """Return the name of the generation that is the same without the payloads of its tensors.
 
-    It is another one: that the whole step is still to come must show after a restart, too.
+    The names differ, so that after a restart it is still known that the payloads are missing.
     """
     return xxhash.xxh3_128(f"{name}\nwithout tensors\n".encode()).hexdigest()
 
@@ -61,10 +61,15 @@ def plan_step(
     *,
     leave_out_tensors: str = "",
 ) -> StepPlan:
-    """Plan the conversion of one step. The same listing gives the same plan, everywhere.
+    """Return the plan for converting one step. The same listing gives the same plan, everywhere.
 
-    `rules` are looked at when the step is committed; what is stored of the dump does not depend on them.
-    `leave_out_tensors` says why the payloads of tensors are not to be stored; "" where they are.
+    Args:
+        inspected: the step.
+        origin: where the dump comes from.
+        store: where it goes.
+        grid: sizes of chunks, shards and jobs.
+        rules: evaluated when the step is committed; what is stored of the dump does not depend on them.
+        leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
     """
     listing = inspected.listing
     rows = plan_rows(inspected)
@@ -105,7 +110,7 @@ def plan_step(
 
 
 def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
-    """Return the grid of each packed array, by path."""
+    """Return the chunks and shards of each packed array, by path."""
     nbytes: dict[str, int] = {}
     like: dict[str, Entry] = {}
     for entry in entries:
@@ -118,7 +123,7 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
         header = like[path].header
         element = header.element if header else None
         itemsize = element.stored_itemsize if element else 1
-        # A small array is one chunk, no larger than what there is to put in.
+        # A small array is one chunk, no larger than its content.
         chunk = max(min(grid.chunk_nbytes, nbytes[path]) // itemsize, 1)
         chunks = max(math.ceil(nbytes[path] / (chunk * itemsize)), 1)
         specs[path] = ArraySpec(
@@ -133,7 +138,7 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
 
 
 @dataclass(slots=True)
-class _Group:
+class _CopyGroup:
     """Rows that may be copies of one another."""
 
     array: str
@@ -141,7 +146,9 @@ class _Group:
     nbytes: int
 
 
-def _segments(rows: Sequence[Row], arrays: dict[str, ArraySpec], grid: Grid) -> list[tuple[Segment, ...]]:
+def _segments(
+    rows: Sequence[PlannedRow], arrays: dict[str, ArraySpec], grid: Grid
+) -> list[tuple[Segment, ...]]:
     """Return the segments of each job."""
     next_shard = dict.fromkeys(arrays, 0)
     jobs = []
@@ -153,35 +160,35 @@ def _segments(rows: Sequence[Row], arrays: dict[str, ArraySpec], grid: Grid) -> 
         for path in sorted(members):
             in_order = tuple(sorted(members[path]))
             segments.append(Segment(arrays[path], next_shard[path], in_order))
-            # As if there were no copies; shards that turn out not to be needed are never written.
+            # As if there were no copies; shards that are not needed are never written.
             next_shard[path] += arrays[path].shards_for(sum(rows[row].entry.nbytes for row in in_order))
         jobs.append(tuple(segments))
     return jobs
 
 
-def _groups(rows: Sequence[Row]) -> list[_Group]:
-    groups: dict[tuple[str, int, int], _Group] = {}
+def _groups(rows: Sequence[PlannedRow]) -> list[_CopyGroup]:
+    groups: dict[tuple[str, int, int], _CopyGroup] = {}
     for number, row in enumerate(rows):
         entry = row.entry
         if not entry.readable or entry.kind is RowKind.STATISTICS:
             continue
-        # What is no tensor is not looked into, so it has no possible copies.
+        # Only tensors have a sample: nothing else can be recognised as a copy.
         sample = -number if row.sample is None else row.sample
         array = entry.array
-        group = groups.setdefault((array, entry.nbytes, sample), _Group(array, [], 0))
+        group = groups.setdefault((array, entry.nbytes, sample), _CopyGroup(array, [], 0))
         group.rows.append(number)
         group.nbytes += entry.read_nbytes
     return list(groups.values())
 
 
-def _packed(groups: Sequence[_Group], job_nbytes: int) -> list[list[_Group]]:
-    """Spread the groups over as few jobs as the size of a job allows, all about equally large."""
+def _packed(groups: Sequence[_CopyGroup], job_nbytes: int) -> list[list[_CopyGroup]]:
+    """Distribute the groups over as few jobs as the size of a job allows, all of about the same size."""
     total = sum(group.nbytes for group in groups)
     count = max(math.ceil(total / job_nbytes), 1)
     share = total / count
     if not groups:
         return []
-    jobs: list[list[_Group]] = [[]]
+    jobs: list[list[_CopyGroup]] = [[]]
     filled = 0
     for group in groups:
         if jobs[-1] and filled + group.nbytes / 2 > share * len(jobs):

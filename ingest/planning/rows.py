@@ -1,4 +1,4 @@
-"""From the files of a step to the rows of its index: what each is, and what names and contents tell of it."""
+"""From the files of a step to the rows of its index: the kind of each, and what is known of it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from workers.model import SourceFile
 from workers.store.model import RowKind
 from workers.tasks.model import Entry
 
-#: What the dump systems put in the place of these characters when they make a file name of an operator's.
+#: How dump systems replace characters in the name of an operator when they make a file name of it.
 _IN_FILE_NAMES = str.maketrans({"/": "_", ".": "_", "\\": "_", " ": "_"})
 
 
-class Row(NamedTuple):
-    """One row of the index, and what only planning needs to know of it."""
+class PlannedRow(NamedTuple):
+    """One row of the index, with what only planning needs."""
 
     entry: Entry
     sample: int | None = None
-    """Hash of the first payload bytes of a tensor."""
+    """Hash of the first payload bytes of a tensor; None for anything else."""
     overflow: OverflowRecord | None = None
     reported: ReportedStatistics | None = None
 
 
-def plan_rows(inspected: Inspected) -> list[Row]:
-    """Return the rows of a step, in order of execution as far as the dump tells.
+def plan_rows(inspected: Inspected) -> list[PlannedRow]:
+    """Return the rows of a step, in order of execution as far as it is known.
 
-    That is the order of the writer's clock; where there is none, that of the list that the dump keeps; what
-    has neither comes first, in order of path.
+    That is the order of the writer's clock, or else of the list that the dump keeps. Rows that have neither
+    come first, in order of path.
     """
     rows = [row for file in inspected.listing.files for row in _rows_of(inspected, file)]
     rows = _with_reported(rows, inspected)
@@ -40,56 +40,65 @@ def plan_rows(inspected: Inspected) -> list[Row]:
     return _with_failed_operators(_with_occurrences(rows))
 
 
-def _place(row: Row) -> tuple[int, int, str, int]:
+def _place(row: PlannedRow) -> tuple[int, int, str, int]:
     entry = row.entry
     return entry.name.timestamp, entry.name.sequence, entry.source.path, entry.offset
 
 
-def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[Row]:
+def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[PlannedRow]:
     inspection = inspected.inspections.get(file.path)
     named = inspected.description.named.get(file.path)
     name = named.name if named else None
     if inspection is None:
-        yield Row(Entry(file, RowKind.FILE, TensorName()))
+        yield PlannedRow(Entry(file, RowKind.FILE, TensorName()))
     elif not inspection.readable or inspection.problem:
-        readable = inspection.readable
-        if named is not None and name is None and readable and not inspection.is_poison:
-            yield Row(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
-        else:
-            wrong = inspection.problem
-            yield Row(
-                Entry(file, RowKind.QUARANTINED, name or TensorName(), problem=wrong, readable=readable)
-            )
+        yield PlannedRow(_bad_entry(file, name, inspection, is_named=named is not None))
     elif inspection.overflow is not None:
         yield from _overflow_rows(file, name or TensorName(op_type=OVERFLOW_OP_TYPE), inspection)
     elif name is None:
-        yield Row(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
+        yield PlannedRow(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
     elif not inspection.headers:
-        said = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
-        yield Row(Entry(file, RowKind.FILE, name, problem=said))
+        problem = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
+        yield PlannedRow(Entry(file, RowKind.FILE, name, problem=problem))
     else:
-        for header, sample in zip(inspection.headers, inspection.samples, strict=True):
-            entry = Entry(file, RowKind.TENSOR, _completed(name, header), header, problem=header.problem)
-            yield Row(entry, sample)
+        yield from _tensor_rows(file, name, inspection)
 
 
 _NOT_UNDERSTOOD = "its name is not understood; kept as a file"
 
 
-def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -> Iterator[Row]:
+def _bad_entry(file: SourceFile, name: TensorName | None, inspection: Inspection, *, is_named: bool) -> Entry:
+    """Return a file that something is wrong with. It is quarantined, unless it may be no tensor at all."""
+    if is_named and name is None and inspection.readable and not inspection.is_poison:
+        return Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD)
+    return Entry(
+        file,
+        RowKind.QUARANTINED,
+        name or TensorName(),
+        problem=inspection.problem,
+        readable=inspection.readable,
+    )
+
+
+def _tensor_rows(file: SourceFile, name: TensorName, inspection: Inspection) -> Iterator[PlannedRow]:
+    for header, sample in zip(inspection.headers, inspection.samples, strict=True):
+        entry = Entry(file, RowKind.TENSOR, _completed(name, header), header, problem=header.problem)
+        yield PlannedRow(entry, sample)
+
+
+def _overflow_rows(file: SourceFile, name: TensorName, inspection: Inspection) -> Iterator[PlannedRow]:
     if not inspection.headers:
-        yield Row(Entry(file, RowKind.OVERFLOW, name), overflow=inspection.overflow)
+        yield PlannedRow(Entry(file, RowKind.OVERFLOW, name), overflow=inspection.overflow)
     for number, (header, sample) in enumerate(zip(inspection.headers, inspection.samples, strict=True)):
         entry = Entry(
             file, RowKind.OVERFLOW if number == 0 else RowKind.TENSOR, _completed(name, header), header
         )
-        yield Row(entry, sample, inspection.overflow if number == 0 else None)
+        yield PlannedRow(entry, sample, inspection.overflow if number == 0 else None)
 
 
 def _completed(name: TensorName, header: TensorHeader) -> TensorName:
-    """Return a name with what the content tells beside it."""
-    tells = header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name
-    if not tells:
+    """Return a name, with what the content adds to it."""
+    if not _names_tensor(header):
         return name
     return name._replace(
         io=header.io or name.io,
@@ -101,8 +110,12 @@ def _completed(name: TensorName, header: TensorHeader) -> TensorName:
     )
 
 
-def _with_reported(rows: Sequence[Row], inspected: Inspected) -> list[Row]:
-    """Join the statistics that the dump gives to their tensors; where there is none, they make a row."""
+def _names_tensor(header: TensorHeader) -> bool:
+    return bool(header.io or header.slot >= 0 or header.format or header.declared_dtype or header.full_name)
+
+
+def _with_reported(rows: Sequence[PlannedRow], inspected: Inspected) -> list[PlannedRow]:
+    """Join the statistics in the dump to their tensors. Those without a tensor become rows of their own."""
     reported = inspected.description.reported
     if not reported:
         return list(rows)
@@ -115,17 +128,17 @@ def _with_reported(rows: Sequence[Row], inspected: Inspected) -> list[Row]:
             by_path.setdefault(row.entry.source.path, number)
             by_name.setdefault(_identity(row.entry.name), number)
     for report in reported:
-        found = by_path.get(report.tensor) if report.tensor else by_name.get(_identity(report.name))
-        if found is not None and joined[found].reported is None:
-            joined[found] = joined[found]._replace(reported=report)
+        index = by_path.get(report.tensor) if report.tensor else by_name.get(_identity(report.name))
+        if index is not None and joined[index].reported is None:
+            joined[index] = joined[index]._replace(reported=report)
         else:
             entry = Entry(files[report.source], RowKind.STATISTICS, report.name)
-            joined.append(Row(entry, reported=report))
+            joined.append(PlannedRow(entry, reported=report))
     return joined
 
 
 def _identity(name: TensorName) -> tuple[object, ...]:
-    # By which a table and the tensor files agree: formats.md, "Rows match tensor files by all of ...".
+    # What a row of a table and the name of its tensor file have in common.
     return (
         name.net,
         name.graph,
@@ -139,8 +152,8 @@ def _identity(name: TensorName) -> tuple[object, ...]:
     )
 
 
-def _with_occurrences(rows: Iterable[Row]) -> list[Row]:
-    """Count the dumps of one slot of one operator, in order of time: loops dump it several times a step."""
+def _with_occurrences(rows: Iterable[PlannedRow]) -> list[PlannedRow]:
+    """Return the rows with the dumps of each slot numbered in order of time: loops dump it several times."""
     count: dict[tuple[object, ...], int] = {}
     numbered = []
     for row in rows:
@@ -153,14 +166,14 @@ def _with_occurrences(rows: Iterable[Row]) -> list[Row]:
     return numbered
 
 
-def _numbered(row: Row, occurrence: int) -> Row:
+def _numbered(row: PlannedRow, occurrence: int) -> PlannedRow:
     return row._replace(entry=row.entry._replace(name=row.entry.name._replace(occurrence=occurrence)))
 
 
-def _with_failed_operators(rows: list[Row]) -> list[Row]:
-    """Write into each overflow record which operators it is about: those of its streams and tasks.
+def _with_failed_operators(rows: list[PlannedRow]) -> list[PlannedRow]:
+    """Add to each overflow record the operators that failed: those with its streams and tasks.
 
-    The task and the stream in the name of the record are its own; those of the operator are in it.
+    The task and the stream in the name of a record are those of the check; the operator's are in the record.
     """
     if all(row.overflow is None for row in rows):
         return rows
@@ -168,23 +181,22 @@ def _with_failed_operators(rows: list[Row]) -> list[Row]:
     for row in rows:
         if row.entry.kind in (RowKind.TENSOR, RowKind.STATISTICS, RowKind.QUARANTINED):
             name = row.entry.name
-            place = (_directory(row.entry), name.stream, name.task)
-            operators.setdefault(place, name)
-    return [_joined(row, operators) if row.overflow else row for row in rows]
+            operators.setdefault((_directory(row.entry), name.stream, name.task), name)
+    return [_with_operators(row, operators) if row.overflow else row for row in rows]
 
 
-def _joined(row: Row, operators: dict[tuple[str, int, int], TensorName]) -> Row:
+def _with_operators(row: PlannedRow, operators: dict[tuple[str, int, int], TensorName]) -> PlannedRow:
     assert row.overflow is not None  # noqa: S101 (for mypy)
     failed = []
     for failure in row.overflow.failures():
-        found = operators.get((_directory(row.entry), failure.stream_id, failure.task_id))
+        operator = operators.get((_directory(row.entry), failure.stream_id, failure.task_id))
         failed.append(
             {
                 "unit": failure.unit,
                 "stream": failure.stream_id,
                 "task": failure.task_id,
-                "op_type": found.op_type if found else "",
-                "op_name": found.op_name if found else "",
+                "op_type": operator.op_type if operator else "",
+                "op_name": operator.op_name if operator else "",
             }
         )
     record = json.dumps({"failed": failed, "record": row.overflow.to_json()}, sort_keys=True)

@@ -1,6 +1,6 @@
-"""Plots of trends and fields of ranks and steps, as PNG, SVG and a page of HTML that needs nothing else.
+"""Plot trends, and fields of ranks and steps, as PNG or as a self-contained page of HTML.
 
-matplotlib is an optional dependency, and `pyplot`, which keeps figures for ever, is not used.
+matplotlib is an optional dependency. `pyplot` is not used, because it keeps all figures in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +23,17 @@ from workers.errors import UsageError
 if TYPE_CHECKING:
     import xarray as xr
 
-Figure = Any
-"""A figure of matplotlib, which has no part in checking types."""
+#: A figure of matplotlib, which is not installed where types are checked.
+Figure: TypeAlias = Any
 
 #: Lines that the legend names; more would cover the plot.
 _MAX_LEGEND = 16
+#: Characters of a label.
 _MAX_LABEL = 90
-#: Ratio of the greatest to the least from which on a logarithmic scale shows more.
+#: The ratio of the greatest to the least value above which the scale is logarithmic.
 _LOGARITHMIC = 1000
 _MAX_TICKS = 24
-_BAD = "#c00000"
+_BAD_COLOR = "#c00000"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,54 +42,60 @@ class Line:
 
     label: str
     heights: npt.NDArray[np.float64]
-    """(step,): the values; NaN for a gap."""
+    """(step,): the values; NaN for unknown."""
     present: npt.NDArray[np.bool_]
+    """(step,): whether the rank has the tensor."""
     bad: npt.NDArray[np.bool_]
-    """Where elements are NaN or infinite."""
+    """(step,): whether elements are NaN or infinite."""
 
 
 def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statistic: str) -> Figure:
-    """Draw a line for each tensor and rank: gaps where there is nothing, red crosses where NaN or Inf is.
+    """Draw a line for each tensor and rank, with gaps if it is absent, and red crosses for NaN and Inf.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
     figure = _new_figure(10, 5)
     axes = figure.add_subplot()
-    handles = []
-    for line in lines:
-        (handle,) = axes.plot(steps, np.where(line.present, line.heights, np.nan), marker=".", linewidth=1)
-        handles.append(handle)
-        known = line.bad & line.present & np.isfinite(line.heights)
-        unknown = line.bad & line.present & ~known
-        at = np.array(steps)
-        axes.plot(at[known], line.heights[known], "x", color=_BAD)
-        # Where no value is known, there is no height to put it at.
-        axes.plot(
-            at[unknown], np.full(unknown.sum(), 0.02), "x", color=_BAD, transform=axes.get_xaxis_transform()
-        )
+    handles = [_draw_line(axes, np.array(steps), line) for line in lines]
     values = np.concatenate([line.heights[line.present] for line in lines]) if lines else np.zeros(0)
     if _is_logarithmic(values):
         axes.set_yscale("log")
-    _text(axes.set_xlabel("step"))
-    _text(axes.set_ylabel(statistic))
+    _as_plain_text(axes.set_xlabel("step"))
+    _as_plain_text(axes.set_ylabel(statistic))
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    shown = lines[:_MAX_LEGEND]
-    if shown:
-        labels = [_shortened(f"rank {line.label}") for line in shown]
-        if len(shown) < len(lines):
-            labels[-1] += f"  (and {len(lines) - len(shown)} more)"
-        legend = axes.legend(
-            handles[: len(shown)], labels, fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.12)
-        )
-        for text in legend.get_texts():
-            _text(text)
+    _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
+    if lines:
+        _add_legend(axes, handles, lines)
     return figure
 
 
+def _draw_line(axes: Any, steps: npt.NDArray[np.int64], line: Line) -> Any:
+    """Draw a line with its crosses, and return what the legend shows for it."""
+    (handle,) = axes.plot(steps, np.where(line.present, line.heights, np.nan), marker=".", linewidth=1)
+    known = line.bad & line.present & np.isfinite(line.heights)
+    unknown = line.bad & line.present & ~known
+    axes.plot(steps[known], line.heights[known], "x", color=_BAD_COLOR)
+    # Unknown values do not have a height: their crosses are near the axis of steps.
+    height = np.full(unknown.sum(), 0.02)
+    axes.plot(steps[unknown], height, "x", color=_BAD_COLOR, transform=axes.get_xaxis_transform())
+    return handle
+
+
+def _add_legend(axes: Any, handles: Sequence[Any], lines: Sequence[Line]) -> None:
+    shown = lines[:_MAX_LEGEND]
+    labels = [_shortened(f"rank {line.label}") for line in shown]
+    if len(shown) < len(lines):
+        labels[-1] += f"  (and {len(lines) - len(shown)} more)"
+    legend = axes.legend(
+        handles[: len(shown)], labels, fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.12)
+    )
+    for text in legend.get_texts():
+        _as_plain_text(text)
+
+
 def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
-    """Draw ranks over steps: grey where there is nothing, red crosses where NaN or Inf is.
+    """Draw ranks over steps, with grey for absent values and red crosses for NaN and Inf.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -96,7 +103,7 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
     values = field.values
     ranks, steps = field["rank"].values, field["step"].values
     figure = _new_figure(min(4 + 0.3 * len(steps), 14), min(2 + 0.25 * len(ranks), 12))
-    from matplotlib.colors import LogNorm
+    from matplotlib.colors import LogNorm  # deferred: matplotlib is optional
 
     axes = figure.add_subplot()
     axes.set_facecolor("#d0d0d0")
@@ -106,9 +113,9 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
         interpolation="nearest",
         norm=LogNorm() if _is_logarithmic(values) else None,
     )
-    counted = field.name in ABOUT_NON_FINITE
-    rows, columns = np.nonzero((field["non_finite"].values > 0) & (not counted))
-    axes.plot(columns, rows, "x", color=_BAD, linestyle="none")
+    is_bad = field["non_finite"].values > 0
+    rows, columns = np.nonzero(is_bad & (field.name not in ABOUT_NON_FINITE))
+    axes.plot(columns, rows, "x", color=_BAD_COLOR, linestyle="none")
     for axis, numbers, set_labels in (
         (axes.yaxis, ranks, axes.set_yticklabels),
         (axes.xaxis, steps, axes.set_xticklabels),
@@ -116,9 +123,9 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
         places = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), _MAX_TICKS)).astype(int))
         axis.set_ticks(places)
         set_labels([str(numbers[place]) for place in places], fontsize=7)
-    _text(axes.set_xlabel("step"))
-    _text(axes.set_ylabel("rank"))
-    _text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
+    _as_plain_text(axes.set_xlabel("step"))
+    _as_plain_text(axes.set_ylabel("rank"))
+    _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
     figure.colorbar(image, ax=axes, label=str(field.name))
     return figure
 
@@ -131,14 +138,14 @@ def png(figure: Figure) -> bytes:
 def page(
     title: str, figure: Figure, columns: Sequence[str], rows: Iterable[Sequence[str]], remarks: Sequence[str]
 ) -> str:
-    """Return a page of HTML with a figure and a table; it refers to nothing, and runs nothing."""
-    # As an image: what stands in an SVG cannot run there.
+    """Return a page of HTML with a figure and a table, which loads nothing and runs nothing."""
+    # As an image, because nothing in an SVG can run there.
     image = base64.b64encode(_saved(figure, "svg", metadata={"Date": None})).decode()
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     body = "\n".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    said = "\n".join(f"<p>{html.escape(remark)}</p>" for remark in remarks)
+    paragraphs = "\n".join(f"<p>{html.escape(remark)}</p>" for remark in remarks)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -156,7 +163,7 @@ td, th {{ padding: 2px 10px; text-align: left; font-family: monospace; white-spa
 <body>
 <h1>{html.escape(title)}</h1>
 <img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{image}">
-{said}
+{paragraphs}
 <table>
 <thead><tr>{head}</tr></thead>
 <tbody>
@@ -170,29 +177,29 @@ td, th {{ padding: 2px 10px; text-align: left; font-family: monospace; white-spa
 
 def _new_figure(width: float, height: float) -> Figure:
     try:
-        from matplotlib.figure import Figure as NewFigure
+        from matplotlib.figure import Figure as NewFigure  # deferred: matplotlib is optional
     except ImportError as exc:
         raise UsageError(
             "plots need matplotlib, which is not installed", hint="pip install 'dump-ingest[plot]'"
         ) from exc
-    except ValueError as exc:  # of its own settings, such as MPLBACKEND
+    except ValueError as exc:  # matplotlib's own settings are wrong, such as MPLBACKEND
         raise UsageError(f"matplotlib cannot be used: {exc}") from exc
     return NewFigure(figsize=(width, height), layout="constrained")
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
-    from matplotlib import rc_context
+    from matplotlib import rc_context  # deferred: matplotlib is optional
 
     buffer = io.BytesIO()
     with warnings.catch_warnings(), rc_context({"svg.hashsalt": "dump-ingest", "svg.fonttype": "none"}):
-        # Names may be written in letters that the font does not have, and labels be longer than the figure.
+        # The font may lack letters of names, and labels may be longer than the figure.
         warnings.simplefilter("ignore")
         figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
     return buffer.getvalue()
 
 
-def _text(text: Any) -> None:
-    """Take a text as it is: between two `$`, matplotlib would see a formula."""
+def _as_plain_text(text: Any) -> None:
+    """Show a text as it is: matplotlib would parse what is between two `$` as a formula."""
     text.set_parse_math(False)
 
 

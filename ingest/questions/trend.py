@@ -1,38 +1,38 @@
-"""Statistics over steps and ranks: one line per tensor and rank, or one field of ranks and steps."""
+"""Statistics over steps and ranks: a trend for each tensor and rank, or one field of ranks and steps."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.catalog import Catalog, Choice
 from ingest.reader.snapshot import Snapshot, take_snapshot
-from ingest.reader.survey import StepStatistics
+from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
-from workers.rules.suggest import fits, matching
+from workers.rules.names import fits, matching
 from workers.store.blocks import Block, TensorKey
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-#: Statistics that are made of several others.
+#: Statistics that are sums of several others.
 _SUMS = {
     "inf_count": ("pos_inf_count", "neg_inf_count"),
     "non_finite_count": ("nan_count", "pos_inf_count", "neg_inf_count"),
 }
-#: Those that count what others mark.
+#: Statistics that count non-finite elements themselves.
 ABOUT_NON_FINITE = (*_SUMS["non_finite_count"], *_SUMS)
-#: What can be asked for.
+#: The names of all statistics.
 STATISTICS = (*FIELDS, *_SUMS)
 AGGREGATES = ("max", "min", "sum", "mean")
-#: What people call them, without `_`, `-` and case.
+#: Other names that people use, in lower case and without `_` and `-`.
 _ALIASES = {
     "norm": "l2_norm",
     "l2": "l2_norm",
@@ -60,7 +60,7 @@ _ALIASES = {
     "standarddeviation": "std",
     "sigma": "std",
 }
-#: Values of one answer: a million take about 50 MB as a table.
+#: The limit of values in one answer; a million take about 50 MB as a table.
 MAX_VALUES = 2_000_000
 
 
@@ -68,14 +68,14 @@ def statistic_named(name: str) -> str:
     """Return the statistic that a name stands for: `l2norm` and `norm` are `l2_norm`, `nan` is `nan_count`.
 
     Raises:
-        UsageError: it stands for none.
+        UsageError: the name does not stand for a statistic.
     """
     plain = re.sub(r"[\s_-]+", "", name.lower())
-    by_plain = {one.replace("_", ""): one for one in STATISTICS}
-    found = by_plain.get(plain) or _ALIASES.get(plain)
-    if found is None:
-        raise UsageError(f"{name!r} is no statistic", hint=f"There are: {', '.join(STATISTICS)}.")
-    return found
+    by_plain = {statistic.replace("_", ""): statistic for statistic in STATISTICS}
+    statistic = by_plain.get(plain) or _ALIASES.get(plain)
+    if statistic is None:
+        raise UsageError(f"{name!r} is not a statistic", hint=f"Statistics: {', '.join(STATISTICS)}.")
+    return statistic
 
 
 def trend(
@@ -87,27 +87,27 @@ def trend(
     step: Choice = None,
     include_partial: bool = False,
 ) -> pd.DataFrame:
-    """Return one statistic of the tensors that a glob fits, over steps and ranks.
+    """Return one statistic of the tensors whose names match a glob, over steps and ranks.
 
     Memory: what `StepStatistics` takes, and 60 bytes for each value, of which there are at most two millions.
 
     Args:
         store: the store.
-        pattern: a glob over the names of tensors, such as `*Adam*.input.0`.
-        stat: the statistic, or what people call it; see `STATISTICS`.
-        rank: one rank, or several; all where None.
-        step: one step, or several; all where None.
-        include_partial: take steps with quarantined or missing files, too.
+        pattern: a glob for the names of tensors, such as `*Adam*.input.0`.
+        stat: the statistic, or another name for it; see `statistic_named`.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
 
     Returns:
-        A row for each tensor, rank and step that is there, by tensor in order of execution, rank and step:
-        `name`, `net`, `graph`, `rank`, `step`, `value` (float64; NaN where it is not known, as the mean of
-        nothing but NaN) and `non_finite` (how many elements are NaN or infinite; NaN where not known). What
-        a rank does not have has no row. A loop's occurrences are tensors of their own (`...#1`). `attrs` has
-        `statistic`, and `left_out`: the steps that were not looked at.
+        A row for each tensor, rank and step, by tensor in order of execution, rank and step: `name`, `net`,
+        `graph`, `rank`, `step`, `value` (float64; NaN if it is unknown, such as the mean of NaN alone) and
+        `non_finite` (the number of elements that are NaN or infinite; NaN if unknown). Tensors that a rank
+        does not have are left out. Occurrences in a loop are separate tensors (`...#1`). `attrs` has
+        `statistic`, and `left_out`: the steps that were not used.
 
     Raises:
-        UsageError: nothing fits, or too much does.
+        UsageError: no tensor matches, or too many do.
         DamagedStore: the index of a step is missing or damaged.
     """
     return trend_of(take_snapshot(store, rank, step, include_partial=include_partial), pattern, stat)
@@ -115,32 +115,15 @@ def trend(
 
 def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
     """Return one statistic of some tensors of a snapshot; see `trend`."""
-    import pandas as pd
+    import pandas as pd  # deferred: takes 0.4 s to import
 
-    name = statistic_named(stat)
-    columns: dict[str, list[npt.NDArray[np.float64] | npt.NDArray[np.int64]]] = {
-        column: [] for column in ("tensor", "rank", "step", "value", "non_finite")
-    }
-    total = 0
-    survey = StepStatistics(snapshot)
-    for block, places in _chosen(survey, pattern):
-        ranks, tensors = np.nonzero(block.row[:, places] >= 0)
-        total += ranks.size
-        if total > MAX_VALUES:
-            raise UsageError(
-                f"{pattern!r} fits more than {MAX_VALUES} values",
-                hint="Narrow the pattern, or choose with --rank and --step.",
-            )
-        columns["tensor"].append(places[tensors])
-        columns["rank"].append(np.array(block.ranks)[ranks])
-        columns["step"].append(np.full(ranks.size, block.step))
-        columns["value"].append(_statistic(block, name)[:, places][ranks, tensors])
-        columns["non_finite"].append(_statistic(block, "non_finite_count")[:, places][ranks, tensors])
-    joined = {column: np.concatenate(parts) for column, parts in columns.items()}
-    order = np.lexsort((joined["step"], joined["rank"], joined["tensor"]))
-    places = joined.pop("tensor")[order].astype(np.int64)
+    statistic = statistic_named(stat)
+    statistics = StepStatistics(snapshot)
+    columns = _trend_columns(statistics, pattern, statistic)
+    order = np.lexsort((columns["step"], columns["rank"], columns["tensor"]))
+    places = columns.pop("tensor")[order].astype(np.int64)
     distinct, code = np.unique(places, return_inverse=True)
-    keys = [survey.axis[int(place)] for place in distinct]
+    keys = [statistics.axis[int(place)] for place in distinct]
     texts = {
         "name": [key.name for key in keys],
         "net": [key.net for key in keys],
@@ -148,10 +131,32 @@ def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
     }
     frame = pd.DataFrame(
         {column: np.array(values, object)[code] for column, values in texts.items()}
-        | {column: values[order] for column, values in joined.items()}
+        | {column: values[order] for column, values in columns.items()}
     )
-    frame.attrs = {"statistic": name, "left_out": [str(one) for one in snapshot.left_out]}
+    frame.attrs = {"statistic": statistic, "left_out": [str(left) for left in snapshot.left_out]}
     return frame
+
+
+def _trend_columns(statistics: StepStatistics, pattern: str, statistic: str) -> dict[str, npt.NDArray[Any]]:
+    """Return one element for each value: the place of its tensor, rank, step, value and non-finite count."""
+    parts: dict[str, list[npt.NDArray[Any]]] = {
+        column: [] for column in ("tensor", "rank", "step", "value", "non_finite")
+    }
+    total = 0
+    for block, places in _matching_tensors(statistics, pattern):
+        ranks, tensors = np.nonzero(block.row[:, places] >= 0)
+        total += ranks.size
+        if total > MAX_VALUES:
+            raise UsageError(
+                f"{pattern!r} matches more than {MAX_VALUES} values",
+                hint="Narrow the pattern, or choose with --rank and --step.",
+            )
+        parts["tensor"].append(places[tensors])
+        parts["rank"].append(np.array(block.ranks)[ranks])
+        parts["step"].append(np.full(ranks.size, block.step))
+        parts["value"].append(_statistic(block, statistic)[:, places][ranks, tensors])
+        parts["non_finite"].append(_statistic(block, "non_finite_count")[:, places][ranks, tensors])
+    return {column: np.concatenate(arrays) for column, arrays in parts.items()}
 
 
 def heatmap(
@@ -164,28 +169,28 @@ def heatmap(
     step: Choice = None,
     include_partial: bool = False,
 ) -> xr.DataArray:
-    """Return one statistic as a field of ranks and steps, over all tensors that a glob fits.
+    """Return one statistic as a field of ranks and steps, over all tensors whose names match a glob.
 
     Memory: what `StepStatistics` takes, and three numbers for each rank and step.
 
     Args:
         store: the store.
-        pattern: a glob over the names of tensors.
-        stat: the statistic, or what people call it; see `STATISTICS`.
+        pattern: a glob for the names of tensors.
+        stat: the statistic, or another name for it; see `statistic_named`.
         aggregate: how several tensors become one number: `max`, `min`, `sum` or `mean`. By default the sum
-            of counts, the `min` of `min`, and the `max` of all else.
-        rank: one rank, or several; all where None.
-        step: one step, or several; all where None.
-        include_partial: take steps with quarantined or missing files, too.
+            of counts, the `min` of `min`, and the `max` of all others.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
 
     Returns:
-        float64 (rank, step), named by the statistic; NaN where a rank has no such tensor in that step, or
-        nothing is known of it. The coordinates `tensors` and `non_finite`, (rank, step), say how many
-        tensors there are, and how many of their elements are NaN or infinite. `attrs` has `pattern`,
-        `statistic`, `aggregate`, `tensors` (how many fit), and `left_out`.
+        float64 (rank, step), with the name of the statistic; NaN if a rank does not have such a tensor in
+        that step, or its value is unknown. The coordinates `tensors` and `non_finite`, (rank, step), are the
+        number of tensors, and of their elements that are NaN or infinite. `attrs` has `pattern`,
+        `statistic`, `aggregate`, `tensors` (the number of tensors that match), and `left_out`.
 
     Raises:
-        UsageError: nothing fits, or there is no such statistic or aggregate.
+        UsageError: no tensor matches, or the statistic or the aggregate is unknown.
         DamagedStore: the index of a step is missing or damaged.
     """
     return heatmap_of(
@@ -195,19 +200,18 @@ def heatmap(
 
 def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | None = None) -> xr.DataArray:
     """Return one statistic of some tensors of a snapshot as a field; see `heatmap`."""
-    import xarray as xr
+    import xarray as xr  # deferred: takes 0.7 s to import
 
     name = statistic_named(stat)
     how = (aggregate or default_aggregate(name)).lower()
     if how not in AGGREGATES:
-        raise UsageError(f"{aggregate!r} is no aggregate", hint=f"There are: {', '.join(AGGREGATES)}.")
+        raise UsageError(f"{aggregate!r} is not an aggregate", hint=f"Aggregates: {', '.join(AGGREGATES)}.")
     ranks, steps = snapshot.ranks, snapshot.steps
     values = np.full((len(ranks), len(steps)), np.nan)
     non_finite = np.full(values.shape, np.nan)
     tensors = np.zeros(values.shape, np.int64)
-    survey = StepStatistics(snapshot)
     distinct: set[int] = set()
-    for number, (block, places) in enumerate(_chosen(survey, pattern)):
+    for number, (block, places) in enumerate(_matching_tensors(StepStatistics(snapshot), pattern)):
         rows = np.searchsorted(ranks, block.ranks)
         present = block.row[:, places] >= 0
         distinct |= set(places[present.any(axis=0)].tolist())
@@ -230,58 +234,60 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
             "statistic": name,
             "aggregate": how,
             "tensors": len(distinct),
-            "left_out": [str(one) for one in snapshot.left_out],
+            "left_out": [str(left) for left in snapshot.left_out],
         },
     )
 
 
 def default_aggregate(statistic: str) -> str:
-    """Return how a statistic of several tensors becomes one where nothing else is said."""
+    """Return the aggregate by which a statistic of several tensors becomes one number by default."""
     if statistic in COUNT_FIELDS or statistic in _SUMS:
         return "sum"
     return "min" if statistic == "min" else "max"
 
 
-def _chosen(survey: StepStatistics, pattern: str) -> Iterator[tuple[Block, npt.NDArray[np.int64]]]:
-    """Yield each block with the places of the tensors that fit.
+def _matching_tensors(
+    statistics: StepStatistics, pattern: str
+) -> Iterator[tuple[Block, npt.NDArray[np.int64]]]:
+    """Yield each step with the places of its tensors whose names match.
 
     Raises:
-        UsageError: after the last one, where no tensor of any block fits.
+        UsageError: no tensor of any step matches; raised after the last step.
     """
-    fitting = fits(pattern)
-    known: list[bool] = []
-    there = np.zeros(0, bool)
-    for block in survey.blocks():
+    matches = fits(pattern)
+    is_match: list[bool] = []
+    is_present = np.zeros(0, bool)
+    for block in statistics.blocks():
         width = block.row.shape[1]
-        known += [fitting(survey.axis[place].name) for place in range(len(known), width)]
-        there = np.pad(there, (0, max(width - there.size, 0)))
+        is_match += [matches(statistics.axis[place].name) for place in range(len(is_match), width)]
+        is_present = np.pad(is_present, (0, max(width - is_present.size, 0)))
         present = block.present.any(axis=0)
-        there[:width] |= present
-        yield block, np.flatnonzero(np.array(known[:width], bool) & present)
-    found = np.flatnonzero(there & np.array(known, bool))
-    if not found.size:
-        keys: list[TensorKey] = survey.axis.keys
-        matching(pattern, [keys[place].name for place in np.flatnonzero(there).tolist()])
+        is_present[:width] |= present
+        yield block, np.flatnonzero(np.array(is_match[:width], bool) & present)
+    if not (is_present & np.array(is_match, bool)).any():
+        keys: list[TensorKey] = statistics.axis.keys
+        # Raises an error that suggests similar names.
+        matching(pattern, [keys[place].name for place in np.flatnonzero(is_present).tolist()])
 
 
 def _statistic(block: Block, name: str) -> npt.NDArray[np.float64]:
-    """Return a statistic of a block, or a sum of some, (rank, tensor); NaN where any part is not known."""
-    parts = [block.statistic(one) for one in _SUMS.get(name, (name,))]
+    """Return a statistic of a block, or a sum of several, (rank, tensor); NaN if any part is unknown."""
+    parts = [block.statistic(part) for part in _SUMS.get(name, (name,))]
     total: npt.NDArray[np.float64] = sum(parts[1:], start=parts[0])
     return total
 
 
 def _aggregated(values: npt.NDArray[np.float64], how: str) -> npt.NDArray[np.float64]:
-    """Return one number for each rank, over the tensors of which it is known; NaN where of none."""
+    """Return one number for each rank, over the tensors with known values; NaN if there are none."""
     known = ~np.isnan(values)
     count = known.sum(axis=1)
     if how in ("max", "min"):
         edge = -math.inf if how == "max" else math.inf
         filled = np.where(known, values, edge)
-        found = getattr(filled, how)(axis=1, initial=edge)
+        aggregated = getattr(filled, how)(axis=1, initial=edge)
     else:
         with np.errstate(over="ignore"):
-            found = np.where(known, values, 0).sum(axis=1)
+            aggregated = np.where(known, values, 0).sum(axis=1)
         if how == "mean":
-            found = found / np.maximum(count, 1)
-    return np.where(count > 0, found, np.nan)
+            aggregated = aggregated / np.maximum(count, 1)
+    return np.where(count > 0, aggregated, np.nan)

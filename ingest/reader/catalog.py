@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any, Self, TypeAlias
 
-from ingest.reader.opened_step import COLUMNS
+from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
@@ -20,28 +19,32 @@ from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
+from workers.store.prefetch import prefetch
 
+#: One rank or step, several of them, or None for all.
 Choice: TypeAlias = int | Iterable[int] | None
 
-#: Commits that are asked for at once, to find one.
+#: Commits that are read at once to find one that exists.
 _COMMITS_AT_ONCE = 256
-#: Steps whose index is read ahead of need, and of how many it is kept where nothing was found in it.
+#: Steps whose index is read ahead of need.
 _TABLES_AHEAD = 4
+#: Up to this many steps, a search keeps the index of each; above it, only of those with a match.
 _TABLES_KEPT = 64
 #: Ranks that are listed at once.
 _LISTINGS_AT_ONCE = 16
 
 
 def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
-    """Open a store for reading.
+    """Open a store for reading. Takes one request.
 
     Args:
         url: a directory or any fsspec URL.
-        storage_options: passed to fsspec; no credentials, which come from the environment.
+        storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
 
     Raises:
-        UsageError: there is no store.
+        UsageError: the URL does not hold a store.
         StoreFormatError: a newer version of dump-ingest wrote it.
         StoreError: it cannot be reached.
     """
@@ -52,70 +55,77 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
 
 
 def no_store(url: str) -> UsageError:
-    """Return the answer to a URL where there is no store."""
-    return UsageError(f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` make one.")
+    """Return the error for a URL that does not hold a store."""
+    return UsageError(
+        f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` create a store."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something in the store that is not what was written."""
+    """A part of the store that is not what was written."""
 
     key: StepKey
     source: str
-    """The dump file that it came from; "" where more than one file is concerned."""
+    """The dump file it came from; "" if more than one file is concerned."""
     reason: str
 
 
 @dataclass(eq=False)
 class Catalog:
-    """All committed steps of a run, keyed by rank and step. A step that is not committed is not here.
+    """All committed steps of a run, by rank and step. Steps that are not committed are not part of it.
 
-    Nothing is listed or read before it is asked for, and then no more than what was asked for; what was read
-    is kept.
+    Nothing is read before it is needed. Each question reads only what it needs, and keeps it.
     """
 
     objects: ObjectStore
     _steps: dict[StepKey, Step] = field(default_factory=dict)
-    _names: dict[int, list[StepKey]] = field(default_factory=dict)
-    """By rank: the steps for which there is anything at all."""
+    """The steps that were opened so far."""
+    _listings: dict[int, list[StepKey]] = field(default_factory=dict)
+    """By rank that was listed: the steps of which the store has any object, committed or not."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
 
     @property
     def url(self) -> str:
-        """Where the store is."""
+        """The URL of the store."""
         return self.objects.address.url
 
     @cached_property
     def keys(self) -> list[StepKey]:
-        """What is committed, when this was first asked for: by step, then rank; run files first.
+        """The committed steps, as of the first use: by step, then rank; run files first.
 
-        Asks for the commit of every step, so it takes as long as there are steps.
+        Reads the commit of every step, so the time grows with their number.
         """
         damages: list[Damage] = []
-        found = self._open(self._list(self._listed_ranks), damages)
-        return sorted([step.key for step in found] + [one.key for one in damages], key=lambda key: key.order)
+        steps = self._open(self._list(self._listed_ranks), damages)
+        keys = [step.key for step in steps] + [damage.key for damage in damages]
+        return sorted(keys, key=lambda key: key.order)
 
     @cached_property
     def ranks(self) -> list[int]:
-        """The ranks that have anything committed. Reads one commit of each."""
+        """The ranks that have a committed step, in order. Reads one commit of each rank."""
         self._list(self._listed_ranks)
-        first = [keys[0] for keys in self._names.values() if keys]
+        first_keys = [keys[0] for keys in self._listings.values() if keys]
         damages: list[Damage] = []
-        self._open(first, damages)
-        known = {key.rank for key in self._steps} | {one.key.rank for one in damages}
-        # Their first step is not committed, or not yet: ask for more.
-        rest = [rank for rank in self._listed_ranks if rank not in known and self._has_any(rank)]
-        return sorted({*known, *rest})
+        self._open(first_keys, damages)
+        known = {key.rank for key in self._steps} | {damage.key.rank for damage in damages}
+        # The first step of these ranks is not committed, or not yet: try their other steps.
+        later = [rank for rank in self._listed_ranks if rank not in known and self._has_commit(rank)]
+        return sorted({*known, *later})
 
     @property
     def steps(self) -> list[int]:
-        """The steps that any rank has committed. Takes as long as there are steps, as `keys` does."""
+        """The steps that any rank has committed, in order. Takes as long as `keys`."""
         return sorted({key.step for key in self.keys if key.step is not None})
 
     def step(self, rank: int, step: int | None) -> Step:
-        """Return one committed step of one rank; `step` None is its run files.
+        """Return one committed step of one rank. Takes one request.
+
+        Args:
+            rank: the rank.
+            step: the step; None for the run files of the rank.
 
         Raises:
             UsageError: it is not in the store.
@@ -123,80 +133,84 @@ class Catalog:
         """
         key = StepKey(rank, step)
         if key not in self._steps:
-            found = commit.read(self.objects, key)
-            if found is None:
+            committed = commit.read(self.objects, key)
+            if committed is None:
                 raise self._absent(key)
-            self._steps[key] = Step(self.objects, found)
+            self._steps[key] = Step(self.objects, committed)
         return self._steps[key]
 
     def select(
         self, rank: Choice = None, step: Choice = None, *, damages: list[Damage] | None = None
     ) -> list[Step]:
-        """Return the committed steps of these ranks and steps; all where None. With `step`, no run files.
+        """Return the committed steps of these ranks and steps, by step, then rank.
 
-        Reads no commit of any other step: there may be many, and one of them may be damaged.
+        Reads only the commits of these steps: others may be many, and may be damaged.
 
         Args:
-            rank: one rank, or several.
-            step: one step, or several.
-            damages: takes the steps whose commit is damaged; without it, the first one is raised.
+            rank: one rank, or several; all if None.
+            step: one step, or several; all, and the run files, if None.
+            damages: receives the steps whose commit is damaged. Without it, the first of them is raised.
 
         Raises:
-            UsageError: a rank or step that was asked for is not in the store.
+            UsageError: one of the ranks or steps is not in the store.
             DamagedStore: a commit is damaged, and `damages` is not given.
         """
-        ranks, steps = _set(rank), _set(step)
-        if steps is None:
-            keys = self._list(self._listed_ranks if ranks is None else sorted(ranks))
-        else:
-            # No listing: there is nothing to learn from it.
-            of = self._listed_ranks if ranks is None else ranks
-            keys = sorted((StepKey(r, s) for r in of for s in steps), key=lambda key: key.order)
-        bad: list[Damage] = []
-        chosen = self._open(keys, bad)
-        if bad and damages is None:
-            raise DamagedStore(bad[0].reason)
-        there = [*(one.key for one in chosen), *(one.key for one in bad)]
-        without_rank = (ranks or set()) - {key.rank for key in there}
-        without_step = (steps or set()) - {key.step for key in there}
-        if without_rank or without_step:
-            raise self._nothing_of(without_rank, without_step, ranks, steps or set())
+        ranks, steps = _as_set(rank), _as_set(step)
+        damaged: list[Damage] = []
+        opened = self._open(self._possible_keys(ranks, steps), damaged)
+        if damages is None and damaged:
+            raise DamagedStore(damaged[0].reason)
+        present = {step.key for step in opened} | {damage.key for damage in damaged}
+        self._check_present(ranks, steps, present)
         if damages is not None:
-            damages += bad
-        return chosen
+            damages += damaged
+        return opened
 
     def listed(self, rank: Choice = None, step: Choice = None) -> list[StepKey]:
-        """Return the steps of these ranks for which there is anything, committed or not; no run files.
+        """Return the steps of these ranks of which the store has any object, committed or not; no run files.
 
-        As they are when this or another question first lists a rank.
+        Each rank is listed once: the answer is as of the first question that listed it.
         """
-        ranks, steps = _set(rank), _set(step)
-        keys = self._list(self._listed_ranks if ranks is None else sorted(ranks))
+        ranks, steps = _as_set(rank), _as_set(step)
+        keys = self._possible_keys(ranks, None)
         return [key for key in keys if key.step is not None and (steps is None or key.step in steps)]
 
     @cached_property
     def _listed_ranks(self) -> list[int]:
         return commit.list_ranks(self.objects)
 
+    def _possible_keys(self, ranks: set[int] | None, steps: set[int] | None) -> list[StepKey]:
+        """Return the keys that a choice may mean, by step, then rank; whether they are committed is open."""
+        chosen_ranks = self._listed_ranks if ranks is None else sorted(ranks)
+        if steps is None:
+            return self._list(chosen_ranks)
+        # Listings are not needed: their answer would be a part of these keys.
+        return sorted(
+            (StepKey(rank, step) for rank in chosen_ranks for step in steps), key=lambda key: key.order
+        )
+
     def _list(self, ranks: Sequence[int]) -> list[StepKey]:
-        """Return what there is of these ranks, committed or not, in order; each rank is listed once."""
-        unlisted = [rank for rank in ranks if rank not in self._names]
+        """Return the steps of which the store has any object, by step, then rank. Lists each rank once."""
+        unlisted = [rank for rank in ranks if rank not in self._listings]
         if unlisted:
             with ThreadPoolExecutor(_LISTINGS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
                 listings = threads.map(lambda rank: commit.list_keys(self.objects, [rank]), unlisted)
-                self._names.update(zip(unlisted, listings, strict=True))
-        return sorted((key for rank in ranks for key in self._names[rank]), key=lambda key: key.order)
+                self._listings.update(zip(unlisted, listings, strict=True))
+        return sorted((key for rank in ranks for key in self._listings[rank]), key=lambda key: key.order)
 
     def _open(self, keys: Sequence[StepKey], damages: list[Damage]) -> list[Step]:
-        """Return those of these steps that are committed; each commit is read once. Note damaged ones."""
+        """Return the committed ones of these steps, and add damaged ones to `damages`.
+
+        Reads each commit once.
+        """
         unread = [key for key in keys if key not in self._steps]
-        found, damaged = commit.read_many(self.objects, unread)
-        self._steps.update((key, Step(self.objects, one)) for key, one in found.items())
+        commits, damaged = commit.read_many(self.objects, unread)
+        self._steps.update((key, Step(self.objects, committed)) for key, committed in commits.items())
         damages += [Damage(key, "", reason) for key, reason in damaged.items()]
         return [self._steps[key] for key in keys if key in self._steps]
 
-    def _has_any(self, rank: int) -> bool:
-        keys = self._names[rank]
+    def _has_commit(self, rank: int) -> bool:
+        keys = self._listings[rank]
         for start in range(0, len(keys), _COMMITS_AT_ONCE):
             damages: list[Damage] = []
             if self._open(keys[start : start + _COMMITS_AT_ONCE], damages) or damages:
@@ -214,96 +228,96 @@ class Catalog:
         io: str | None = None,
         where: str | None = None,
     ) -> list[Tensor]:
-        """Return the tensors that fulfil every condition, by step, rank and time.
+        """Return the tensors that fulfil every condition, by step, rank and order of execution.
+
+        Reads the index of each chosen step.
 
         Args:
-            rank: one rank, or several.
-            step: one step, or several.
-            graph: name of the graph.
-            op_type: operator type, exactly.
-            name: `Tensor.name` as a glob (`*Log*`), or a compiled regular expression that is searched in it.
+            rank: one rank, or several; all if None.
+            step: one step, or several; all, and the run files, if None.
+            graph: the name of the graph.
+            op_type: the operator type, exactly.
+            name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             io: `input` or `output`.
             where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`.
 
         Raises:
-            UsageError: a rank or step is not in the store, or `where` is no condition.
+            UsageError: a rank or step is not in the store, or `where` is not a valid condition.
+            DamagedStore: a commit or an index is damaged.
         """
         condition = Filter(where, COLUMNS) if where is not None else None
-        equal = {"graph": graph, "op_type": op_type, "io": io}
-        wanted = {k: v for k, v in equal.items() if v is not None}
-        found: list[Tensor] = []
+        labels = {"graph": graph, "op_type": op_type, "io": io}
+        equal = {label: value for label, value in labels.items() if value is not None}
         chosen = self.select(rank, step)
-        for one in _with_tables(chosen):
-            tensors = [Tensor(one, row) for row in one.rows(condition, wanted)]
-            matching = [tensor for tensor in tensors if name is None or _matches(name, tensor.name)]
-            found += matching
-            if not matching and len(chosen) > _TABLES_KEPT:
-                one.forget_tables()
-        return found
+        matches: list[Tensor] = []
+        for opened in _with_tables(chosen):
+            tensors = [Tensor(opened, row) for row in opened.rows(condition, equal)]
+            named = [tensor for tensor in tensors if name is None or _matches(name, tensor.name)]
+            matches += named
+            if not named and len(chosen) > _TABLES_KEPT:
+                opened.forget_tables()
+        return matches
 
     def reopened(self) -> Self:
-        """Return the same store with nothing read of it yet, so that it shows what is committed now."""
+        """Return the same store with nothing read yet, so that it shows what is committed now."""
         return type(self)(self.objects)
 
-    def _nothing_of(
-        self, ranks: set[int], steps: set[int], asked: set[int] | None, asked_steps: set[int]
-    ) -> UsageError:
-        """Return the answer to a choice of which these ranks, or these steps, are not there."""
-        if unknown := ranks - set(self._listed_ranks):
-            what, hint = f"rank {_listed(unknown)}", self._holds(None, set())
-        elif steps:
-            what, hint = f"step {_listed(steps)}", self._holds(asked, steps)
+    def _check_present(self, ranks: set[int] | None, steps: set[int] | None, present: set[StepKey]) -> None:
+        """Raise `UsageError` if any of these ranks or steps is not among the keys that are present."""
+        absent_ranks = (ranks or set()) - {key.rank for key in present}
+        absent_steps = (steps or set()) - {key.step for key in present}
+        if not absent_ranks and not absent_steps:
+            return
+        if unknown := absent_ranks - set(self._listed_ranks):
+            missing, hint = f"rank {_joined(unknown)}", self._contents(None, set())
+        elif absent_steps:
+            missing, hint = f"step {_joined(absent_steps)}", self._contents(ranks, absent_steps)
         else:
-            what, hint = f"such step of rank {_listed(ranks)}", self._holds(ranks, asked_steps)
-        return UsageError(f"{self.url}: no {what}", hint=hint)
+            missing = f"such step of rank {_joined(absent_ranks)}"
+            hint = self._contents(absent_ranks, steps or set())
+        raise UsageError(f"{self.url}: no {missing}", hint=hint)
 
     def _absent(self, key: StepKey) -> UsageError:
         is_known = key.rank in self._listed_ranks
-        steps = {key.step} if is_known and key.step is not None else set()
-        hint = self._holds({key.rank} if is_known else None, steps)
+        absent_steps = {key.step} if is_known and key.step is not None else set()
+        hint = self._contents({key.rank} if is_known else None, absent_steps)
         return UsageError(f"{self.url}: {key} is not in the store", hint=hint)
 
-    def _holds(self, of: set[int] | None, absent_steps: set[int]) -> str:
-        """Say what there is of these ranks, or of all, but for steps that are known not to be committed.
+    def _contents(self, ranks: set[int] | None, absent_steps: set[int]) -> str:
+        """Describe which steps these ranks have, or all ranks, without those known not to be committed.
 
-        From listings alone: to read all commits for a hint would take too long.
+        Uses listings alone: reading all commits for a hint would take too long.
         """
-        keys = self._list(self._listed_ranks if of is None else sorted(of))
-        ranks, steps = self._listed_ranks, {key.step for key in keys if key.step is not None} - absent_steps
-        if of is None:
-            return f"It holds ranks {format_ranges(ranks)} and steps {format_ranges(steps)}."
-        whose = f"rank{'s' * (len(of) > 1)} {format_ranges(of)}"
-        return f"It holds ranks {format_ranges(ranks)}, and of {whose} steps {format_ranges(steps)}."
+        keys = self._list(self._listed_ranks if ranks is None else sorted(ranks))
+        steps = {key.step for key in keys if key.step is not None} - absent_steps
+        all_ranks = format_ranges(self._listed_ranks)
+        if ranks is None:
+            return f"The store has ranks {all_ranks} and steps {format_ranges(steps)}."
+        subject = "rank {} has" if len(ranks) == 1 else "ranks {} have"
+        return (
+            f"The store has ranks {all_ranks}; {subject.format(format_ranges(ranks))} steps"
+            f" {format_ranges(steps)}."
+        )
 
 
 def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:
-    """Yield these steps, each when its index is there; the next ones are read meanwhile.
+    """Yield these steps, each after its index was read; the next ones are read meanwhile.
 
     Raises:
         DamagedStore: the index of a step is damaged.
     """
     if len(steps) <= 1:
-        yield from steps
+        yield from steps  # without a thread
         return
 
     def load(step: Step) -> Step:
         _ = step.tables
         return step
 
-    with ThreadPoolExecutor(_TABLES_AHEAD, thread_name_prefix="dump-ingest-read") as threads:
-        ahead: deque[Future[Step]] = deque()
-        try:
-            for step in steps:
-                ahead.append(threads.submit(load, step))
-                if len(ahead) > _TABLES_AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            threads.shutdown(cancel_futures=True)
+    yield from prefetch(steps, load, ahead=_TABLES_AHEAD, threads=_TABLES_AHEAD, name="dump-ingest-read")
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _joined(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
 
 
@@ -313,7 +327,7 @@ def _matches(pattern: str | re.Pattern[str], name: str) -> bool:
     return pattern.search(name) is not None
 
 
-def _set(choice: Choice) -> set[int] | None:
+def _as_set(choice: Choice) -> set[int] | None:
     if choice is None:
         return None
-    return {int(n) for n in choice} if isinstance(choice, Iterable) else {int(choice)}
+    return {int(number) for number in choice} if isinstance(choice, Iterable) else {int(choice)}

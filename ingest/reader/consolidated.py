@@ -1,9 +1,8 @@
-"""The consolidated cubes as users have them: everything of the reader, and questions by condition."""
+"""The consolidated cubes as users have them: everything of the reader, and a search by condition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingest.reader.cube_find import find
@@ -15,15 +14,15 @@ from workers.store.objects import ObjectStore
 if TYPE_CHECKING:
     import pandas as pd
 
-#: How often a question is asked again when the view changes meanwhile.
+#: How often a search is repeated because the cubes changed meanwhile.
 _ATTEMPTS = 5
 
 
-@dataclass(eq=False)
 class ConsolidatedCubes(CubeReader):
-    """The cubes as they were when this was opened. Steps that are taken in later are not in it.
+    """Statistics and digests of all tensors over steps and ranks, as of when this was opened.
 
-    Places are those of the axes of the view; `steps` and `ranks` say which step and rank stands where.
+    Steps that are consolidated later are not included. A place is a position on one of the axes; `steps`,
+    `ranks` and `axis` name the step, rank and tensor at each place.
     """
 
     def find(
@@ -31,47 +30,49 @@ class ConsolidatedCubes(CubeReader):
     ) -> pd.DataFrame:
         """Return the tensors that fulfil a condition on their statistics or names, at any rank and step.
 
-        Where steps were begun to be written again meanwhile, the view is opened and asked anew.
+        If the consolidator begins to rewrite steps meanwhile, the cubes are opened and searched again.
 
         Args:
-            where: a condition such as `nan_count > 0 and io == 'output'`, on the statistics, the fields of
+            where: a condition such as `nan_count > 0 and io == 'output'` on the statistics, the fields of
                 the tensor (`name`, `net`, `graph`, `op_type`, `op_name`, `io`, `slot`, `occurrence`), `rank`
-                and `step`. What is not known is NaN.
+                and `step`. Unknown statistics are NaN.
             step: only these steps.
-            include_partial: take steps with quarantined or missing files, too.
+            include_partial: also search steps with quarantined or missing files.
 
         Returns:
-            One line for each, by step, rank and place in the view, which is the order of execution but for
-            tensors that came later: step, rank, name, the fields of the tensor, and the statistics that the
-            condition names. `attrs` has `consolidated_at`, the time of the view,
-            and `left_out`: what the view has, and was not looked at.
+            A row for each tensor, by step, rank and place. Places are in order of execution, except for
+            tensors that first occurred in later steps. The columns are step, rank, name, the fields of the
+            tensor, and the statistics that the condition names. `attrs` has `consolidated_at`, the time of
+            the cubes, and `left_out`, the steps in the cubes that were not searched.
 
         Raises:
-            UsageError: `where` is no condition, or the view does not have a step.
+            UsageError: `where` is not a valid condition, or the cubes do not have one of the steps.
             DamagedStore: a cube is damaged.
-            StoreError: the view is written again faster than it can be read.
+            StoreError: the cubes are rewritten faster than they can be read.
         """
-        view: ConsolidatedCubes | None = self
+        cubes: ConsolidatedCubes | None = self
         for _ in range(_ATTEMPTS):
-            if view is None:
+            if cubes is None:
                 break
             try:
-                found = find(view, where, step, include_partial=include_partial)
+                frame = find(cubes, where, step, include_partial=include_partial)
             except DamagedStore:
-                if view.is_current():
+                if cubes.is_current():
                     raise
             else:
-                if view.is_current():
-                    return found
-            view = open_cubes(self.objects)
-        raise StoreError(f"{self.objects.address.url}: the view is being written again", hint="Try again.")
+                if cubes.is_current():
+                    return frame
+            cubes = open_cubes(self.objects)
+        raise StoreError(
+            f"{self.objects.address.url}: the consolidated view is being rewritten", hint="Try again."
+        )
 
 
 def open_cubes(objects: ObjectStore) -> ConsolidatedCubes | None:
-    """Return the consolidated view of a store; None where there is none yet.
+    """Return the consolidated cubes of a store; None if it has none yet. Takes one request.
 
     Raises:
-        DamagedStore: its metadata is damaged.
+        DamagedStore: their metadata is damaged.
     """
     state = parse_state(objects.get(f"{GROUP}/zarr.json"))
     return None if state is None else ConsolidatedCubes(objects, state)

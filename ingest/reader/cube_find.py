@@ -1,13 +1,15 @@
-"""A condition, asked of the consolidated view: reads only the cubes that the condition names."""
+"""Find tensors in the consolidated cubes by a condition, reading only the cubes that the condition names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.cube_reader import CubeReader
 from ingest.reader.ranges import format_ranges
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
@@ -18,122 +20,174 @@ from workers.store.cubes import ANOMALY_FIELDS, KEY_FIELDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ingest.reader.cube_reader import CubeReader
+Array: TypeAlias = npt.NDArray[Any]
 
-_OF_TENSOR = (*KEY_FIELDS, "name")
-COLUMNS = frozenset([*_OF_TENSOR, "rank", "step", *FIELDS])
-Array = npt.NDArray[Any]
+#: Text and numbers of a tensor, by its place on the axis of tensors.
+_TENSOR_FIELDS = (*KEY_FIELDS, "name")
+_INTEGER_FIELDS = frozenset(["slot", "occurrence", "copy"])
+#: The columns that a condition may name.
+_COLUMNS = frozenset([*_TENSOR_FIELDS, "rank", "step", *FIELDS])
 
 
-def find(view: CubeReader, where: str, steps: Sequence[int] | None, *, include_partial: bool) -> pd.DataFrame:
-    """Return the tensors that fulfil a condition; see `CubeReader.find`."""
-    import pandas as pd
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hits:
+    """The tensors that fulfil a condition, as columns with one element each."""
 
-    condition = Filter(where, COLUMNS)
-    _check_steps(view, steps)
+    place: Array
+    """(hit,): place on the axis of steps."""
+    rank: Array
+    """(hit,): place on the axis of ranks."""
+    tensor: Array
+    """(hit,): place on the axis of tensors."""
+    statistics: Mapping[str, Array]
+    """(hit,) by name."""
+
+
+def find(
+    cubes: CubeReader, where: str, steps: Sequence[int] | None, *, include_partial: bool
+) -> pd.DataFrame:
+    """Return the tensors that fulfil a condition; see `ConsolidatedCubes.find`."""
+    condition = Filter(where, _COLUMNS)
+    _check_steps(cubes, steps)
     statistics = [name for name in FIELDS if name in condition.names]
-    keys = view.axis.keys
-    of_tensor = {name: np.array([_field(key, name) for key in keys], object) for name in _OF_TENSOR}
-    for name in ("slot", "occurrence", "copy"):
-        of_tensor[name] = of_tensor[name].astype(np.int64)
-    named = {name: column[None, None, :] for name, column in of_tensor.items() if name in condition.names}
-    status = view.table("status")
-    taken = (status != "") if include_partial else (status == "complete")
-    parts: list[tuple[Array, Array, Array, dict[str, Array]]] = []
-    for places, cubes in _read(view, statistics, steps):
-        columns: dict[str, Any] = {
-            **named,
-            "step": view.steps[places][:, None, None],
-            "rank": view.ranks[None, :, None],
-            **{name: _known(values) for name, values in cubes.items()},
-        }
-        shape = (len(places), len(view.ranks), len(keys))
-        hit = np.broadcast_to(condition.evaluate(columns), shape) & taken[places][:, :, None]
-        step, rank, tensor = np.nonzero(_there(view, places, cubes, hit))
-        found = {name: values[step, rank, tensor] for name, values in cubes.items()}
-        parts.append((places[step], rank, tensor, found))
-    place, rank, tensor = (
-        np.concatenate([part[i] for part in parts]) if parts else np.zeros(0, np.int64) for i in range(3)
-    )
-    # The axis of tensors is in order of execution, but for tensors that came later. The rows would be exact,
-    # at the price of a request for each step with a hit.
-    order = np.lexsort((tensor, view.ranks[rank], view.steps[place]))
-    values_of = {name: np.concatenate([part[3][name] for part in parts]) for name in statistics if parts}
-    frame = pd.DataFrame(
-        {
-            "step": view.steps[place][order],
-            "rank": view.ranks[rank][order],
-            **{name: of_tensor[name][tensor][order] for name in ("name", *KEY_FIELDS)},
-            **{name: _known(values)[order] for name, values in values_of.items()},
-        }
-    )
-    left_out = view.left_out(include_partial=include_partial)
-    asked = None if steps is None else set(steps)
+    fields = _tensor_fields(cubes)
+    parts = [
+        _evaluate(cubes, condition, fields, places, values, include_partial=include_partial)
+        for places, values in _read(cubes, statistics, steps)
+    ]
+    frame = _frame(cubes, fields, _joined(parts, statistics))
+    left_out = cubes.left_out(include_partial=include_partial)
+    chosen = None if steps is None else set(steps)
     frame.attrs = {
-        "consolidated_at": view.state.consolidated_at,
-        "left_out": [str(one) for one in left_out if asked is None or one.key.step in asked],
+        "consolidated_at": cubes.state.consolidated_at,
+        "left_out": [str(left) for left in left_out if chosen is None or left.key.step in chosen],
     }
     return frame
 
 
-def _check_steps(view: CubeReader, steps: Sequence[int] | None) -> None:
-    there = set(view.steps.tolist())
-    absent = set(steps or ()) - there
+def _check_steps(cubes: CubeReader, steps: Sequence[int] | None) -> None:
+    present = set(cubes.steps.tolist())
+    absent = set(steps or ()) - present
     if absent:
-        names = ", ".join(map(str, sorted(absent)))
         raise UsageError(
-            f"{view.objects.address.url}: the consolidated view has no step {names}",
-            hint=f"It has steps {format_ranges(sorted(there))}; `dump-ingest consolidate` brings it up to date.",
+            f"{cubes.objects.address.url}: the consolidated view has no step {format_ranges(absent)}",
+            hint=f"It has steps {format_ranges(present)}; `dump-ingest consolidate` brings it up to date.",
         )
 
 
-def _known(values: Array) -> Array:
-    """Return counts with NaN instead of the -1 of those that are not known; other values as they are."""
+def _tensor_fields(cubes: CubeReader) -> dict[str, Array]:
+    """Return the fields of all tensors, (tensor,)."""
+    keys = cubes.axis.keys
+    return {name: _column(keys, name) for name in _TENSOR_FIELDS}
+
+
+def _column(keys: Sequence[TensorKey], name: str) -> Array:
+    column = np.array([getattr(key, name) for key in keys], object)
+    return column.astype(np.int64) if name in _INTEGER_FIELDS else column
+
+
+def _read(
+    cubes: CubeReader, statistics: Sequence[str], steps: Sequence[int] | None
+) -> Iterator[tuple[Array, dict[str, Array]]]:
+    """Yield places of steps with the statistics of these steps, (step, rank, tensor).
+
+    If all of these statistics are stored in blocks of several steps, so are the yielded ones; else each step
+    comes by itself.
+    """
+    wanted = np.ones(cubes.state.steps, bool) if steps is None else np.isin(cubes.steps, list(steps))
+    wanted[list(cubes.state.rewriting)] = False
+    in_blocks = [name for name in statistics if name in ANOMALY_FIELDS]
+    per_block = cubes.state.grid.steps
+    for first in range(0, cubes.state.steps, per_block):
+        places = np.flatnonzero(wanted[first : first + per_block]) + first
+        if not len(places):
+            continue
+        counts = {name: cubes.anomaly_block(name, first // per_block) for name in in_blocks}
+        if len(in_blocks) == len(statistics):
+            yield places, {name: values[places - first] for name, values in counts.items()}
+            continue
+        for place in places.tolist():
+            values = {
+                name: counts[name][place - first] if name in counts else cubes.cube(name, place)
+                for name in statistics
+            }
+            yield np.array([place]), {name: cube[None] for name, cube in values.items()}
+
+
+def _evaluate(
+    cubes: CubeReader,
+    condition: Filter,
+    fields: Mapping[str, Array],
+    places: Array,
+    statistics: Mapping[str, Array],
+    *,
+    include_partial: bool,
+) -> _Hits:
+    """Return the tensors of the steps at these places that fulfil the condition."""
+    columns: dict[str, Any] = {
+        **{name: column[None, None, :] for name, column in fields.items() if name in condition.names},
+        "step": cubes.steps[places][:, None, None],
+        "rank": cubes.ranks[None, :, None],
+        **{name: _with_nan(values) for name, values in statistics.items()},
+    }
+    status = cubes.table("status")[places]
+    is_chosen = (status != "") if include_partial else (status == "complete")
+    shape = (len(places), len(cubes.ranks), len(cubes.axis))
+    fulfils = np.broadcast_to(condition.evaluate(columns), shape) & is_chosen[:, :, None]
+    step, rank, tensor = np.nonzero(_without_absent(cubes, places, statistics, fulfils))
+    hit = {name: values[step, rank, tensor] for name, values in statistics.items()}
+    return _Hits(places[step], rank, tensor, hit)
+
+
+def _with_nan(values: Array) -> Array:
+    """Return counts with NaN in the place of -1, which stands for unknown; other values as they are."""
     if values.dtype.kind != "i" or not values.size or values.min() >= 0:
         return values
     return np.where(values < 0, np.nan, values)
 
 
-def _field(key: TensorKey, name: str) -> str | int:
-    value: str | int = getattr(key, name)
-    return value
+def _without_absent(
+    cubes: CubeReader, places: Array, statistics: Mapping[str, Array], fulfils: Array
+) -> Array:
+    """Return which tensors fulfil a condition and are present on the rank.
 
-
-def _read(
-    view: CubeReader, statistics: Sequence[str], steps: Sequence[int] | None
-) -> Iterator[tuple[Array, dict[str, Array]]]:
-    """Yield places of steps with the cubes that are wanted of them, (step, rank, tensor).
-
-    By blocks where only the counts are wanted that are cut so, else step by step.
+    An absent tensor fulfils conditions on names, and negations. A tensor with any known statistic is present.
+    For the others the cube `row` is read, which takes a request for each step.
     """
-    wanted = np.ones(view.state.steps, bool) if steps is None else np.isin(view.steps, list(steps))
-    wanted[list(view.state.rewriting)] = False
-    per_block = view.state.grid.steps
-    for block in range(-(-view.state.steps // per_block)):
-        places = np.flatnonzero(wanted[block * per_block : (block + 1) * per_block]) + block * per_block
-        if not len(places):
-            continue
-        counts = {name: view.anomaly_block(name, block) for name in statistics if name in ANOMALY_FIELDS}
-        if len(counts) == len(statistics):
-            yield places, {name: values[places - block * per_block] for name, values in counts.items()}
-            continue
-        for place in places.tolist():
-            cubes = {
-                name: counts[name][place - block * per_block] if name in counts else view.cube(name, place)
-                for name in statistics
-            }
-            yield np.array([place]), {name: values[None] for name, values in cubes.items()}
+    is_known = np.zeros(fulfils.shape, bool)
+    for values in statistics.values():
+        is_known |= (values >= 0) if values.dtype.kind == "i" else ~np.isnan(values)
+    present = fulfils & is_known
+    for number in np.flatnonzero((fulfils & ~is_known).any(axis=(1, 2))).tolist():
+        present[number] |= fulfils[number] & (cubes.cube("row", int(places[number])) >= 0)
+    return present
 
 
-def _there(view: CubeReader, places: Array, cubes: dict[str, Array], hit: Array) -> Array:
-    """Return those hits that the ranks have: what is not there fulfils conditions on names, or negations.
+def _joined(parts: Sequence[_Hits], statistics: Sequence[str]) -> _Hits:
+    if not parts:
+        nothing = np.zeros(0, np.int64)
+        return _Hits(nothing, nothing, nothing, {})
+    return _Hits(
+        np.concatenate([part.place for part in parts]),
+        np.concatenate([part.rank for part in parts]),
+        np.concatenate([part.tensor for part in parts]),
+        {name: np.concatenate([part.statistics[name] for part in parts]) for name in statistics},
+    )
 
-    Where anything is known of a tensor, it is there; else its row tells, at a request for each step.
-    """
-    known = np.zeros(hit.shape, bool)
-    for values in cubes.values():
-        known |= (values >= 0) if values.dtype.kind == "i" else ~np.isnan(values)
-    there = hit & known
-    for number in np.flatnonzero((hit & ~known).any(axis=(1, 2))).tolist():
-        there[number] |= hit[number] & (view.cube("row", int(places[number])) >= 0)
-    return there
+
+def _frame(cubes: CubeReader, fields: Mapping[str, Array], hits: _Hits) -> pd.DataFrame:
+    """Return one line for each hit, by step, rank and place on the axis of tensors."""
+    import pandas as pd  # deferred: takes 0.4 s to import
+
+    # The axis of tensors is in order of execution, except for tensors that were added later. The cube `row`
+    # would give the exact order, but takes a request for each step with a hit.
+    order = np.lexsort((hits.tensor, cubes.ranks[hits.rank], cubes.steps[hits.place]))
+    tensor = hits.tensor[order]
+    return pd.DataFrame(
+        {
+            "step": cubes.steps[hits.place][order],
+            "rank": cubes.ranks[hits.rank][order],
+            **{name: fields[name][tensor] for name in ("name", *KEY_FIELDS)},
+            **{name: _with_nan(values)[order] for name, values in hits.statistics.items()},
+        }
+    )

@@ -1,4 +1,4 @@
-"""Numbers in few words."""
+"""Many whole numbers in few words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Write numbers shortly, in order: `0-3, 7`."""
-    parts: list[list[int]] = []
+    """Write numbers in ascending order, neighbours as a range: `0-3, 7`; `none` for no numbers."""
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            parts.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
+            ranges.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or "none"

@@ -1,4 +1,4 @@
-"""Flat rows of plain values: what `--json` prints, and the documented contract of it."""
+"""Flat rows of plain values: the documented contract of what `ls --json` prints."""
 
 from __future__ import annotations
 
@@ -13,43 +13,48 @@ from ingest.reader.step import Step
 from workers.errors import DamagedStore
 from workers.store.model import CommitSummary, RowKind
 
+#: Fields of `CommitSummary` that are not part of the contract.
+_NOT_SHOWN = ("key", "severities", "failed_rules", "first_findings")
+
 
 def summary_row(summary: CommitSummary) -> dict[str, Any]:
     """Return the totals of one committed step."""
     fields = asdict(summary)
-    for name in ("key", "severities", "failed_rules", "first_findings"):
+    for name in _NOT_SHOWN:
         del fields[name]
-    # Flat: what each rule found is the answer of `dump-ingest anomalies`.
+    # One number: `dump-ingest anomalies` shows what each rule found.
     fields["findings"] = sum(summary.findings.values())
-    return {"rank": summary.key.rank, "step": summary.key.step, **fields}
+    key = summary.key
+    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **fields}
 
 
 def step_row(step: Step) -> dict[str, Any]:
-    """Return one committed step: its totals, and where and when it comes from."""
+    """Return one committed step: its totals, its source, and when it was committed."""
     record = step.commit.record
     return {
         **summary_row(step.commit.summary),
-        "committed_at": record["committed_at"],
-        "layout": record["source"]["layout"],
-        "host": record["source"]["host"],
-        "root": record["source"]["root"],
-        "rank_from": record["source"]["rank_from"],
-        "generations": 1 + len(record["previous"]),
+        "committed_at": record.committed_at,
+        "layout": record.source.layout,
+        "host": record.source.host,
+        "root": record.source.root,
+        "rank_from": record.source.rank_from,
+        "generations": len(record.generations),
         "has_tensors": step.has_tensors,
     }
 
 
 def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
-    """Yield what is no tensor in a step; with `problems`, only what something is wrong with.
+    """Yield the files of a step that are not tensors; with `problems`, the rows that have a problem instead.
 
-    What was not taken, such as a symbolic link, is not in the index: here it is of kind `skipped`.
+    The index does not have what was skipped, such as symbolic links. With `problems`, these are yielded as
+    well, with the kind `skipped`.
     """
     table = step.tables
     if problems:
         yield from _skipped(step)
-    kinds, wrong = table.label("kind"), table.label("problem")
-    mask = (wrong != "") if problems else ~np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value))
-    for row in np.flatnonzero(mask):
+    kinds, reasons = table.label("kind"), table.label("problem")
+    is_tensor = np.isin(kinds, (RowKind.TENSOR.value, RowKind.STATISTICS.value))
+    for row in np.flatnonzero((reasons != "") if problems else ~is_tensor):
         yield {
             "rank": step.key.rank,
             "step": step.key.step,
@@ -57,12 +62,16 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
             "kind": str(kinds[row]),
             "nbytes": int(table.number("nbytes")[row]),
             "digest": table.digest[row].tobytes().hex(),
-            "problem": str(wrong[row]),
+            "problem": str(reasons[row]),
         }
 
 
 def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
-    """Yield each overflow that the hardware recorded in a step, with the operator it happened in."""
+    """Yield each overflow that the hardware recorded in a step, with the operator in which it happened.
+
+    Raises:
+        DamagedStore: the index, or a record in it, is damaged.
+    """
     table = step.tables
     for row in np.flatnonzero(table.label("kind") == RowKind.OVERFLOW.value):
         try:
@@ -80,12 +89,13 @@ def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _skipped(step: Step) -> Iterator[dict[str, Any]]:
+    """Yield the problems in the commit record that no row of the index has."""
     table = step.tables
     indexed = {
         f"{source}: {problem}"
         for source, problem in zip(table.label("source"), table.label("problem"), strict=True)
     }
-    for problem in step.commit.record["problems"]:
+    for problem in step.commit.record.problems:
         source, colon, reason = problem.partition(": ")
         if colon and problem not in indexed:
             yield {

@@ -1,7 +1,7 @@
-"""Which steps an answer over ranks and steps is about: those that were whole at one moment.
+"""Snapshots: the complete steps of a store at one moment, which answers over ranks and steps are about.
 
-A cross-rank answer that counts half a step would be wrong without saying so. So it is given for complete
-steps only, and names those that it leaves out and why.
+An answer that counted half a step would be wrong without a sign of it. So answers are about complete steps
+only. They name the steps that they leave out, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_COMMITTED = "not committed"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A step that is in the store, and that an answer is not about."""
+    """A step in the store that an answer is not about."""
 
     key: StepKey
     reason: str
@@ -31,7 +31,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The committed steps of a store as they were at one moment: later commits change nothing in it."""
+    """The committed steps of a store as they were at one moment. Later commits do not change it."""
 
     store: Catalog
     chosen: dict[StepKey, Step] = field(repr=False)
@@ -42,23 +42,23 @@ class Snapshot:
     _ranks: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Put the steps in order, once: a run may have a hundred thousand, and each of them is asked for."""
+        """Group the steps once: a run may have a hundred thousand, and each of them is asked for."""
         by_step: dict[int, dict[int, Step]] = {}
         for key in sorted(self.chosen, key=lambda key: key.order):
             if key.step is not None:
                 by_step.setdefault(key.step, {})[key.rank] = self.chosen[key]
-        # A frozen value: what follows from the rest of it is set once, here.
+        # The dataclass is frozen; these follow from its other fields and are set only here.
         object.__setattr__(self, "_by_step", by_step)
         object.__setattr__(self, "_ranks", tuple(sorted({key.rank for key in self.chosen})))
 
     @property
     def keys(self) -> list[StepKey]:
-        """What it is about: by step, then rank."""
+        """The keys of its steps: by step, then rank."""
         return list(self.chosen)
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have any of its steps, in order."""
+        """The ranks of its steps, in order."""
         return list(self._ranks)
 
     @property
@@ -71,7 +71,7 @@ class Snapshot:
         return dict(self._by_step.get(step, {}))
 
     def step(self, rank: int, step: int) -> Step | None:
-        """Return one step of one rank; None where the snapshot has it not."""
+        """Return one step of one rank; None if the snapshot does not have it."""
         return self.chosen.get(StepKey(rank, step))
 
     def summary(self, key: StepKey) -> CommitSummary:
@@ -82,50 +82,48 @@ class Snapshot:
 def take_snapshot(
     store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
 ) -> Snapshot:
-    """Note which steps are whole now.
+    """Return the steps that are complete now.
 
     Args:
-        store: the store, which is asked anew: commits that it has read before may be older.
-        rank: one rank, or several; all where None.
-        step: one step, or several; all where None.
-        include_partial: take steps with quarantined or missing files, too. What is not committed, or
-            damaged, is never taken.
+        store: the store. It is read again: commits that it has read before may be outdated.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also take steps with quarantined or missing files. Steps that are not committed, or
+            damaged, are always left out.
 
     Raises:
-        UsageError: a rank or step that was asked for is not in the store, or nothing is left.
+        UsageError: one of the ranks or steps is not in the store, or no complete step is left.
     """
     fresh = store.reopened()
     damages: list[Damage] = []
-    steps = fresh.select(rank, step, damages=damages)
-    chosen: dict[StepKey, Step] = {}
-    left_out = [LeftOut(damage.key, f"damaged: {damage.reason}") for damage in damages]
-    for one in steps:
-        summary = one.commit.summary
-        if one.key.step is None:
-            continue
-        if summary.status == "complete" or include_partial:
-            chosen[one.key] = one
-        else:
-            left_out.append(LeftOut(one.key, partial_reason(summary)))
-    known = {*(one.key for one in steps), *(one.key for one in left_out)}
-    left_out += [LeftOut(key, NOT_COMMITTED) for key in fresh.listed(rank, step) if key not in known]
-    left_out.sort(key=lambda one: one.key.order)
+    committed = [
+        opened for opened in fresh.select(rank, step, damages=damages) if opened.key.step is not None
+    ]
+    chosen = {opened.key: opened for opened in committed if include_partial or _is_complete(opened)}
+    reasons = {damage.key: f"damaged: {damage.reason}" for damage in damages}
+    reasons |= {
+        opened.key: partial_reason(opened.commit.summary) for opened in committed if opened.key not in chosen
+    }
+    known = chosen.keys() | reasons.keys()
+    reasons |= dict.fromkeys((key for key in fresh.listed(rank, step) if key not in known), NOT_COMMITTED)
+    left_out = [LeftOut(key, reasons[key]) for key in sorted(reasons, key=lambda key: key.order)]
     if not chosen:
         raise UsageError(
             f"{store.url}: no complete step" + (f" ({left_out[0]})" if left_out else ""),
-            hint="--include-partial takes partial ones; `dump-ingest ls` shows what there is.",
+            hint="--include-partial takes partial ones; `dump-ingest ls` lists all steps.",
         )
     return Snapshot(fresh, chosen, tuple(left_out))
 
 
+def _is_complete(step: Step) -> bool:
+    return step.commit.summary.status == "complete"
+
+
 def partial_reason(summary: CommitSummary) -> str:
-    """Say why a step is partial."""
-    parts = [
-        f"{count} files {what}"
-        for count, what in (
-            (summary.quarantined, "quarantined"),
-            (summary.unparsed, "with names that are not understood"),
-        )
-        if count
-    ]
+    """Return why a step is partial, as in `partial: 1 files quarantined`."""
+    counts = {
+        "quarantined": summary.quarantined,
+        "with names that are not understood": summary.unparsed,
+    }
+    parts = [f"{count} files {problem}" for problem, count in counts.items() if count]
     return "partial" + (f": {', '.join(parts)}" if parts else "")

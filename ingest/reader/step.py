@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.reader.export import Exported, export
-from ingest.reader.opened_step import OpenedStep
+from ingest.reader.indexed_step import IndexedStep
 from ingest.reader.tensor import Tensor
 
 
-@dataclass(eq=False)
-class Step(OpenedStep):
-    """One committed step of one rank."""
+class Step(IndexedStep):
+    """One committed step of one rank. Its index is read when it is first needed, and kept."""
 
     def export(self, directory: str | Path, *, overwrite: bool = False) -> list[Exported]:
-        """Write the source files of this step below `directory`, byte for byte; see `reader.export`."""
+        """Write the source files of this step below `directory`, byte for byte.
+
+        See `ingest.reader.export.export`, which also takes rows and returns an iterator.
+        """
         return list(export(self, Path(directory), overwrite=overwrite))
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors, in order of time."""
+        """Return all tensors, in order of execution."""
         return [Tensor(self, row) for row in self.rows()]

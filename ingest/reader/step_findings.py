@@ -1,24 +1,25 @@
-"""What rules found in one step of one rank when it was committed."""
+"""The findings of one step of one rank: what rules found when it was committed."""
 
 from __future__ import annotations
 
-from ingest.reader.opened_step import OpenedStep
 from workers.errors import DamagedStore
 from workers.store import findings
 from workers.store.model import Finding
+from workers.store.step import StoredStep
 
 
-def findings_of(step: OpenedStep) -> list[Finding] | None:
-    """Return what rules found in a step of a rank when it was committed; None where none were asked.
+def findings_of(step: StoredStep) -> list[Finding] | None:
+    """Return the findings of a step; None if it was committed without rules.
 
     Raises:
-        DamagedStore: they are missing or damaged.
+        DamagedStore: the findings are missing or damaged.
+        StepRemoved: the step was removed since it was opened.
     """
     with step.asking_again():
-        return _findings_of(step)
+        return _read_findings(step)
 
 
-def _findings_of(step: OpenedStep) -> list[Finding] | None:
+def _read_findings(step: StoredStep) -> list[Finding] | None:
     rules, nodes = step.commit.summary.rules, step.commit.nodes
     if not rules:
         return None
@@ -28,6 +29,6 @@ def _findings_of(step: OpenedStep) -> list[Finding] | None:
             raise DamagedStore(f"{step.key}: the findings that its commit counts are missing")
         return []
     prefix = step.commit.prefix
-    found = step.objects.get_many([f"{prefix}/{key}" for key in keys])
-    chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
+    objects = step.objects.get_many([f"{prefix}/{key}" for key in keys])
+    chunks = {key.removeprefix(f"{prefix}/"): data for key, data in objects.items()}
     return findings.decode(rules, step.key, nodes, chunks)

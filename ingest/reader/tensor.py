@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.opened_step import OpenedStep
+from ingest.reader.indexed_step import IndexedStep
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -18,25 +18,26 @@ from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
 from workers.store.model import RowKind
+from workers.store.names import tensor_name
 
 if TYPE_CHECKING:
     import dask.array
 
-
-#: Bytes of one dask chunk, about.
+#: The approximate size of one dask chunk, in bytes.
 _DASK_CHUNK_NBYTES = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """One dumped tensor: where it comes from, what is known of it, and a way to read it.
+    """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 
-    Everything but `read` and `dask` costs nothing: it stands in the index of its step.
+    The properties, except `removed`, come from the index of its step. `read`, `read_device`, `edges`, `block`
+    and the tasks of `dask` read elements from the store.
     """
 
-    _step: OpenedStep
+    _step: IndexedStep
     row: int
-    """Row of the index of its step."""
+    """Its row in the index of its step."""
 
     def __repr__(self) -> str:
         return f"<Tensor rank={self.rank} step={self.step} {self.name} {self.dtype}{list(self.shape)}>"
@@ -48,23 +49,25 @@ class Tensor:
 
     @property
     def step(self) -> int | None:
-        """The step it was dumped in; None for constants, which belong to no step."""
+        """The step in which it was dumped; None for constants, which do not belong to a step."""
         return self._step.key.step
 
     @property
     def name(self) -> str:
-        """Operator type and name, input or output, slot; and the occurrence, where a loop repeats it."""
-        repeated = f"#{self.occurrence}" if self.occurrence else ""
-        return f"{self.op_type}.{self.op_name}.{self.io}.{self.slot}{repeated}"
+        """Operator type and name, input or output, slot; and the occurrence if a loop repeats it.
+
+        For example `MatMul.net_MatMul-op0.output.0#2`.
+        """
+        return tensor_name(self.op_type, self.op_name, self.io, self.slot, self.occurrence)
 
     @property
     def net(self) -> str:
-        """The network, by the name of its directory."""
+        """The name of the network: that of its directory in the dump."""
         return self._label("net")
 
     @property
     def graph(self) -> str:
-        """The graph, by the name of its directory."""
+        """The name of the graph: that of its directory in the dump."""
         return self._label("graph")
 
     @property
@@ -74,7 +77,7 @@ class Tensor:
 
     @property
     def op_name(self) -> str:
-        """The name of the operator, with `/` as `_` in it."""
+        """The name of the operator, with `_` in the place of `/`."""
         return self._label("op_name")
 
     @property
@@ -84,22 +87,22 @@ class Tensor:
 
     @property
     def slot(self) -> int:
-        """Which input or output."""
+        """Which input or output of the operator, from 0."""
         return self._number("slot")
 
     @property
     def occurrence(self) -> int:
-        """Number of this dump among those of the same slot in one step, in order of time."""
+        """The number of this dump among those of the same slot in one step, in order of time, from 0."""
         return self._number("occurrence")
 
     @property
     def timestamp(self) -> int:
-        """When it was dumped, in microseconds since the epoch by the clock of its host."""
+        """When it was dumped, in microseconds since the epoch, by the clock of its host."""
         return self._number("timestamp")
 
     @property
     def format(self) -> str:
-        """The memory layout as the dump names it."""
+        """The memory layout as the dump names it, such as `NC1HWC0`."""
         return self._label("format")
 
     @property
@@ -109,7 +112,7 @@ class Tensor:
 
     @property
     def declared_dtype(self) -> str:
-        """The type before the writer converted it, as the file name spells it; "" where it does not."""
+        """The element type before the writer converted it, as the file name spells it; "" if it does not."""
         return self._label("declared_dtype")
 
     @property
@@ -119,58 +122,61 @@ class Tensor:
 
     @property
     def device_shape(self) -> tuple[int, ...] | None:
-        """The lengths of the axes in the memory of the accelerator; None where they are those of `shape`."""
+        """The lengths of the axes in the memory of the accelerator; None if they are those of `shape`."""
         device = self._step.device(self.row)
         return device.shape if device else None
 
     @property
     def full_name(self) -> str:
-        """The name of the operator as the framework spells it; "" where the dump does not say."""
+        """The name of the operator as the framework spells it; "" if the dump does not have it."""
         return self._label("full_name")
 
     @property
     def statistics_from(self) -> str:
-        """`computed`, or the file of the dump that gives the statistics."""
+        """Where the statistics come from: `computed`, or the file of the dump that has them."""
         return self._label("statistics_from")
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, such as statistics that the dump gives otherwise; "" for nothing."""
+        """What is wrong with it, such as statistics that differ from those in the dump; "" for nothing."""
         return self._label("problem")
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the payload, as it is stored."""
+        """The size of the payload as it is stored, in bytes."""
         return self._number("nbytes")
 
     @property
     def digest(self) -> str:
-        """XXH3-128 of the payload as it is stored, in hexadecimal; "" where only statistics were dumped.
+        """XXH3-128 of the payload as it is stored, 32 hexadecimal digits; "" if only statistics were dumped.
 
-        Equal digest, equal bytes.
+        Tensors with equal digests have equal bytes.
         """
         return bytes(self._step.tables.digest[self.row]).hex() if self.is_dumped else ""
 
     @property
     def source(self) -> str:
-        """The dump file, relative to the dump."""
+        """The path of the dump file, relative to the dump."""
         return self._label("source")
 
     @property
     def statistics(self) -> Statistics:
-        """What is known of its values."""
+        """The statistics of its elements; NaN for what is not known."""
         return Statistics(*(float(value) for value in self._step.tables.statistics[self.row]))
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
-        """Return the tensor: same bits, dtype and shape as it was dumped, in the order of its axes.
+        """Return the elements with the bits, dtype and shape that were dumped, in the order of the axes.
 
-        Reads only the chunks that hold it. What numpy has no type for comes as one of `ml_dtypes`; packed
-        elements (int4, uint1) get a byte each. What was dumped in the layout of an accelerator comes
-        without its padding; `read_device` has it.
+        Reads only the chunks that hold them. Types that numpy does not have are those of `ml_dtypes`; packed
+        elements (int4, uint1) take a byte each. A tensor in the layout of an accelerator is returned without
+        its padding; `read_device` returns the padding, too.
+
+        Args:
+            verify: whether to compare the digest of the payload.
 
         Raises:
-            UsageError: only statistics of it were dumped.
-            DamagedStore: chunks are missing or damaged, or (unless `verify` is off) the digest differs.
+            UsageError: only statistics of it were dumped, or its elements were removed.
+            DamagedStore: chunks are missing or damaged, or the digest differs.
         """
         payload = self._payload(verify=verify)
         element, device = self._element(), self._step.device(self.row)
@@ -180,10 +186,10 @@ class Tensor:
         return self._shaped(dtypes.unpack(payload, element, math.prod(self.shape)), self.shape)
 
     def read_device(self) -> npt.NDArray[Any]:
-        """Return the tensor as it lay in the memory of the accelerator, padding and all; see `device_shape`.
+        """Return the tensor as it lay in the memory of the accelerator, with its padding; see `device_shape`.
 
         Raises:
-            UsageError: only statistics of it were dumped.
+            UsageError: only statistics of it were dumped, or its elements were removed.
             DamagedStore: chunks are missing or damaged, or the digest differs.
         """
         element, device = self._element(), self._step.device(self.row)
@@ -196,19 +202,19 @@ class Tensor:
         return np.frombuffer(payload, element.values).reshape(device.shape)
 
     def dask(self) -> dask.array.Array:
-        """Return the tensor as a dask array that reads only the ranges it needs, when it needs them.
+        """Return the tensor as a dask array, of which each task reads its own range of the store.
 
         Raises:
             UsageError: only statistics of it were dumped.
         """
-        import dask.array as da
+        import dask.array as da  # deferred: takes 0.3 s to import
 
         self._check_dumped()
         shape = self.shape
         if math.prod(shape) == 0 or not shape:
             small: dask.array.Array = da.from_array(self.read(), chunks=shape)
             return small
-        # It knows its generation, and nothing of the index but its own row: little to send.
+        # Each task carries one row of the index instead of all of it, and reads this very generation.
         alone = Tensor(self._step.only(self.row), 0)
         if not self._is_plain:
             whole: dask.array.Array = da.from_delayed(
@@ -225,13 +231,13 @@ class Tensor:
                 shape=tuple(end - begin if i == axis else n for i, n in enumerate(shape)),
                 dtype=self._element().values,
             )
-            for begin, end in _spans(shape[axis], rows)
+            for begin, end in _intervals(shape[axis], rows)
         ]
         joined: dask.array.Array = da.concatenate(blocks, axis=axis)
         return joined
 
     def _delayed(self, function: Callable[..., Any], alone: Tensor, *args: int) -> Any:
-        from dask.base import tokenize
+        from dask.base import tokenize  # deferred, as in `dask`
         from dask.delayed import delayed
 
         step = self._step
@@ -240,33 +246,34 @@ class Tensor:
         return delayed(function, pure=True)(alone, *args, dask_key_name=name)
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the first and the last `count` elements, flat, in the order of the dump.
+        """Return the first and the last `count` elements, both 1-D, in the order of the dump.
 
         Raises:
-            UsageError: only statistics of it were dumped.
+            UsageError: only statistics of it were dumped, or its elements were removed.
+            DamagedStore: chunks are missing or damaged.
         """
         self._check_dumped()
         size = math.prod(self.shape)
         if not self._is_plain:
             flat = self.read().reshape(-1)
             return flat[:count], flat[max(size - count, 0) :]
-        return self._flat(0, min(count, size)), self._flat(max(size - count, 0), size)
+        return self._elements(0, min(count, size)), self._elements(max(size - count, 0), size)
 
     @property
     def is_dumped(self) -> bool:
-        """Whether its elements are there; else only statistics of it were dumped."""
+        """Whether its elements were dumped, not only its statistics."""
         return self._label("kind") == RowKind.TENSOR.value
 
     @property
     def removed(self) -> str:
-        """Why its elements are no longer there, though they were dumped; "" where they are."""
+        """Why the store does not have its elements although they were dumped; "" if it has them."""
         return "" if self._step.has_payload(self.row) else str(self._step.commit.without_tensors)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything in the index of this tensor as a flat dictionary of plain values."""
-        known = self.statistics
-        counts = {name: _count(getattr(known, name)) for name in COUNT_FIELDS}
-        moments = {name: getattr(known, name) for name in FIELDS if name not in counts}
+        """Return everything that the index has of this tensor as a flat dictionary of plain values."""
+        statistics = self.statistics
+        counts = {name: _count(getattr(statistics, name)) for name in COUNT_FIELDS}
+        moments = {name: getattr(statistics, name) for name in FIELDS if name not in counts}
         fields = {name: getattr(self, name) for name in TENSOR_FIELDS}
         device_shape = list(self.device_shape) if self.device_shape is not None else None
         return {**fields, "shape": list(self.shape), "device_shape": device_shape, **counts, **moments}
@@ -282,14 +289,14 @@ class Tensor:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether what is stored is what is read, so that a part of it can be."""
+        """Whether the stored bytes are those of the elements, so that a range of them can be read."""
         return not self._element().is_packed and not self._step.is_in_device_layout(self.row)
 
     def _check_dumped(self) -> None:
         if not self.is_dumped:
             raise UsageError(
                 f"{self._step.key}: {self.name}: only statistics were dumped, no elements",
-                hint="`statistics` has them.",
+                hint="`Tensor.statistics` has the statistics.",
             )
 
     def _payload(self, *, verify: bool) -> bytearray:
@@ -303,21 +310,28 @@ class Tensor:
         try:
             return flat.reshape(shape, order="F" if self._number("fortran_order") else "C")
         except ValueError as exc:
-            said = f"{flat.size} elements, which are not those of shape {shape}"
-            raise DamagedStore(f"{self._step.key}: {self.name}: {said}") from exc
+            raise DamagedStore(
+                f"{self._step.key}: {self.name}: {flat.size} elements do not fill the shape {shape}"
+            ) from exc
 
-    def _flat(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def _elements(self, start: int, stop: int) -> npt.NDArray[Any]:
         dtype = self._element().to_numpy()
         return np.frombuffer(self._step.read(self.row, start * dtype.itemsize, stop * dtype.itemsize), dtype)
 
     def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return rows `begin` to `end` of the slowest axis."""
+        """Return positions `begin` to `end` of the slowest axis, of a tensor whose parts can be read.
+
+        Args:
+            axis: the slowest axis: the first one, or the last one of a tensor in Fortran order.
+            begin: the first position.
+            end: the position after the last.
+        """
         row = math.prod(self.shape) // self.shape[axis]
         shape = tuple(end - begin if i == axis else n for i, n in enumerate(self.shape))
-        return self._shaped(self._flat(begin * row, end * row), shape)
+        return self._shaped(self._elements(begin * row, end * row), shape)
 
 
-#: The fields of `Tensor.to_dict` that are no statistics: part of the contract of `--json`.
+#: The fields of `Tensor.to_dict` that are not statistics. They are part of the contract of `--json`.
 TENSOR_FIELDS = (
     "rank",
     "step",
@@ -349,7 +363,8 @@ def _count(value: float) -> int | None:
     return None if math.isnan(value) else int(value)
 
 
-def _spans(length: int, step: int) -> Iterator[tuple[int, int]]:
+def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:
+    """Cut a length into intervals of at most `step`."""
     for begin in range(0, length, step):
         yield begin, min(begin + step, length)
 

@@ -1,4 +1,4 @@
-"""Verify: read everything back, recompute every digest and every statistic, name what is damaged."""
+"""Verify a store: read everything back, recompute every digest and statistic, and name what is damaged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PIECE_NBYTES = 16 * MIB
 
 @dataclass(slots=True)
 class Verified:
-    """What was checked, so far."""
+    """How much was checked so far."""
 
     steps: int = 0
     files: int = 0
@@ -36,24 +36,29 @@ class Verified:
 def verify(
     store: Catalog, keys: list[StepKey] | None = None, progress: Callable[[Verified], None] = lambda _: None
 ) -> Iterator[Damage]:
-    """Check these steps, or all that there are, and yield what is damaged.
+    """Check steps of a store and yield what is damaged.
 
-    Reads every stored byte once. Checks checksums, digests, statistics, and that no object is missing.
+    Reads every stored byte of them once. Checks checksums, digests and statistics, and looks for missing
+    objects.
+
+    Args:
+        store: the store.
+        keys: the steps to check; all that are committed if None.
+        progress: is called with the same object after each file and step.
     """
     done = Verified()
-    objects = store.objects
-    for key in commit.list_keys(objects) if keys is None else keys:
+    for key in commit.list_keys(store.objects) if keys is None else keys:
         try:
-            found = commit.read(objects, key)
-            if found is not None:
-                step = Step(objects, found)
+            committed = commit.read(store.objects, key)
+            if committed is not None:
+                step = Step(store.objects, committed)
                 for damage in _verify_step(step, done, progress):
                     if step.removed_meanwhile():
-                        break  # nobody has it any more
+                        break  # what was removed is not damaged
                     yield damage
                 done.steps += 1
         except (StepRemoved, TensorsRemoved):
-            pass  # by somebody else, while it was looked at
+            pass  # removed by another process while it was read
         except DamagedStore as exc:
             yield Damage(key, "", exc.message)
         progress(done)
@@ -61,86 +66,89 @@ def verify(
 
 def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None]) -> Iterator[Damage]:
     table = step.tables
-    sources = table.label("source")
-    sizes = step.objects.sizes(step.commit.prefix)
-    for path, nbytes in step.commit.record["stored"].items():
-        if path not in sizes:
-            yield Damage(step.key, "", f"{step.commit.prefix}/{path} is missing")
-        elif sizes[path] != nbytes:
-            yield Damage(
-                step.key, "", f"{step.commit.prefix}/{path} has {sizes[path]} bytes instead of {nbytes}"
-            )
-    yield from _check_metadata(step)
+    yield from _verify_objects(step)
+    yield from _verify_metadata(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
     yield from _verify_findings(step)
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        reason = _check_row(step, row, pieces)
+        reason = _payload_damage(step, row, pieces)
         if reason:
-            yield Damage(step.key, str(sources[row]), reason)
+            yield Damage(step.key, str(table.label("source")[row]), reason)
         done.files += 1
         done.nbytes += int(table.number("nbytes")[row])
         progress(done)
 
 
-def _check_metadata(step: Step) -> Iterator[Damage]:
-    """Compare the document of each node, which other readers open, with what the commit says of it."""
+def _verify_objects(step: Step) -> Iterator[Damage]:
+    """Compare the sizes of the stored objects with those that the commit lists."""
+    prefix = step.commit.prefix
+    sizes = step.objects.sizes(prefix)
+    for path, nbytes in step.commit.record.stored.items():
+        if path not in sizes:
+            yield Damage(step.key, "", f"{prefix}/{path} is missing")
+        elif sizes[path] != nbytes:
+            yield Damage(step.key, "", f"{prefix}/{path} has {sizes[path]} bytes instead of {nbytes}")
+
+
+def _verify_metadata(step: Step) -> Iterator[Damage]:
+    """Compare the metadata of each Zarr node, which other readers use, with that in the commit."""
     names = {path: f"{step.commit.prefix}/{path}/zarr.json".replace("//", "/") for path in step.commit.nodes}
-    found = step.objects.get_many(list(names.values()))
+    objects = step.objects.get_many(list(names.values()))
     for path, node in step.commit.nodes.items():
-        data = found.get(names[path])
+        data = objects.get(names[path])
         if data != metadata.encode(node):
-            what = "is missing" if data is None else "is not what the commit says"
-            yield Damage(step.key, "", f"{names[path]} {what}")
+            problem = "is missing" if data is None else "is not what the commit says"
+            yield Damage(step.key, "", f"{names[path]} {problem}")
 
 
 def _verify_totals(step: Step) -> Iterator[Damage]:
-    """Compare the totals of the commit record, which listings show, with the rows they were made of."""
+    """Compare the totals of the commit record, which listings show, with the sums over its rows."""
     table, summary = step.tables, step.commit.summary
     kinds = table.label("kind")
     is_tensor = kinds == RowKind.TENSOR.value
-    has_numbers = is_tensor | (kinds == RowKind.STATISTICS.value)
-    counted = {"tensors": int(np.count_nonzero(is_tensor))}
+    has_statistics = is_tensor | (kinds == RowKind.STATISTICS.value)
+    totals = {"tensors": int(np.count_nonzero(is_tensor))}
     for name in ("nan_count", "pos_inf_count", "neg_inf_count"):
-        counted[name] = int(np.nansum(table.statistic(name)[has_numbers]))
-    for name, value in counted.items():
-        if getattr(summary, name) != value:
-            reason = f"the commit says {name} {getattr(summary, name)}, its rows make {value}"
+        totals[name] = int(np.nansum(table.statistic(name)[has_statistics]))
+    for name, total in totals.items():
+        if getattr(summary, name) != total:
+            reason = f"the commit says {name} {getattr(summary, name)}, its rows make {total}"
             yield Damage(step.key, "", reason)
 
 
 def _verify_findings(step: Step) -> Iterator[Damage]:
-    """Read what rules found; their tables carry checksums."""
+    """Read the findings, whose tables carry checksums."""
     try:
         findings_of(step)
     except DamagedStore as exc:
         yield Damage(step.key, "", exc.message)
 
 
-def _check_row(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
+def _payload_damage(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
+    """Return how the payload of a row contradicts its digest or statistics; "" if it does not."""
     table = step.tables
-    running = new_digest()
-    summary = _Summary(step, row)
+    payload_digest = new_digest()
+    recomputed = _RecomputedStatistics(step, row)
     try:
         for piece in pieces:
-            running.update(piece)
-            summary.update(piece)
+            payload_digest.update(piece)
+            recomputed.update(piece)
     except DamagedStore as exc:
         return exc.message
-    if running.digest() != table.digest[row].tobytes():
+    if payload_digest.digest() != table.digest[row].tobytes():
         return "the digest does not match"
-    found = summary.result()
-    if found is not None:
+    statistics = recomputed.result()
+    if statistics is not None:
         stored = table.statistics[row]
-        differ = ~np.isclose(stored, found, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
+        differ = ~np.isclose(stored, statistics, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
         if differ.any():
-            names = ", ".join(np.array(FIELDS)[differ])
-            return f"the statistics do not match: {names}"
+            return f"the statistics do not match: {', '.join(np.array(FIELDS)[differ])}"
     return ""
 
 
-class _Summary:
-    """The statistics of one row, from its payload; none where none were computed."""
+class _RecomputedStatistics:
+    """The statistics of one row, computed from its payload; only if the stored ones were computed, too."""
 
     def __init__(self, step: Step, row: int) -> None:
         self._step, self._row = step, row
@@ -173,10 +181,10 @@ class _Summary:
 
 
 def _rounding(stored: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return by how much each statistic may differ beside its own size.
+    """Return the absolute tolerance of each statistic, in addition to the relative one.
 
-    Elements may cancel in a mean and in deviations from it. What is left then depends on the order of the
-    summation, hence on machine and version: the largest element gives the scale.
+    Elements may cancel in the mean and in the deviations from it. The rest then depends on the order of the
+    summation, and so on machine and version. The largest element gives the scale of the tolerance.
     """
     largest = np.nan_to_num(np.abs(stored[[FIELDS.index("min"), FIELDS.index("max")]])).max()
     return np.where(np.isin(FIELDS, ["mean", "std"]), 1e-9 * largest, 0.0)

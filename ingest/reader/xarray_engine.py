@@ -1,6 +1,6 @@
-"""The xarray engine `dump-ingest`: a store, or one step of it, as a dataset.
+"""The xarray engine `dump-ingest`: opens a store, or one step of it, as a dataset.
 
-xarray finds it through its entry point `xarray.backends`.
+xarray loads it through the entry point `xarray.backends`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from xarray.core import indexing
 
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.snapshot import partial_reason
+from ingest.reader.step import Step
 from ingest.reader.zarr_view import attributes
 from ingest.reader.zarr_view.elements import Elements, chunk_shape
-from ingest.reader.zarr_view.names import variable_names
+from ingest.reader.zarr_view.node_names import variable_names
 from workers.errors import UsageError
 from workers.model import MIB
 from workers.store import zarr_dtypes
 from workers.store.cubes import GROUP
 
-#: Bytes of a dask chunk with `chunks={}`, about.
+#: The approximate size of a dask chunk with `chunks={}`, in bytes.
 _CHUNK_NBYTES = 32 * MIB
 
-# For whoever writes a dataset with bfloat16 into Zarr: zarr 3.1 does not load them by itself.
+# Needed to write a dataset with bfloat16 as Zarr: zarr 3.1 does not load these types by itself.
 zarr_dtypes.register()
 
 
 class _LazyTensor(BackendArray):
-    """A tensor of which xarray asks for parts. Pickles to its own row of the index."""
+    """A tensor of which xarray reads parts. Its pickle contains its own row of the index only."""
 
     def __init__(self, elements: Elements) -> None:
         self.elements = elements
@@ -41,14 +42,14 @@ class _LazyTensor(BackendArray):
         self.dtype = elements.dtype
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
-        found: npt.NDArray[Any] = indexing.explicit_indexing_adapter(
-            key, self.shape, indexing.IndexingSupport.BASIC, self.elements.take
+        part: npt.NDArray[Any] = indexing.explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.BASIC, self.elements.read
         )
-        return found
+        return part
 
 
 class DumpIngestBackend(BackendEntrypoint):
-    """Opens a dump-ingest store: the consolidated view, or with `rank` and `step` the tensors of one step."""
+    """Opens the consolidated cubes of a store, or with `rank` and `step` the tensors of one step."""
 
     description: ClassVar[str] = "Tensor dumps of training jobs in a dump-ingest store"
     url: ClassVar[str] = "docs/python.md"
@@ -83,20 +84,20 @@ class DumpIngestBackend(BackendEntrypoint):
         Args:
             filename_or_obj: a directory or any fsspec URL.
             drop_variables: names of variables to leave out.
-            rank: together with `step`: the tensors of that step of that rank.
+            rank: with `step`: open the tensors of that step of that rank.
             step: see `rank`.
-            include_partial: take that step also where files of it are quarantined or missing.
-            storage_options: passed to fsspec; no credentials, which come from the environment.
-            decoders: what xarray says of decoding. Tensors are what they are: they are never decoded.
+            include_partial: open that step even if files of it are quarantined or missing.
+            storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
+            decoders: the decoding options of xarray. They apply to the cubes; tensors are never decoded.
 
         Returns:
-            Without `rank` and `step` the consolidated view: one cube for each statistic over step, rank and
-            tensor. With them a variable for each tensor that was dumped, read when it is asked for and no
-            more of it than that; its attributes are those of the index.
+            Without `rank` and `step`, the consolidated cubes: one for each statistic, over step, rank and
+            tensor. With them, a variable for each tensor that was dumped, of which only the parts that are
+            used are read; its attributes are those of the index.
 
         Raises:
-            UsageError: there is no store, rank, step or consolidated view, the step is partial, or only one
-                of `rank` and `step` is given.
+            UsageError: the store, the rank, the step or the cubes do not exist, the step is partial, or only
+                one of `rank` and `step` is given.
             StoreError: the store cannot be reached, or is damaged.
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
@@ -105,44 +106,44 @@ class DumpIngestBackend(BackendEntrypoint):
             given, missing = ("rank", "step") if step is None else ("step", "rank")
             raise UsageError(
                 f"{filename_or_obj}: `{given}` is given and `{missing}` is not",
-                hint="With both, it is the tensors of one step; with neither, the statistics of all of them.",
+                hint="Give both for the tensors of one step, or neither for the statistics of all steps.",
             )
         options = dict(storage_options or {})
         store = open_catalog(filename_or_obj, **options)
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
         if rank is None or step is None:
-            return _open_consolidated(store, options, dropped, decoders)
+            return _open_cubes(store, options, dropped, decoders)
         return _open_step(
-            store, _whole("rank", rank), _whole("step", step), dropped, include_partial=include_partial
+            store, _integer("rank", rank), _integer("step", step), dropped, include_partial=include_partial
         )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Return False: a URL does not tell what is there, so the engine is always named."""
+        """Return False: a URL does not show what it holds, so users name the engine."""
         del filename_or_obj
         return False
 
 
-def _whole(name: str, value: object) -> int:
+def _integer(name: str, value: object) -> int:
     try:
-        return operator.index(value)  # type: ignore[arg-type]  # which is what is found out
+        return operator.index(value)  # type: ignore[arg-type]  # the call is the check
     except TypeError as exc:
         raise UsageError(f"`{name}` is a whole number, not {value!r:.80}") from exc
 
 
-def _open_consolidated(
+def _open_cubes(
     store: Catalog, options: dict[str, Any], dropped: set[str], decoders: dict[str, Any]
 ) -> xr.Dataset:
     if store.objects.get(f"{GROUP}/zarr.json") is None:
         raise UsageError(
-            f"{store.url}: there is no consolidated view",
-            hint="`dump-ingest consolidate STORE` makes it; `rank=` and `step=` open a step without it.",
+            f"{store.url}: no consolidated view",
+            hint="`dump-ingest consolidate STORE` creates it. `rank=` and `step=` open a step without it.",
         )
     return xr.open_dataset(
         f"{store.url}/{GROUP}",
         engine="zarr",
-        chunks=None,  # xarray cuts what it gets from here
+        chunks=None,  # xarray chunks the dataset that is returned here
         drop_variables=sorted(dropped),
-        # zarr takes none for a directory, not even none at all.
+        # For a directory, zarr refuses options, even an empty dictionary.
         storage_options=options if options and "://" in store.url else None,
         **{name: value for name, value in decoders.items() if value is not None},
     )
@@ -151,25 +152,26 @@ def _open_consolidated(
 def _open_step(
     store: Catalog, rank: int, step: int, dropped: set[str], *, include_partial: bool
 ) -> xr.Dataset:
-    found = store.step(rank, step)
-    summary = found.commit.summary
+    opened = store.step(rank, step)
+    summary = opened.commit.summary
     if summary.status != "complete" and not include_partial:
         raise UsageError(
-            f"{store.url}: {found.key} is {partial_reason(summary)}",
-            hint="`include_partial=True` takes partial steps.",
+            f"{store.url}: {opened.key} is {partial_reason(summary)}",
+            hint="`include_partial=True` opens partial steps.",
         )
-    variables = {}
-    for name, row in variable_names(found.tables).items():
-        if name in dropped:
-            continue
-        elements = Elements(found, row)
-        lengths = chunk_shape(elements, _CHUNK_NBYTES)
-        by_axis = dict(zip(elements.axes, lengths, strict=True))
-        chunks = {name: by_axis[axis] for axis, name in enumerate(elements.dimensions)}
-        variables[name] = xr.Variable(
-            elements.dimensions,
-            indexing.LazilyIndexedArray(_LazyTensor(elements)),
-            attributes.of_tensor(found, row),
-            encoding={"preferred_chunks": chunks},
-        )
-    return xr.Dataset(variables, attrs=attributes.of_step(found))
+    rows = {name: row for name, row in variable_names(opened.tables).items() if name not in dropped}
+    variables = {name: _variable(opened, row) for name, row in rows.items()}
+    return xr.Dataset(variables, attrs=attributes.of_step(opened))
+
+
+def _variable(step: Step, row: int) -> xr.Variable:
+    elements = Elements(step, row)
+    lengths = chunk_shape(elements, _CHUNK_NBYTES)
+    by_axis = dict(zip(elements.axes, lengths, strict=True))
+    chunks = {name: by_axis[axis] for axis, name in enumerate(elements.dimensions)}
+    return xr.Variable(
+        elements.dimensions,
+        indexing.LazilyIndexedArray(_LazyTensor(elements)),
+        attributes.of_tensor(step, row),
+        encoding={"preferred_chunks": chunks},
+    )

@@ -1,1 +1,1 @@
-"""How people hear of what happens: logs, webhook, and the report of a run."""
+"""How people learn of events: logs, and a webhook for findings."""

@@ -1,4 +1,4 @@
-"""Logs: one line per event, to stderr; readable on a terminal, JSON elsewhere."""
+"""Logs events, one line each, to stderr: readable on a terminal, JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -7,37 +7,39 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 import structlog
+from structlog.typing import Processor
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
-from ingest.dispatch.submitter import StepCommitted, StepFailed, StepStale, TaskRetried
-from ingest.dump_retention.retention import ReadBackFailed, SourceDeleted, SourceKept
-from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, StoreRecovered
+from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
+from ingest.findings.stored import json_row
+from ingest.reporting.webhook import PostDropped, Posted, PostRetried
+from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
 from ingest.steps.keep_reasons import KeepReason
 from workers.events import Event
 from workers.store.model import Finding
 
-if TYPE_CHECKING:
-    from structlog.typing import Processor
-
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-#: Why files stay in a dump, where somebody has to look.
-_KEPT_UNASKED = frozenset(
-    [KeepReason.NO_COMMIT, KeepReason.NOT_STORED, KeepReason.CHANGED, KeepReason.DENIED]
-)
-#: How often it is said that the disk of the dump fills, in seconds.
+#: Reasons for keeping files in a dump that somebody should look into.
+_UNEXPECTED = frozenset([KeepReason.NO_COMMIT, KeepReason.NOT_STORED, KeepReason.CHANGED, KeepReason.DENIED])
+#: How often the log says that the disk of the dump is filling up, in seconds.
 _FILLING_PAUSE_S = 600.0
-#: Findings of one step that get a line each; the others are counted, and listed by `anomalies`.
+#: How many findings of a step get a line each. The others are counted; `anomalies` lists them.
 _FINDINGS = 20
-#: Libraries that say more than an operator can use.
+#: Libraries that log more than an operator can use.
 _QUIET = ("distributed", "botocore", "aiobotocore", "s3fs", "fsspec", "asyncio", "watchfiles")
 
 
 def configure(level: str, style: str) -> None:
-    """Send our events and the warnings of libraries to stderr, in one style."""
+    """Log our events and the warnings of libraries to stderr, in a common style.
+
+    Args:
+        level: the lowest level to log: `debug`, `info`, `warning` or `error`.
+        style: `json`, `console`, or `auto`: console on a terminal, JSON elsewhere.
+    """
     on_terminal = sys.stderr.isatty()
     console = style == "console" or (style == "auto" and on_terminal)
     shared: list[Processor] = [
@@ -69,12 +71,11 @@ def configure(level: str, style: str) -> None:
 
 
 def log_findings(findings: Sequence[Finding], totals: Mapping[str, int]) -> None:
-    """Log what rules found in a step: the worst `_FINDINGS`, one line each, and how much more there is."""
+    """Log what rules found in a step: the worst `_FINDINGS`, one line each, and how many more there are."""
     log = structlog.get_logger("dump_ingest")
-    tell = {"info": log.info, "warning": log.warning, "critical": log.error}
-    for one in findings[:_FINDINGS]:
-        row = {name: _plain(value) for name, value in one.to_dict().items()}
-        tell[one.severity]("finding", **row)
+    log_by_severity = {"info": log.info, "warning": log.warning, "critical": log.error}
+    for finding in findings[:_FINDINGS]:
+        log_by_severity[finding.severity]("finding", **json_row(finding))
     more = sum(totals.values()) - min(len(findings), _FINDINGS)
     if more > 0:
         log.warning("findings_not_logged", rank=findings[0].rank, step=findings[0].step, findings=more)
@@ -88,146 +89,140 @@ class SeriesLog:
         if not isinstance(event, StepsConsolidated):
             return
         log = structlog.get_logger("dump_ingest")
-        for one in event.findings:
-            log_findings(one.found.findings, one.found.totals)
-            for rule, reason in one.found.failed.items():
-                log.error("rule_failed", rule=rule, rank=None, step=one.step, reason=reason)
-
-
-def _plain(value: Any) -> Any:
-    # JSON has no NaN.
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        for step in event.findings:
+            log_findings(step.found.findings, step.found.totals)
+            for rule, reason in step.found.failed.items():
+                log.error("rule_failed", rule=rule, rank=None, step=step.step, reason=reason)
 
 
 class ServiceLog:
-    """Logs what happens in the service: one line per step, with its key, bytes, seconds and outcome."""
+    """Logs the events of the service: one line per step, with its key, bytes, seconds and outcome."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Log through structlog as it is configured at the time of the event."""
         self._log = structlog.get_logger("dump_ingest")
         self._clock = clock
-        self._last_trouble = ""
+        self._last_outage = ""
         self._under_pressure = False
-        self._said_filling = -math.inf
+        self._logged_filling_at = -math.inf
 
     def observe(self, event: Event) -> None:
-        """Log one event, if it is worth a line."""
+        """Log an event, if it is worth a line."""
         match event:
             case StepCommitted():
-                self._observe_commit(event)
-            case StepFailed(plan=plan, error=error):
-                self._log.error(
-                    "step_failed",
-                    rank=plan.key.rank,
-                    step=plan.key.step,
-                    error=error.message,
-                    hint=error.hint,
-                )
-            case StepStale(plan=plan, reason=reason):
-                self._log.info("step_changed", rank=plan.key.rank, step=plan.key.step, reason=reason)
-            case TaskRetried(plan=plan, error=error, attempt=attempt, pause_s=pause_s):
-                self._log.warning(
-                    "task_retried",
-                    rank=plan.key.rank,
-                    step=plan.key.step,
-                    attempt=attempt,
-                    pause_s=pause_s,
-                    error=error.message,
-                )
+                self._log_commit(event)
+            case StepFailed() | StepStale() | TaskRetried():
+                self._log_failure(event)
             case SourceDeleted() | SourceKept() | ReadBackFailed():
-                self._observe_source(event)
+                self._log_source(event)
             case DiskSeen():
-                self._observe_disk(event)
+                self._log_disk(event)
             case CommitKept() | CommitReverted():
-                self._observe_unexpected(event)
+                self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
-                self._observe_trouble(event)
+                self._log_outage(event)
 
-    def _observe_trouble(self, event: DependencyDown | StoreRecovered) -> None:
-        if isinstance(event, StoreRecovered):
-            self._last_trouble = ""
-            self._log.info("store_is_back")
-        elif event.error.message != self._last_trouble:  # once, not at every look
-            self._last_trouble = event.error.message
-            self._log.error("trouble", error=event.error.message, hint=event.error.hint)
-
-    def _observe_unexpected(self, event: CommitKept | CommitReverted) -> None:
-        rank, step = event.key.rank, event.key.step
-        if isinstance(event, CommitKept):
-            self._log.warning("commit_kept", rank=rank, step=step, files_gone=event.gone)
-        else:
-            self._log.warning("commit_went_back", rank=rank, step=step)
-
-    def _observe_commit(self, committed: StepCommitted) -> None:
-        plan, s, seconds = committed.plan, committed.summary, committed.seconds
-        self._last_trouble = ""
+    def _log_commit(self, committed: StepCommitted) -> None:
+        plan, summary = committed.plan, committed.summary
+        self._last_outage = ""
         left_out = {"without_tensors": plan.without_tensors} if plan.without_tensors else {}
-        tell = (
-            self._log.warning
-            if left_out or s.anomalous_tensors or s.overflows or s.findings or s.status != "complete"
-            else self._log.info
+        is_abnormal = (
+            plan.without_tensors
+            or summary.anomalous_tensors
+            or summary.overflows
+            or summary.findings
+            or summary.status != "complete"
         )
-        tell(
+        log = self._log.warning if is_abnormal else self._log.info
+        log(
             "step_committed",
-            rank=s.key.rank,
-            step=s.key.step,
-            status=s.status,
-            tensors=s.tensors,
-            files=s.files,
-            quarantined=s.quarantined,
-            overflows=s.overflows,
-            source_bytes=s.raw_bytes,
-            stored_bytes=s.stored_bytes,
-            nan_count=s.nan_count,
-            pos_inf_count=s.pos_inf_count,
-            neg_inf_count=s.neg_inf_count,
-            findings=sum(s.findings.values()),
-            seconds=round(seconds, 3),
+            rank=summary.key.rank,
+            step=summary.key.step,
+            status=summary.status,
+            tensors=summary.tensors,
+            files=summary.files,
+            quarantined=summary.quarantined,
+            overflows=summary.overflows,
+            source_bytes=summary.raw_bytes,
+            stored_bytes=summary.stored_bytes,
+            nan_count=summary.nan_count,
+            pos_inf_count=summary.pos_inf_count,
+            neg_inf_count=summary.neg_inf_count,
+            findings=sum(summary.findings.values()),
+            seconds=round(committed.seconds, 3),
             **left_out,
         )
-        log_findings(s.first_findings, s.findings)
-        for rule, reason in s.failed_rules.items():
-            self._log.error("rule_failed", rule=rule, rank=s.key.rank, step=s.key.step, reason=reason)
+        log_findings(summary.first_findings, summary.findings)
+        for rule, reason in summary.failed_rules.items():
+            self._log.error(
+                "rule_failed", rule=rule, rank=summary.key.rank, step=summary.key.step, reason=reason
+            )
 
-    def _observe_source(self, event: SourceDeleted | SourceKept | ReadBackFailed) -> None:
+    def _log_failure(self, event: StepFailed | StepStale | TaskRetried) -> None:
+        log = self._log.bind(rank=event.plan.key.rank, step=event.plan.key.step)
         match event:
-            case SourceDeleted(key=key, files=files, nbytes=nbytes, seconds=seconds):
-                self._log.info(
-                    "source_deleted",
-                    rank=key.rank,
-                    step=key.step,
-                    files=files,
-                    source_bytes=nbytes,
-                    seconds=round(seconds, 3),
-                )
-            case SourceKept(key=key, reason=reason, files=files, detail=detail):
-                tell = self._log.warning if reason in _KEPT_UNASKED else self._log.info
-                tell(
-                    "source_kept",
-                    rank=key.rank,
-                    step=key.step,
-                    reason=reason.value,
-                    files=files,
-                    detail=detail,
-                )
-            case ReadBackFailed(key=key, error=error, pause_s=pause_s):
-                self._log.error(
-                    "read_back_failed",
-                    rank=key.rank,
-                    step=key.step,
-                    error=error.message,
-                    hint=error.hint,
-                    pause_s=pause_s,
-                )
+            case StepFailed(error=error):
+                log.error("step_failed", error=error.message, hint=error.hint)
+            case StepStale(reason=reason):
+                log.info("step_changed", reason=reason)
+            case TaskRetried(error=error, attempt=attempt, pause_s=pause_s):
+                log.warning("task_retried", attempt=attempt, pause_s=pause_s, error=error.message)
 
-    def _observe_disk(self, seen: DiskSeen) -> None:
-        space = {"free_bytes": seen.space.free_nbytes, "free_inodes": seen.space.free_inodes}
-        if seen.under_pressure != self._under_pressure:
-            self._under_pressure = seen.under_pressure
-            if seen.under_pressure:
-                self._log.warning("disk_nearly_full", policy=seen.policy, **space)
+    def _log_source(self, event: SourceDeleted | SourceKept | ReadBackFailed) -> None:
+        log = self._log.bind(rank=event.key.rank, step=event.key.step)
+        match event:
+            case SourceDeleted(files=files, nbytes=nbytes, seconds=seconds):
+                log.info("source_deleted", files=files, source_bytes=nbytes, seconds=round(seconds, 3))
+            case SourceKept(reason=reason, files=files, detail=detail):
+                log_kept = log.warning if reason in _UNEXPECTED else log.info
+                log_kept("source_kept", reason=reason.value, files=files, detail=detail)
+            case ReadBackFailed(error=error, pause_s=pause_s):
+                log.error("read_back_failed", error=error.message, hint=error.hint, pause_s=pause_s)
+
+    def _log_disk(self, disk: DiskSeen) -> None:
+        space = {"free_bytes": disk.space.free_nbytes, "free_inodes": disk.space.free_inodes}
+        if disk.under_pressure != self._under_pressure:
+            self._under_pressure = disk.under_pressure
+            if disk.under_pressure:
+                self._log.warning("disk_nearly_full", policy=disk.policy, **space)
             else:
-                self._log.info("disk_has_room_again", policy=seen.policy, **space)
-        if seen.full_in_s is not None and self._clock() >= self._said_filling + _FILLING_PAUSE_S:
-            self._said_filling = self._clock()
-            self._log.warning("disk_filling", full_in_s=round(seen.full_in_s), **space)
+                self._log.info("disk_has_room_again", policy=disk.policy, **space)
+        if disk.full_in_s is not None and self._clock() >= self._logged_filling_at + _FILLING_PAUSE_S:
+            self._logged_filling_at = self._clock()
+            self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
+
+    def _log_unexpected(self, event: CommitKept | CommitReverted) -> None:
+        log = self._log.bind(rank=event.key.rank, step=event.key.step)
+        if isinstance(event, CommitKept):
+            log.warning("commit_kept", files_gone=event.gone)
+        else:
+            log.warning("commit_went_back")
+
+    def _log_outage(self, event: DependencyDown | StoreRecovered) -> None:
+        if isinstance(event, StoreRecovered):
+            self._last_outage = ""
+            self._log.info("store_is_back")
+        elif event.error.message != self._last_outage:  # once, not at every look
+            self._last_outage = event.error.message
+            self._log.error("trouble", error=event.error.message, hint=event.error.hint)
+
+
+class PostLog:
+    """Logs the fate of messages to the webhook: once when the receiver is lost, and every lost message."""
+
+    def __init__(self) -> None:
+        """Log through structlog as it is configured at the time of the event."""
+        self._log = structlog.get_logger("dump_ingest")
+        self._last_reason = ""
+
+    def observe(self, event: Event) -> None:
+        """Log an event, if it is worth a line."""
+        match event:
+            case Posted():
+                self._last_reason = ""
+            case PostRetried(reason=reason, pause_s=pause_s):
+                if reason != self._last_reason:
+                    self._log.warning("webhook_retried", reason=reason, pause_s=pause_s)
+                self._last_reason = reason
+            case PostDropped(findings=findings, reason=reason):
+                self._log.error("webhook_dropped", findings=findings, reason=reason)

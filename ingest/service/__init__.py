@@ -1,1 +1,1 @@
-"""The service: watcher, steps, dispatch and retention wired together, and what it tells its observers."""
+"""The service: watcher, steps, dispatch and retention put together, and what it reports to its observers."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ingest.dispatch.submitter import Outcome, StepCommitted, StepFailed
-from ingest.dump_retention.retention import ReadBackFailed, SourceDeleted, SourceKept
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
-from ingest.steps.events import CommitKept
+from ingest.steps.events import CommitKept, SourceKept
+from ingest.steps.phases import Phase
+from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState
 from workers.errors import DumpIngestError, PoisonedFile, StoreError, UnreadableFile
 from workers.events import Event
@@ -23,6 +25,7 @@ class Report:
 
     commits: list[CommitSummary] = field(default_factory=list)
     failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
+    """Why steps could not be taken. A report by key, and not state: nothing is decided by it."""
     unchanged: list[StepKey] = field(default_factory=list)
     """Steps that the store held already."""
     removed: list[StepKey] = field(default_factory=list)
@@ -42,40 +45,52 @@ class Report:
     deleted: list[SourceDeleted] = field(default_factory=list)
     """What was deleted in the dump, or would have been."""
     source_kept: list[SourceKept] = field(default_factory=list)
-    """What stays in the dump although it is committed, and why; only where dumps are to be deleted."""
+    """What stays in the dump although it is committed, and why; only if dumps are to be deleted."""
     read_back_failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
     """Why steps could not be read back; nothing of them was deleted."""
 
     def observe(self, event: Event) -> None:
-        """Note what was kept and deleted, and what could not be."""
-        if isinstance(event, CommitKept):
-            self.kept.append(event)
-        elif isinstance(event, SourceDeleted):
-            self.deleted.append(event)
-            self.read_back_failures.pop(event.key, None)
-        elif isinstance(event, ReadBackFailed):
-            self.read_back_failures[event.key] = event.error
+        """Record what came of a step."""
+        match event:
+            case StepCommitted(summary=summary):
+                self.commits.append(summary)
+            case StepFailed(error=StoreError() as error):
+                self.stopped_by = error
+            case StepFailed(error=UnreadableFile() | PoisonedFile()):
+                pass  # it is planned again, without the bytes of the file, or without decoding them
+            case StepFailed(plan=plan, error=error):
+                self.failures[plan.key] = error
+            case CommitKept():
+                self.kept.append(event)
+            case SourceDeleted(key=key):
+                self.deleted.append(event)
+                self.read_back_failures.pop(key, None)
+            case ReadBackFailed(key=key, error=error):
+                self.read_back_failures[key] = error
 
-    def take(self, outcome: Outcome) -> None:
-        """Note what came of a step."""
-        if isinstance(outcome, StepCommitted):
-            self.commits.append(outcome.summary)
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, StoreError):
-            self.stopped_by = outcome.error
-        elif isinstance(outcome, StepFailed) and isinstance(outcome.error, UnreadableFile | PoisonedFile):
-            pass  # it is planned again, without the bytes of that file, or without taking them for a tensor
-        elif isinstance(outcome, StepFailed):
-            self.failures[outcome.plan.key] = outcome.error
-
-    def close(self, view: DumpState, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
-        """Note what the last look showed: what was there already, and what could not be taken."""
-        committed = {summary.key for summary in self.commits}
-        there = {*(view.present.keys() - view.pending.keys()), *(one.key for one in self.deleted)}
-        self.unchanged = sorted(there - committed, key=lambda key: key.order)
+    def close(self, table: StepTable, view: DumpState) -> None:
+        """Record what the last look showed: what the store held already, and what could not be taken."""
+        self._record_held({state.key: state.held for state in table.held()})
         self.problems = view.problems
-        for source, rank in sorted({(one.rank_from, key.rank) for key, one in view.present.items()}):
-            self.ranks_from.setdefault(source, []).append(rank)
+        self._record_ranks(view)
         if view.expected_steps:
             self.missing_steps = tuple(sorted(view.expected_steps - {key.step for key in view.present}))
-        for key, problems in denied.items():
+        self._record_denied({state.key: state.denied for state in table.denied()})
+        kept = [deletion.kept for state in table if (deletion := state.deletion) is not None]
+        self.source_kept = sorted((event for event in kept if event), key=lambda event: event.key.order)
+
+    def _record_held(self, held: Mapping[StepKey, Phase | None]) -> None:
+        """Record the steps that the store held already; what was deleted is not in the table any more."""
+        committed = {summary.key for summary in self.commits}
+        keys = sorted({*held, *(event.key for event in self.deleted)} - committed, key=lambda key: key.order)
+        self.removed = [key for key in keys if held.get(key) is Phase.REMOVED]
+        self.unchanged = [key for key in keys if held.get(key) is not Phase.REMOVED]
+
+    def _record_ranks(self, view: DumpState) -> None:
+        ranks = {(listing.rank_from, key.rank) for key, listing in view.present.items()}
+        for source, rank in sorted(ranks):
+            self.ranks_from.setdefault(source, []).append(rank)
+
+    def _record_denied(self, denied: Mapping[StepKey, Sequence[Problem]]) -> None:
+        for key, problems in sorted(denied.items(), key=lambda item: item[0].order):
             self.failures[key] = DumpIngestError(f"{key}: {problems[0]}", hint=problems[0].hint)

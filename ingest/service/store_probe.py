@@ -15,7 +15,7 @@ _PAUSE_S = 1.0
 
 @dataclass(slots=True)
 class StoreProbe:
-    """Asks a store that failed whether it is there, until it is.
+    """Asks a store that failed whether it answers, until it does.
 
     Work that failed waits longer and longer, so as not to burden a store in distress; without this, it would
     go on waiting long after the store is back.
@@ -28,14 +28,14 @@ class StoreProbe:
     _thread: threading.Thread | None = None
 
     def report_failure(self, error: Exception) -> None:
-        """Begin to ask, if this error says that the store did not answer; nothing happens while asking."""
+        """Begin to ask, if this error says that the store did not answer and nobody asks yet."""
         if not isinstance(error, StoreUnavailable) or (self._thread is not None and self._thread.is_alive()):
             return
         self._thread = threading.Thread(target=self._ask, name="outage", daemon=True)
         self._thread.start()
 
     def poll_recovered(self) -> bool:
-        """Whether the store was found to be away, and back since; true once for each time."""
+        """Return whether the store was away and is back since; true once for each time."""
         if not self._over.is_set():
             return False
         self._over.clear()
@@ -52,7 +52,7 @@ class StoreProbe:
                 return  # it answers, and waiting does not help
             else:
                 break
-        # One that answers at once may refuse writes, or be too busy for them: then pauses are right. Clients
-        # ask again by themselves, so an answer that took long was none at first.
+        # A store that answers at once may refuse writes, or be too busy for them: then pauses are right.
+        # Clients ask again by themselves, so an answer that took long did not come at first.
         if time.monotonic() - started >= self.pause_s:
             self._over.set()

@@ -1,1 +1,1 @@
-"""The state of every step of a dump, and the service that takes steps into the store."""
+"""The state of every step of a dump: one record for each, one table of them, and what to do with a step."""

@@ -2,85 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from ingest.layouts.base import Listing
-from ingest.steps.caches import keep_only
 from workers.dump.paths import from_text
 from workers.errors import ClusterError, DumpIngestError, PoisonedFile, UnreadableFile
-from workers.model import SourceFile, StepKey
+from workers.model import SourceFile
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
 
-#: So many files of a step may be poison. If there are more, it is not the files.
+#: This many files of a step may be poison. If there are more, it is not the files.
 _MAX_POISON = 8
 _POISON_HINT = (
-    "So many files are hardly all bad: look at the memory of the workers, at their logs, and at the versions "
-    "of their libraries. Nothing of the step is visible."
+    "This many files are hardly all bad: look at the memory of the workers, at their logs, and at the "
+    "versions of their libraries. Nothing of the step is visible."
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BadFiles:
-    """What is known of the files of pending steps. A cache: what is lost is found out again."""
+    """The bad files of one step, as far as they are known. A cache: a new process finds them out again."""
 
-    _unreadable: dict[StepKey, set[str]] = field(default_factory=dict)
-    _poison: dict[StepKey, dict[SourceFile, bool]] = field(default_factory=dict)
+    unreadable: frozenset[str] = frozenset()
+    """Paths of files that the disk does not give."""
+    poison: Mapping[SourceFile, bool] = field(default_factory=dict)
+    """Files that kill who reads them, and whether their bytes may be read where nobody decodes them."""
 
-    def unreadable(self, key: StepKey) -> Collection[str]:
-        """Return the files of a step that the disk was found not to give."""
-        return self._unreadable.get(key, ())
-
-    def poison(self, key: StepKey) -> Mapping[SourceFile, bool]:
-        """Return the files that were found to kill who reads them, and whether their bytes may be read."""
-        return self._poison.get(key, {})
-
-    def note(self, plan: StepPlan, error: DumpIngestError) -> bool:
-        """Take note of the file that a step failed for; whether it was for a file.
+    def with_failure(self, plan: StepPlan, error: DumpIngestError) -> BadFiles:
+        """Return the bad files, and the one that a step failed for; the same object if it was not for a file.
 
         The step is then planned again without taking the file for a tensor, or without reading it.
         """
         if isinstance(error, UnreadableFile):
-            self._unreadable.setdefault(plan.key, set()).add(error.path)
-            return True
+            return replace(self, unreadable=self.unreadable | {error.path})
         if isinstance(error, PoisonedFile):
             entries = [entry for entry in plan.entries if entry.source.path == error.path]
             was_decoded = any(entry.header is not None for entry in entries)
-            self._poison.setdefault(plan.key, {})[entries[0].source] = was_decoded
-            return True
-        return False
+            return replace(self, poison={**self.poison, entries[0].source: was_decoded})
+        return self
 
-    def learn(self, listing: Listing, found: Commit) -> bool:
-        """Take over what an earlier process found to be poison; whether there was anything new."""
-        known = self._poison.get(listing.key, {})
-        recorded = _poison_of(found)
-        new = {file: recorded[file] for file in listing.files if file in recorded and file not in known}
-        if new:
-            self._poison[listing.key] = {**known, **new}
-        return bool(new)
+    def with_commit(self, files: Iterable[SourceFile], commit: Commit) -> BadFiles:
+        """Return the bad files, and those that a commit names as poison; the same object if it has no others.
 
-    def believed(self, plan: StepPlan, error: DumpIngestError) -> DumpIngestError:
-        """Return why a step failed; where too many of its files seem to be poison, it is not the files."""
-        if not isinstance(error, PoisonedFile) or len(self.poison(plan.key)) < _MAX_POISON:
-            return error
-        del self._poison[plan.key]
+        Args:
+            files: what the dump has of the step; a file that was written again since is not bad.
+            commit: of an earlier process, which found out what is poison.
+        """
+        recorded = _poison_in(commit)
+        new = {
+            file: recorded[file]
+            for file in (files if recorded else ())
+            if file in recorded.keys() - self.poison
+        }
+        return replace(self, poison={**self.poison, **new}) if new else self
+
+    def doubts(self, error: DumpIngestError) -> ClusterError | None:
+        """Return the error to believe in, if this one makes too many files poison; None if it does not."""
+        if not isinstance(error, PoisonedFile) or len(self.poison) < _MAX_POISON:
+            return None
         message = f"{error.message}; and before it {_MAX_POISON} other files of this step"
         return ClusterError(message, hint=_POISON_HINT)
 
-    def forget(self, present: Collection[StepKey]) -> None:
-        """Drop what is known of steps that are not `present` any more."""
-        keep_only(present, self._unreadable, self._poison)
+
+#: What is known of the files of nearly every step.
+NO_BAD_FILES = BadFiles()
 
 
-def _poison_of(found: Commit) -> dict[SourceFile, bool]:
+def _poison_in(commit: Commit) -> dict[SourceFile, bool]:
     """Return the files that a commit says are poison, and whether it has their bytes."""
-    try:
-        return {
-            SourceFile(from_text(row["source"]), int(row["size"]), int(row["mtime_ns"])): bool(
-                row["bytes_kept"]
-            )
-            for row in found.record.get("poison", [])
-        }
-    except (KeyError, TypeError, ValueError):
-        return {}  # then it is found out again
+    return {
+        SourceFile(from_text(row.source), row.size, row.mtime_ns): row.bytes_kept
+        for row in commit.record.poison
+    }

@@ -1,9 +1,10 @@
-"""What the service tells those who watch it: logs, metrics, webhook, progress and report."""
+"""What the service reports to its observers: logs, metrics, webhook, progress and report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ingest.steps.keep_reasons import KeepReason
 from workers.errors import ClusterError, StoreError
 from workers.events import Event
 from workers.model import StepKey
@@ -11,7 +12,7 @@ from workers.model import StepKey
 
 @dataclass(frozen=True, slots=True)
 class DependencyDown(Event):
-    """Store or cluster are not there; everything waits, and they are tried again."""
+    """The store or the cluster does not answer; everything waits, and it is tried again."""
 
     error: StoreError | ClusterError
 
@@ -34,3 +35,13 @@ class CommitReverted(Event):
     """An older generation of a step took the place of the one that was committed; the step is taken again."""
 
     key: StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKept(Event):
+    """Files of a committed step stay in the dump."""
+
+    key: StepKey
+    reason: KeepReason
+    files: int
+    detail: str

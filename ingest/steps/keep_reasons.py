@@ -23,7 +23,7 @@ class KeepReason(StrEnum):
     ELSEWHERE = "elsewhere"
     """The commit was made from another dump, or on another host."""
     NO_COMMIT = "no_commit"
-    """There is no commit, or it cannot be read."""
+    """The step has no commit, or one that cannot be read."""
     NOT_STORED = "not_stored"
     """Files that came after the rest of their step was deleted, or are not as they were committed."""
     NOT_UNDERSTOOD = "not_understood"
@@ -36,18 +36,22 @@ class KeepReason(StrEnum):
     """The store did not give back what the dump has."""
 
 
-def must_stay(found: Commit | None) -> tuple[KeepReason, str] | None:
-    """Return why the source of a step stays whatever was asked for, and in words; None where it need not.
+def must_stay(commit: Commit | None) -> tuple[KeepReason, str] | None:
+    """Return why the source of a step must stay, whatever the user asked for; None if it may go.
 
-    `found` is its commit; None where there is none that can be read.
+    Args:
+        commit: the commit of the step; None if it has none that can be read.
+
+    Returns:
+        The reason, and the same in words.
     """
-    if found is None:
+    if commit is None:
         return KeepReason.NO_COMMIT, "the store has no commit of it that can be read"
-    if found.without_tensors is not None:
-        return KeepReason.NO_TENSORS, str(found.without_tensors)
-    if found.summary.status != "complete":
+    if commit.without_tensors is not None:
+        return KeepReason.NO_TENSORS, str(commit.without_tensors)
+    if commit.summary.status != "complete":
         return (
             KeepReason.PARTIAL,
-            f"its commit is {found.summary.status}: the source may be all that there is",
+            f"its commit is {commit.summary.status}: the source may be all that there is",
         )
     return None

@@ -1,9 +1,14 @@
-"""Retention of a store: which steps, tensors and remains go. See docs/gc.md.
+"""gc: deletes steps, tensors and remains of crashes in a store. See docs/gc.md.
 
-policy.py      what is to be kept, in words of a user
-inventory.py   what there is: one listing of the store, and its commits
-plan.py        from both to a plan; arithmetic, no I/O
-execute.py     carries a plan out, looking again at each step before it is touched
+Deleting the source files of dumps is retention, in `ingest.dump_retention`.
+
+policy.py        what to remove and what to keep, as a user says it
+inventory.py     what the store holds: one listing, and its commits
+plan.py          what goes and what stays, as a value
+plan_record.py   the same as it stands in a plan file
+planner.py       from inventory and policy to a plan: arithmetic, no I/O
+execute.py       carries out a plan; reads each step again before touching it
+run.py           both for Python
 """
 
 from ingest.store_gc.run import apply_gc, plan_gc

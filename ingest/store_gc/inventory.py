@@ -1,4 +1,4 @@
-"""What there is in a store: one listing of all of it, and what its commits say. Reads, never writes."""
+"""What a store holds: one listing of all of it, and what its commits say. Reads, never writes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from ingest.findings.stored import read_series
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.commit import LEAF, Commit
+from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject
+from workers.store.record import LEAF
 
 #: Ranks that are listed at once.
 _RANKS_AT_ONCE = 4
@@ -21,31 +22,32 @@ _RANKS_AT_ONCE = 4
 _COMMITS_AT_ONCE = 256
 #: What a writer into a directory leaves behind when it is killed.
 _TEMPORARY = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
-#: Names of generations; what has another name below a step is not ours, and is never touched.
+#: Names of generations. Objects below a step under any other name are not ours, and are never touched.
 _GENERATION = re.compile(r"[0-9a-f]{32}")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]*)")
+_STEP = re.compile(r"step_(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """So many objects, and when the newest of them was written."""
+    """A number of objects, their size, and when the newest of them was written."""
 
     objects: int = 0
     nbytes: int = 0
-    newest: float = 0.0
+    newest_at: float = 0.0
+    """Seconds since the epoch, by the clock of the store."""
 
     def __add__(self, other: Extent) -> Extent:
         return Extent(
-            self.objects + other.objects, self.nbytes + other.nbytes, max(self.newest, other.newest)
+            self.objects + other.objects,
+            self.nbytes + other.nbytes,
+            max(self.newest_at, other.newest_at),
         )
 
     @classmethod
-    def of(cls, listed: Iterable[StoredObject]) -> Extent:
+    def of(cls, objects: Iterable[StoredObject]) -> Extent:
         """Return the extent of some objects."""
-        total = cls()
-        for one in listed:
-            total += cls(1, one.nbytes, one.modified_at)
-        return total
+        return sum((cls(1, stored.nbytes, stored.modified_at) for stored in objects), cls())
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,180 +60,230 @@ class Generation:
 
     @property
     def whole(self) -> Extent:
-        """All of it."""
+        """Payloads and all other objects together."""
         return self.tensors + self.rest
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the commit of a step says, as far as it matters here."""
+class CommitFacts:
+    """What the commit of a step says, as far as gc needs it."""
 
     fingerprint: str
     committed_at: float
     """Seconds since the epoch, by the clock of the worker."""
-    anomalous: bool
+    is_anomalous: bool
     """Whether it counts NaN, Inf, an overflow, or a finding of severity warning or worse."""
     has_tensors: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """A step of a rank, or its run files: committed or not."""
+class StepInventory:
+    """What the store holds of one step of a rank, or of its run files; committed or not."""
 
     key: StepKey
     generations: Mapping[str, Generation]
     record: Extent = field(default_factory=Extent)
-    """The commit itself."""
-    facts: Facts | None = None
-    """None for no commit, or a damaged one."""
-    damaged: str = ""
+    """The object that holds the commit."""
+    commit: CommitFacts | None = None
+    """None if the step is not committed, or its commit is damaged."""
+    damage: str = ""
+    """What is wrong with the commit."""
+
+    @property
+    def fingerprint(self) -> str:
+        """The generation that the commit points to; "" without a commit."""
+        return self.commit.fingerprint if self.commit else ""
+
+    @property
+    def uncommitted(self) -> dict[str, Generation]:
+        """The generations that no commit points to."""
+        return {name: held for name, held in self.generations.items() if name != self.fingerprint}
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All that there is."""
+    """What a whole store holds."""
 
     url: str
     total: Extent
-    leaves: tuple[Leaf, ...]
+    steps: tuple[StepInventory, ...]
     temporaries: Mapping[str, Extent]
-    """What killed writers left: by key."""
+    """What killed writers left behind, by object key."""
     anomalous_steps: frozenset[int] = frozenset()
-    """Steps for which rules over several steps or ranks found something of severity warning or worse."""
+    """Steps in which rules over several steps or ranks found something of severity warning or worse."""
     evaluated_steps: frozenset[int] = frozenset()
     """Steps for which such rules were evaluated."""
 
 
 @dataclass(slots=True)
-class _Rank:
+class _Listing:
+    """What the listing of one directory of the store shows."""
+
     total: Extent
-    generations: dict[StepKey, dict[str, Generation]]
-    records: dict[StepKey, Extent]
-    temporaries: dict[str, Extent]
+    generations: dict[StepKey, dict[str, Generation]] = field(default_factory=dict)
+    records: dict[StepKey, Extent] = field(default_factory=dict)
+    temporaries: dict[str, Extent] = field(default_factory=dict)
 
 
 def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventory:
-    """List a store.
+    """List a store and read its commits.
 
-    Memory: some 500 bytes for each object of a rank, of `_RANKS_AT_ONCE` ranks; some hundred for each step.
+    Memory: about 500 bytes for each object of a rank, for `_RANKS_AT_ONCE` ranks at once; a few hundred bytes
+    for each step.
 
     Args:
         objects: the store.
-        anomalies: read what rules over several steps or ranks found, too.
+        anomalies: also read what rules over several steps or ranks found.
 
     Raises:
         StoreError: the store refused.
     """
-    names = objects.children()
-    ranks = [name for name in names if _RANK.fullmatch(name)]
-    with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
-        parts = list(threads.map(lambda name: _rank(objects, name), ranks))
-        others = list(threads.map(objects.listed, names_of_others := sorted({*names} - {*ranks})))
-    temporaries = {key: one for part in parts for key, one in part.temporaries.items()}
-    total = sum((part.total for part in parts), Extent())
-    for name, listed in zip(names_of_others, others, strict=True):
-        total += Extent.of(listed.values())
-        found = {f"{name}/{key}" if key else name: one for key, one in listed.items()}
-        temporaries |= {key: Extent.of([one]) for key, one in found.items() if _TEMPORARY.fullmatch(key)}
-    facts: dict[StepKey, Facts] = {}
-    damaged: dict[StepKey, str] = {}
-    committed = sorted((key for part in parts for key in part.records), key=lambda key: key.order)
-    for start in range(0, len(committed), _COMMITS_AT_ONCE):
-        found_commits, wrong = commit.read_many(objects, committed[start : start + _COMMITS_AT_ONCE])
-        facts |= {key: facts_of(one) for key, one in found_commits.items()}
-        damaged |= wrong
-    leaves = [
-        Leaf(key, generations, part.records.get(key, Extent()), facts.get(key), damaged.get(key, ""))
-        for part in parts
-        for key, generations in part.generations.items()
+    listings = _list_store(objects)
+    commits, damages = _read_commits(objects, [key for listing in listings for key in listing.records])
+    steps = [
+        StepInventory(
+            key, generations, listing.records.get(key, Extent()), commits.get(key), damages.get(key, "")
+        )
+        for listing in listings
+        for key, generations in listing.generations.items()
     ]
-    series = read_series(objects, None, []) if anomalies else {}
+    anomalous, evaluated = _findings_of_series(objects) if anomalies else (frozenset(), frozenset())
     return Inventory(
         objects.address.url,
-        total,
-        tuple(sorted(leaves, key=lambda leaf: leaf.key.order)),
-        temporaries,
-        frozenset(
-            step for step, one in series.items() if any(f.severity in WORSE_THAN_INFO for f in one.findings)
-        ),
-        frozenset(series),
+        sum((listing.total for listing in listings), Extent()),
+        tuple(sorted(steps, key=lambda step: step.key.order)),
+        {path: extent for listing in listings for path, extent in listing.temporaries.items()},
+        anomalous,
+        evaluated,
     )
 
 
-def facts_of(found: Commit) -> Facts:
-    """Return what matters here of a commit."""
-    return Facts(
-        found.fingerprint,
-        committed_at(found).timestamp(),
-        found.summary.is_anomalous,
-        found.without_tensors is None,
+def commit_facts(committed: Commit) -> CommitFacts:
+    """Return what gc needs to know of a commit."""
+    return CommitFacts(
+        committed.fingerprint,
+        committed_at(committed).timestamp(),
+        committed.summary.is_anomalous,
+        committed.without_tensors is None,
     )
 
 
-def committed_at(found: Commit) -> datetime:
-    """Return when a step was committed."""
-    said = datetime.fromisoformat(found.record["committed_at"])
-    return said if said.tzinfo else said.replace(tzinfo=UTC)
+def committed_at(committed: Commit) -> datetime:
+    """Return when a step was committed; a record without a time zone is in UTC."""
+    at = datetime.fromisoformat(committed.record.committed_at)
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
-    """Return the keys of each generation, out of a listing of a step."""
-    found: dict[str, list[str]] = {}
+    """Return the keys of each generation in a listing of a step."""
+    keys_by_generation: dict[str, list[str]] = {}
     for key in listed:
         name, slash, _ = key.partition("/")
         if slash and _GENERATION.fullmatch(name):
-            found.setdefault(name, []).append(key)
-    return found
+            keys_by_generation.setdefault(name, []).append(key)
+    return keys_by_generation
 
 
 def is_temporary(key: str) -> bool:
-    """Whether a key is one that a writer into a directory uses before it renames the object."""
+    """Return whether a writer into a directory uses this key before it renames the object."""
     return _TEMPORARY.fullmatch(key) is not None
 
 
-def _rank(objects: ObjectStore, name: str) -> _Rank:
+def is_of_tensors(key: str) -> bool:
+    """Return whether an object, given by its key in a step, belongs to payloads of tensors."""
+    return metadata.is_of_tensors(key.partition("/")[2])
+
+
+def _list_store(objects: ObjectStore) -> list[_Listing]:
+    """List the directories of all ranks, and everything else below the root."""
+    names = objects.children()
+    ranks = [name for name in names if _RANK.fullmatch(name)]
+    others = sorted({*names} - {*ranks})
+    with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
+        return [
+            *threads.map(lambda name: _list_rank(objects, name), ranks),
+            *threads.map(lambda name: _list_other(objects, name), others),
+        ]
+
+
+def _list_rank(objects: ObjectStore, name: str) -> _Listing:
     listed = objects.listed(name)
-    part = _Rank(Extent.of(listed.values()), {}, {}, {})
+    listing = _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
     rank = int(name.removeprefix("rank_"))
     if objects.is_local:
         # A directory that a killed writer, or a killed gc, left empty is in no listing of objects.
         keys = commit.list_keys(objects, [rank]) if listed else []
-        part.generations.update((key, {}) for key in keys if key.path.rpartition("/")[2] not in listed)
-    for leaf, entries in _by_leaf(rank, listed).items():
-        below = generations_in(entries)
-        part.generations[leaf] = {one: _generation(keys, entries) for one, keys in below.items()}
-        if LEAF in entries:
-            part.records[leaf] = Extent.of([entries[LEAF]])
-    part.temporaries = {f"{name}/{key}": Extent.of([one]) for key, one in listed.items() if is_temporary(key)}
-    return part
+        listing.generations.update((key, {}) for key in keys if key.path.rpartition("/")[2] not in listed)
+    for key, below in _by_step(rank, listed).items():
+        listing.generations[key] = {
+            generation: _measure(members, below) for generation, members in generations_in(below).items()
+        }
+        if LEAF in below:
+            listing.records[key] = Extent.of([below[LEAF]])
+    return listing
 
 
-def _generation(keys: Sequence[str], entries: Mapping[str, StoredObject]) -> Generation:
+def _list_other(objects: ObjectStore, name: str) -> _Listing:
+    listed = objects.listed(name)
+    return _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+
+
+def _temporaries_in(name: str, listed: Mapping[str, StoredObject]) -> dict[str, Extent]:
+    """Return the temporary objects in a listing, by their keys in the store."""
+    return {
+        f"{name}/{key}" if key else name: Extent.of([stored])
+        for key, stored in listed.items()
+        if is_temporary(key or name)
+    }
+
+
+def _measure(keys: Sequence[str], listed: Mapping[str, StoredObject]) -> Generation:
     tensors, rest = Extent(), Extent()
     for key in keys:
-        one = entries[key]
+        stored = listed[key]
         if is_temporary(key):
-            rest += Extent(newest=one.modified_at)  # counted apart, but somebody was at work
+            rest += Extent(newest_at=stored.modified_at)  # counted elsewhere, but somebody was at work
         elif is_of_tensors(key):
-            tensors += Extent(1, one.nbytes, one.modified_at)
+            tensors += Extent(1, stored.nbytes, stored.modified_at)
         else:
-            rest += Extent(1, one.nbytes, one.modified_at)
+            rest += Extent(1, stored.nbytes, stored.modified_at)
     return Generation(tensors, rest)
 
 
-def is_of_tensors(key: str) -> bool:
-    """Whether an object, by its key in a step, belongs to payloads of tensors."""
-    return metadata.is_of_tensors(key.partition("/")[2])
-
-
-def _by_leaf(rank: int, listed: Mapping[str, StoredObject]) -> dict[StepKey, dict[str, StoredObject]]:
-    found: dict[StepKey, dict[str, StoredObject]] = {}
-    for key, one in listed.items():
-        name, slash, rest = key.partition("/")
+def _by_step(rank: int, listed: Mapping[str, StoredObject]) -> dict[StepKey, dict[str, StoredObject]]:
+    """Split the listing of a rank by step; run files are in it, too."""
+    below: dict[StepKey, dict[str, StoredObject]] = {}
+    for path, stored in listed.items():
+        name, slash, key = path.partition("/")
         if not slash:
             continue
         if name == "run":
-            found.setdefault(StepKey(rank, None), {})[rest] = one
-        elif name.startswith("step_") and name[5:].isdecimal() and str(int(name[5:])) == name[5:]:
-            found.setdefault(StepKey(rank, int(name[5:])), {})[rest] = one
-    return found
+            below.setdefault(StepKey(rank, None), {})[key] = stored
+        elif match := _STEP.fullmatch(name):
+            below.setdefault(StepKey(rank, int(match[1])), {})[key] = stored
+    return below
+
+
+def _read_commits(
+    objects: ObjectStore, keys: Iterable[StepKey]
+) -> tuple[dict[StepKey, CommitFacts], dict[StepKey, str]]:
+    """Return what the commits of these steps say, and what is wrong with those that are damaged."""
+    facts: dict[StepKey, CommitFacts] = {}
+    damages: dict[StepKey, str] = {}
+    ordered = sorted(keys, key=lambda key: key.order)
+    for start in range(0, len(ordered), _COMMITS_AT_ONCE):
+        commits, damaged = commit.read_many(objects, ordered[start : start + _COMMITS_AT_ONCE])
+        facts |= {key: commit_facts(committed) for key, committed in commits.items()}
+        damages |= damaged
+    return facts, damages
+
+
+def _findings_of_series(objects: ObjectStore) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the steps in which rules over several steps or ranks found something bad, and all they saw."""
+    series = read_series(objects, None, [])
+    anomalous = frozenset(
+        step
+        for step, stored in series.items()
+        if any(finding.severity in WORSE_THAN_INFO for finding in stored.findings)
+    )
+    return anomalous, frozenset(series)

@@ -1,1 +1,1 @@
-"""Looking at a dump: what is there, what is complete, how full its disk is."""
+"""Looking at a dump: what it has, what is complete, and events that make the next look come sooner."""

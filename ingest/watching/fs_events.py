@@ -9,16 +9,16 @@ from pathlib import Path
 
 import watchfiles
 
-#: Watching 10,000 directories takes 0.8 s to set up, in which no other thread of the process runs: what is
-#: there at the start comes first. Until then, and where there are no events, polling goes on.
+#: Watching 10,000 directories takes 0.8 s to set up, in which no other thread of the process runs: what the
+#: dump has at the start comes first. Until then, and where there are no events, polling goes on.
 _AFTER_S = 5.0
 
 
 @contextmanager
-def waker(root: Path, wake: Callable[[], object]) -> Iterator[None]:
-    """Call `wake` soon after something below `root` changes, where the file system tells.
+def watch_events(root: Path, on_change: Callable[[], object]) -> Iterator[None]:
+    """Call `on_change` soon after something below `root` changes, where the file system reports it.
 
-    Network file systems, exhausted watches and unreadable directories tell nothing; polling goes on.
+    Network file systems, exhausted watches and unreadable directories report nothing; polling goes on.
     """
     stop = threading.Event()
 
@@ -27,7 +27,7 @@ def waker(root: Path, wake: Callable[[], object]) -> Iterator[None]:
             return
         try:
             for _ in watchfiles.watch(root, stop_event=stop, debounce=250, ignore_permission_denied=True):
-                wake()
+                on_change()
         except (OSError, RuntimeError):  # too many watches: events are only a convenience
             return
 

@@ -1,28 +1,40 @@
-"""The watcher: looks at a dump and says which steps are complete. No sleeping, no store, no Dask."""
+"""The watcher: looks at a dump and finds out which steps are complete. No sleeping, no Dask."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Protocol
 
-from ingest.layouts.base import Dump, Listing, Problem
-from ingest.planning.inspection import Inspected, inspect
-from ingest.planning.plan import fingerprint, without_tensors
-from ingest.steps.bad_files import BadFiles
-from ingest.steps.caches import keep_only
-from ingest.watching.completeness import (
-    CompletenessPolicy,
-    QuietClock,
-    Waiting,
-    waits_for_content,
-    waits_for_time,
-)
+from ingest.layouts.base import Dump, DumpScan, Listing, Problem
+from ingest.planning.inspection import inspect
+from ingest.planning.plan import fingerprint
+from ingest.steps.completeness import waits_for_time
+from ingest.steps.decide import Inspect, Plan, decide, held_as, left_alone
+from ingest.steps.phases import Wait, WaitFor
+from ingest.steps.policy import StepPolicy
+from ingest.steps.state import StepState
+from ingest.steps.table import StepTable
+from ingest.watching.quiet_clock import QuietClock
 from workers.errors import SourceChanged
 from workers.events import Event
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
 from workers.store.model import Grid
+
+
+class StoredSteps(Protocol):
+    """What the watcher asks about the store; `ingest.steps.committed.Committed` answers it."""
+
+    def expect(self, keys: Collection[StepKey]) -> Collection[StepKey]:
+        """Have the table follow the steps of the dump; return those that are not to be listed yet.
+
+        Raises:
+            StoreError: the store refused; call again.
+        """
+
+    def was_removed(self, key: StepKey, fingerprint: str, files: tuple[SourceFile, ...] = ()) -> bool:
+        """Return whether this generation of a step was removed on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,161 +52,117 @@ class DumpState(Event):
 
     @property
     def there(self) -> frozenset[StepKey]:
-        """Every step that is there, listed or not."""
+        """Every step of the dump, listed or not."""
         return self.unlisted.union(self.present)
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Looks at one dump again and again. All state is a cache: losing it costs a closer look."""
+    """Looks at one dump again and again, and records in the table what it sees."""
 
     dump: Dump
-    policy: CompletenessPolicy
     grid: Grid
-    order: Literal["oldest", "newest"] = "oldest"
-    """Which steps of a backlog come first."""
-    newest_first: bool = False
-    """Whether the newest come first for now, whatever `order` says."""
-    tensors_may_wait: bool = False
-    """Whether steps that are committed without their tensors count as committed, for now."""
+    table: StepTable
     clock: QuietClock = field(default_factory=QuietClock)
-    waiting: dict[StepKey, Waiting] = field(default_factory=dict)
-    """Why the pending steps that were examined last are not complete."""
-    denied: dict[StepKey, tuple[Problem, ...]] = field(default_factory=dict)
-    """Pending steps that wait for permissions, and on what."""
-    bad_files: BadFiles = field(default_factory=BadFiles)
-    _known: dict[StepKey, Listing] = field(default_factory=dict)
-    _inspected: dict[StepKey, Inspected] = field(default_factory=dict)
-    _names: dict[StepKey, tuple[Listing, str]] = field(default_factory=dict)
-    """Fingerprints, with the listings that they are of."""
-    _to_examine: deque[tuple[Listing, float]] = field(default_factory=deque)
+    _to_examine: deque[StepState] = field(default_factory=deque)
+    """The pending steps of the last look that were not examined since, in the order of the policy."""
 
-    def look(
-        self,
-        is_committed: Callable[[StepKey, str], bool],
-        expect: Callable[[Collection[StepKey]], Collection[StepKey]] = lambda _: (),
-    ) -> DumpState:
+    def look(self, stored: StoredSteps, policy: StepPolicy) -> DumpState:
         """List the dump now.
 
-        Args:
-            is_committed: given a step and a fingerprint, tells whether the store already holds it.
-            expect: is told first which steps there are, and returns those that the store is still to be
-                asked for. They are not listed, which takes long where there are many.
+        Raises:
+            StoreError: the store refused; call again.
         """
-        unknown: Collection[StepKey] = ()
-
-        def defer(keys: Collection[StepKey]) -> Collection[StepKey]:
-            nonlocal unknown
-            unknown = expect(keys)
-            return unknown
-
-        scan = self.dump.scan(self._known, defer)
+        scan = self.dump.scan(self.table.reusable_listings(), stored.expect)
         # Without files there is nothing to wait for: a job that is killed leaves an empty directory behind.
         present = {
             listing.key: listing for listing in scan.listings if listing.files or _denied(listing.problems)
         }
-        self._forget(present.keys() | scan.unlisted)
-        pending: dict[StepKey, Listing] = {}
-        self._to_examine = deque()
-        newest_first = self.newest_first or self.order == "newest"
-        for key, listing in sorted(present.items(), key=lambda item: item[0].order, reverse=newest_first):
-            quiet_for_s = self.clock.quiet_for(listing)
-            if key in unknown:  # run files
-                pending[key] = listing
-                continue
-            name = self._name(listing)
-            if is_committed(key, name) or (
-                self.tensors_may_wait and is_committed(key, without_tensors(name))
-            ):
-                self._known[key] = listing
-                self._inspected.pop(key, None)
-            else:
-                self._keep(listing, quiet_for_s)
-                pending[key] = listing
-                self._to_examine.append((listing, quiet_for_s))
-        problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
-        problems += [p for found in self.denied.values() for p in found]
-        return DumpState(present, pending, tuple(dict.fromkeys(problems)), scan.expected_steps, scan.unlisted)
+        self._to_examine.clear()
+        self._see(present)
+        pending = [state for state in self.table.present() if not self._compare(state, stored, policy)]
+        pending.sort(key=lambda state: state.key.order, reverse=policy.order == "newest")
+        # What the store is still to be asked for are run files: they are always listed.
+        self._to_examine = deque(state for state in pending if not state.is_unchecked)
+        return DumpState(
+            present,
+            {state.key: present[state.key] for state in pending},
+            self._problems(scan),
+            scan.expected_steps,
+            scan.unlisted,
+        )
 
-    def take(self, room: int, *, busy: Collection[StepKey]) -> list[Inspected]:
-        """Return up to `room` complete steps of the last look, each once; `busy` ones are passed over.
+    def next_complete(self, policy: StepPolicy, now: float) -> StepState | None:
+        """Return another complete step of the last look, inspected; None if none is left.
 
-        Only here are files opened, so a large backlog is inspected little by little.
+        Files are opened only here, so a large backlog is inspected little by little. A step that is left
+        alone for now is passed over.
         """
-        taken: list[Inspected] = []
-        while self._to_examine and len(taken) < room:
-            listing, quiet_for_s = self._to_examine.popleft()
-            if listing.key in busy:
+        while self._to_examine:
+            state = self._to_examine.popleft()
+            if not state.is_pending or left_alone(state, now):
                 continue
-            self.waiting.pop(listing.key, None)
-            self.denied.pop(listing.key, None)
-            result = self._examine(listing, quiet_for_s)
-            if isinstance(result, Waiting):
-                self.waiting[listing.key] = result
-                self._known.pop(listing.key, None)
-            else:
-                taken.append(result)
-        return taken
+            wait = self._examine(state, policy, now)
+            if wait is None:
+                state.waiting = None
+                return state
+            state.wait(wait)
+        return None
 
-    def note_committed(self, key: StepKey, fingerprint: str) -> None:
-        """Note that a step is in the store; its listing may be used again if it is the one that is there."""
-        listing, name = self._names.get(key, (None, ""))
-        if listing is not None and name == fingerprint:
-            self._known[key] = listing
+    def _see(self, present: dict[StepKey, Listing]) -> None:
+        """Record the listings of a look, and that the other steps have no files."""
+        now, wall_time = self.clock.monotonic(), self.clock.wall()
+        for key, listing in present.items():
+            self.table.ensure(key).see(listing, now=now, wall_time=wall_time)
+        if len(present) < len(self.table):
+            for state in self.table:
+                if state.key not in present:
+                    state.lose_files()
 
-    def forget(self, key: StepKey) -> None:
-        """List a step again and look into its files, whatever was found there before."""
-        self._known.pop(key, None)
-        self._inspected.pop(key, None)
+    def _compare(self, state: StepState, stored: StoredSteps, policy: StepPolicy) -> bool:
+        """Record whether the store has a step as it is listed, and return it."""
+        listing = state.listing
+        if listing is None or state.is_unchecked:
+            state.held = None
+            return False
+        if not state.fingerprint:
+            state.fingerprint = fingerprint(listing.files, listing.layout, self.grid)
+        phase = held_as(state, policy, lambda name: stored.was_removed(state.key, name))
+        if phase is not None:
+            state.hold(phase)
+            return True
+        waits = listing.key.step is None or waits_for_time(listing, state.quiet_for_s, policy.completeness)
+        state.await_turn(is_quiet=not waits)
+        return False
 
-    def _keep(self, listing: Listing, quiet_for_s: float) -> None:
-        """Use the listing of a step that only waits for its turn again, or a backlog would take long to list.
-
-        Whoever opens its files, here or in a worker, compares them with the listing.
-        """
-        waits = listing.key.step is None or waits_for_time(listing, quiet_for_s, self.policy)
-        if waits:
-            self._known.pop(listing.key, None)
-        else:
-            self._known[listing.key] = listing
-
-    def _name(self, listing: Listing) -> str:
-        """Return the fingerprint of a listing: of one that is used again, as it was."""
-        before, name = self._names.get(listing.key, (None, ""))
-        if before is None or before.files is not listing.files or before.layout != listing.layout:
-            name = fingerprint(listing.files, listing.layout, self.grid)
-            self._names[listing.key] = (listing, name)
-        return name
-
-    def _examine(self, listing: Listing, quiet_for_s: float) -> Inspected | Waiting:
-        if denied := _denied(listing.problems):
-            self.denied[listing.key] = denied
-            return Waiting(f"{denied[0]}")
-        if waits := waits_for_time(listing, quiet_for_s, self.policy):
-            return waits
-        inspected = self._inspected.get(listing.key)
-        if inspected is None or inspected.listing.files != listing.files or inspected.denied:
+    def _examine(self, state: StepState, policy: StepPolicy, now: float) -> Wait | None:
+        """Read the headers of a step if it is time to; return why it is not complete, None if it is."""
+        decision = decide(state, policy, now)
+        if isinstance(decision, Inspect):
             try:
-                inspected = inspect(
-                    self.dump.root,
-                    listing,
-                    self.dump.describe(listing),
-                    self.bad_files.unreadable(listing.key),
-                    self.bad_files.poison(listing.key),
-                )
+                self._inspect(state)
             except SourceChanged as exc:
-                return Waiting(exc.message)
-            self._inspected[listing.key] = inspected
-        if inspected.denied:
-            self.denied[listing.key] = inspected.denied
-            return Waiting(f"{inspected.denied[0]}")
-        return waits_for_content(inspected, quiet_for_s, self.policy) or inspected
+                return Wait(WaitFor.LOOK, exc.message)
+            decision = decide(state, policy, now)
+        assert isinstance(decision, Wait | Plan)  # noqa: S101 (for mypy: it is pending, and was inspected)
+        return decision if isinstance(decision, Wait) else None
 
-    def _forget(self, present: Collection[StepKey]) -> None:
-        self.clock.forget(present)
-        self.bad_files.forget(present)
-        keep_only(present, self._known, self._names, self._inspected, self.waiting, self.denied)
+    def _inspect(self, state: StepState) -> None:
+        assert state.listing is not None  # noqa: S101 (for mypy)
+        state.inspected = inspect(
+            self.dump.root,
+            state.listing,
+            self.dump.describe(state.listing),
+            state.bad_files.unreadable,
+            state.bad_files.poison,
+        )
+
+    def _problems(self, scan: DumpScan) -> tuple[Problem, ...]:
+        """Return everything that is wrong with the dump, each problem once."""
+        problems = [*scan.problems, *(p for listing in scan.listings for p in listing.problems)]
+        problems += [problem for state in self.table for problem in state.denied]
+        return tuple(dict.fromkeys(problems))
 
 
-def _denied(problems: Collection[Problem]) -> tuple[Problem, ...]:
-    return tuple(problem for problem in problems if problem.denied)
+def _denied(problems: Collection[Problem]) -> bool:
+    return any(problem.denied for problem in problems)

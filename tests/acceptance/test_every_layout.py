@@ -309,7 +309,7 @@ def test_several_systems_under_one_root_make_one_store(dumps: DumpLibrary, tmp_p
         StepKey(0, None),
         *(StepKey(rank, step) for rank, step in ((0, 0), (0, 2), (0, 5), (1, 0))),
     }
-    layouts = {step.key: step.commit.record["source"]["layout"] for step in open_store(store).select()}
+    layouts = {step.key: step.commit.record.source.layout for step in open_store(store).select()}
     assert layouts[StepKey(0, 0)] == "mindspore+msprobe+torchair"
     assert layouts[StepKey(1, 0)] == "cann+msprobe"
     run("export", store, tmp_path / "back")

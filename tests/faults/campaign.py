@@ -1,4 +1,4 @@
-"""One campaign: the system runs, the job dumps, faults come and go; then store and dump are compared."""
+"""Run one campaign: the job dumps while faults are injected and healed; then compare store and dump."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.dumps import unpack
+from tests.faults.commits import CommitMonitor, CommitReader, Unavailable, wait_for
 from tests.faults.inject import heal, inject
 from tests.faults.judge import Verdict, judge
-from tests.faults.look import Eyes, Unavailable, Watchman, wait_for
 from tests.faults.plan import Fault
-from tests.faults.proxy import FINE
+from tests.faults.proxy import NORMAL
 from tests.faults.recovery import Commits, Recovery, measure
 from tests.faults.story import Action, Job
 from tests.faults.system import System
 from tests.faults.writer import RECORDED, Writer
 
-#: How long the backlog may take when all is healed. A step that the store refused is left alone for 60 s.
+#: The limit for draining the backlog after all faults are healed. A refused step is retried after 60 s only.
 DRAIN_S = 600.0
-#: Nothing may be pending for so long before it counts as drained: longer than the silence watchers wait for.
+#: The backlog counts as drained if nothing is pending for this time, which exceeds the watchers' `quiet`.
 _CALM_S = 5.0
 
 
 @dataclass
 class Result:
-    """What a campaign came to."""
+    """The result of a campaign."""
 
     seed: int
     seconds: float
@@ -40,7 +40,7 @@ class Result:
     recoveries: list[Recovery] = field(default_factory=list)
     restarts: dict[str, int] = field(default_factory=dict)
     drained_s: float | None = None
-    """How long the backlog took after all was healed; None: it was not done in time."""
+    """The time in which the backlog drained after all faults were healed; None: longer than `DRAIN_S`."""
     commits_seen: int = 0
     tensors_seen: int = 0
     half_visible: list[str] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost, wrong, seen by halves, or left over."""
+        """Whether nothing was lost, wrong, half visible, or still pending at the end."""
         return (
             self.drained_s is not None
             and not self.half_visible
@@ -68,9 +68,17 @@ def run(
     deletes: bool = False,
     keep: Path | None = None,
 ) -> Result:
-    """Run a campaign. `plan` gives the faults for what this machine has; `keep` takes logs, dump and store.
+    """Run a campaign.
 
-    If it `deletes`, the watcher deletes from the dump what is committed.
+    Args:
+        seed: determines the faults of the proxy and the contents of files.
+        seconds: how long the job dumps.
+        plan: returns the faults for a machine, given what it offers of those things that faults may need.
+        actions: what the job does.
+        job: how the job is built.
+        workers: the number of Dask workers.
+        deletes: the watcher deletes committed files from the dump.
+        keep: a directory into which logs, dump and store are copied at the end.
     """
     with tempfile.TemporaryDirectory(prefix="campaign-") as scratch:
         root = Path(scratch)
@@ -80,104 +88,121 @@ def run(
         with System(dump, seed=seed, workers=workers, deletes=deletes) as system:
             result = Result(seed, seconds, plan(system.has))
             try:
-                _go(system, writer, result, actions, job)
+                _run_job(system, writer, result, actions, job)
                 say("comparing store and dump ...")
-                result.verdict = judge(Eyes(system.bucket), writer, root, deletes=deletes)
+                result.verdict = judge(CommitReader(system.bucket), writer, root, deletes=deletes)
             finally:
                 result.restarts = dict(system.restarts)
                 if keep is not None:
-                    keep.mkdir(parents=True, exist_ok=True)
-                    for log in system.group.logs():
-                        shutil.copy(log, keep)
-                    shutil.copytree(dump, keep / "dump", dirs_exist_ok=True)
-                    _keep_store(system, keep)
+                    _keep(system, keep)
     return result
 
 
-def _go(system: System, writer: Writer, result: Result, actions: Sequence[Action], job: Job) -> None:
-    commits, watchman = Commits(system), Watchman(system.bucket, writer.written)
-    no_more_faults, stop_writing = threading.Event(), threading.Event()
-    with _in_thread(commits.run, commits.stop), _in_thread(watchman.run, watchman.stop):
+def _run_job(system: System, writer: Writer, result: Result, actions: Sequence[Action], job: Job) -> None:
+    """Run the job with faults, and wait until the backlog has drained."""
+    commits, monitor = Commits(system), CommitMonitor(system.bucket, writer.written)
+    stop_measuring, stop_writing = threading.Event(), threading.Event()
+    with _in_thread(commits.run, commits.stop), _in_thread(monitor.run, monitor.stop):
         writer.prepare(job.ranks)
-        wait_for(lambda: commits.total, 120)  # there is no store before
+        wait_for(lambda: commits.total, 120)  # the store does not exist before the first commit
         system.want("consolidator")
         began = time.monotonic()
-        ranks = [[action for action in actions if action.rank == rank] for rank in range(job.ranks)]
         with (
             ThreadPoolExecutor(job.ranks) as writing,
             ThreadPoolExecutor(len(result.faults) + 1) as measuring,
         ):
             try:
-                for one in ranks:
-                    writing.submit(writer.play, one, began, stop_writing)
-                measured = []
-                for at_s, what, fault in _timeline(result.faults):
-                    time.sleep(max(0.0, began + at_s - time.monotonic()))
-                    if what == "inject":
-                        say(f"{at_s:7.1f} s  {fault.name}")
-                        inject(system, fault)
-                    else:
-                        heal(system, fault)
-                        measured.append(measuring.submit(measure, system, fault, commits, no_more_faults))
+                for rank in range(job.ranks):
+                    of_rank = [action for action in actions if action.rank == rank]
+                    writing.submit(writer.play, of_rank, began, stop_writing)
+                recoveries = [
+                    measuring.submit(measure, system, healed, commits, stop_measuring)
+                    for healed in _inject_and_heal(system, result.faults, began)
+                ]
                 time.sleep(max(0.0, began + result.seconds - time.monotonic()))
                 stop_writing.set()
                 writing.shutdown()
                 if writer.error is not None:
                     raise writer.error
-                say("all is healed, and nothing is dumped any more; waiting for the backlog ...")
-                system.proxy.set(FINE)
+                say("all faults are healed and the job has ended; waiting until the backlog has drained ...")
+                system.proxy.set(NORMAL)
                 result.drained_s = _drain(system)
             finally:
                 stop_writing.set()
-                no_more_faults.set()
-            result.recoveries = [one.result() for one in measured]
-        if watchman.stop.is_set():
-            raise RuntimeError("the watchman has left")
-    result.commits_seen, result.tensors_seen = watchman.commits, watchman.tensors
-    result.half_visible = watchman.bad
+                stop_measuring.set()
+            result.recoveries = [recovery.result() for recovery in recoveries]
+        if monitor.stop.is_set():
+            raise RuntimeError("the thread that reads commits has ended too early")
+    result.commits_seen, result.tensors_seen = monitor.commits, monitor.tensors
+    result.half_visible = monitor.bad
+
+
+def _inject_and_heal(system: System, faults: Sequence[Fault], began: float) -> Iterator[Fault]:
+    """Inject and heal each fault at its time, and yield it when it is healed."""
+    for at_s, action, fault in _timeline(faults):
+        time.sleep(max(0.0, began + at_s - time.monotonic()))
+        if action == "inject":
+            say(f"{at_s:7.1f} s  {fault.name}")
+            inject(system, fault)
+        else:
+            heal(system, fault)
+            yield fault
 
 
 def _timeline(faults: Sequence[Fault]) -> list[tuple[float, str, Fault]]:
-    """Return when which fault begins and is healed; what is healed comes first."""
+    """Return the times at which faults are injected and healed, in order.
+
+    At the same time, faults are healed before others are injected; but a fault without duration is injected
+    before it is healed.
+    """
     ends = [(fault.until_s, "heal", fault) for fault in faults]
     begins = [(fault.at_s, "inject", fault) for fault in faults]
-    # One that is healed at once must have begun before.
-    return sorted([*begins, *ends], key=lambda one: (one[0], one[1] == "heal" and one[2].at_s == one[0]))
+    return sorted(
+        [*begins, *ends], key=lambda entry: (entry[0], entry[1] == "heal" and entry[2].at_s == entry[0])
+    )
 
 
 def _drain(system: System) -> float | None:
-    """Wait until watcher and consolidator have nothing left; how long that took, or None."""
+    """Wait until watcher and consolidator have nothing left to do.
+
+    Return how long that took in seconds, or None if it takes longer than `DRAIN_S`.
+    """
     began, calm_since, calm_at = time.monotonic(), None, 0.0
     while time.monotonic() - began < DRAIN_S:
-        left = [
+        pending = [
             system.metric("watcher-0", "dump_ingest_watcher_pending_steps"),
             system.metric("consolidator", "dump_ingest_consolidator_steps_behind"),
         ]
-        # Nothing is behind as long as the consolidator has not looked, too.
-        looked_at = system.metric("consolidator", "dump_ingest_consolidator_last_round_timestamp_seconds")
+        # The second figure is current only if the consolidator has finished a round since.
+        last_round_at = system.metric("consolidator", "dump_ingest_consolidator_last_round_timestamp_seconds")
         now = time.monotonic()
-        if any(one is None or one > 0 for one in left):
+        if any(count is None or count > 0 for count in pending):
             calm_since = None
         elif calm_since is None:
             calm_since, calm_at = now, time.time()
-        elif now - calm_since > _CALM_S and (looked_at or 0.0) > calm_at:
+        elif now - calm_since > _CALM_S and (last_round_at or 0.0) > calm_at:
             return calm_since - began
         time.sleep(0.3)
     return None
 
 
-def _keep_store(system: System, keep: Path) -> None:
-    eyes = Eyes(system.bucket)
+def _keep(system: System, keep: Path) -> None:
+    """Copy logs, dump and store into a directory."""
+    keep.mkdir(parents=True, exist_ok=True)
+    for log in system.group.logs():
+        shutil.copy(log, keep)
+    shutil.copytree(system.dump, keep / "dump", dirs_exist_ok=True)
     try:
-        eyes.download(system.bucket.url.removeprefix("s3://"), keep / "store")
+        CommitReader(system.bucket).download(system.bucket.url.removeprefix("s3://"), keep / "store")
     except Unavailable as exc:
-        say(f"the store could not be kept: {exc}")
+        say(f"cannot copy the store into {keep}: {exc}")
 
 
 @contextmanager
-def _in_thread(run_it: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+def _in_thread(target: Callable[[], None], stop: threading.Event) -> Iterator[None]:
+    """Run a function in a thread, and set `stop` at the end of the `with` block. Raise what it raises."""
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_it)
+        running = pool.submit(target)
         try:
             yield
         finally:
@@ -186,5 +211,5 @@ def _in_thread(run_it: Callable[[], None], stop: threading.Event) -> Iterator[No
 
 
 def say(text: str) -> None:
-    """Tell whoever waits."""
+    """Report progress on stderr."""
     print(text, file=sys.stderr, flush=True)

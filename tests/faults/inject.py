@@ -1,13 +1,14 @@
-"""Does the faults of a plan to a system, and heals them."""
+"""Inject the faults of a plan into a system, and heal them."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 from tests.faults.plan import Fault
-from tests.faults.proxy import FINE, Weather
+from tests.faults.proxy import NORMAL, NetworkCondition
 from tests.faults.system import SCRATCH_NBYTES, System
 from tests.servers.ceph import Daemon
 from tests.servers.process import ServerError
@@ -15,22 +16,22 @@ from tests.servers.process import ServerError
 _CLOCKS = {"clock +10 min": 600.0, "clock -10 min": -600.0, "clock +1 h": 3600.0}
 
 
-def weather(fault: Fault) -> Weather:
-    """Return what a fault of S3 is for the proxy."""
+def condition_of(fault: Fault) -> NetworkCondition:
+    """Return what the proxy does to connections during a fault of S3."""
     share = 0.4 + 0.6 * fault.severity
     return {
-        "503 SlowDown": Weather("503", share),
-        "403 from S3": Weather("403", share),
-        "reset in mid-body": Weather("reset", share, nbytes=int(200 * 100**fault.severity)),
-        "refused connections": Weather("refuse", share),
-        "black hole": Weather("black hole", share),
-        "answers lost": Weather("deaf", share),
-        "slow network": Weather("slow", delay_s=0.02 + 0.3 * fault.severity),
+        "503 SlowDown": NetworkCondition("503", share),
+        "403 from S3": NetworkCondition("403", share),
+        "reset in mid-body": NetworkCondition("reset", share, nbytes=int(200 * 100**fault.severity)),
+        "refused connections": NetworkCondition("refuse", share),
+        "black hole": NetworkCondition("black hole", share),
+        "answers lost": NetworkCondition("lose answers", share),
+        "slow network": NetworkCondition("slow", delay_s=0.02 + 0.3 * fault.severity),
     }[fault.name]
 
 
 def target(fault: Fault, workers: int) -> str:
-    """Return the process that a fault is done to."""
+    """Return the name of the process that a fault affects."""
     if fault.component in ("worker", "nanny"):
         return f"{fault.component}-{fault.victim % workers}"
     return {"watcher": "watcher-0", "OSD": "osd"}.get(fault.component, fault.component)
@@ -38,25 +39,40 @@ def target(fault: Fault, workers: int) -> str:
 
 def inject(system: System, fault: Fault) -> None:
     """Begin a fault."""
-    what, name = fault.name.partition(" ")[0], target(fault, system.workers)
-    if fault.name == "kill gateway":
-        system.ceph.kill_gateway()
-    elif fault.name == "kill OSD":
-        system.ceph.kill_osd()
-    elif what == "stop" and name in _DAEMONS:
+    verb, name = fault.name.partition(" ")[0], target(fault, system.workers)
+    if fault.name in _SPECIAL:
+        _SPECIAL[fault.name][0](system)
+    elif verb == "stop" and name in _DAEMONS:
         system.ceph.pause(_DAEMONS[name])
-    elif what in _SIGNALS:
-        system.signal(name, _SIGNALS[what])
+    elif verb in _SIGNALS:
+        system.signal(name, _SIGNALS[verb])
     elif fault.name in _CLOCKS:
         system.set_clock(_CLOCKS[fault.name])
-    elif fault.name in _OTHERS:
-        _OTHERS[fault.name](system)
     else:
-        system.proxy.set(weather(fault))
+        system.proxy.set(condition_of(fault))
+
+
+def heal(system: System, fault: Fault) -> None:
+    """End a fault. Killed services of this project are not healed here: the supervisor restarts them."""
+    verb, name = fault.name.partition(" ")[0], target(fault, system.workers)
+    if fault.name in _SPECIAL:
+        _SPECIAL[fault.name][1](system)
+    elif verb == "stop" and name in _DAEMONS:
+        system.ceph.resume(_DAEMONS[name])
+    elif verb == "stop":
+        system.signal(name, signal.SIGCONT)
+    elif fault.name in _CLOCKS:
+        system.set_clock(0)
+    elif verb != "kill":
+        system.proxy.set(NORMAL)
 
 
 def _fill_store(system: System) -> None:
     system.ceph.set_quota(system.bucket.name, 4096)
+
+
+def _empty_store(system: System) -> None:
+    _retry(lambda: system.ceph.set_quota(system.bucket.name, None))
 
 
 def _fill_scratch(system: System) -> None:
@@ -65,47 +81,31 @@ def _fill_scratch(system: System) -> None:
             ballast.write(bytes(65536))
 
 
-def _start_second_watcher(system: System) -> None:
-    system.want("watcher-1")
+def _empty_scratch(system: System) -> None:
+    (system.scratch / "ballast").unlink(missing_ok=True)
 
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 _DAEMONS: dict[str, Daemon] = {"gateway": "gateway", "osd": "osd"}
-_OTHERS: dict[str, Callable[[System], None]] = {
-    "store full": _fill_store,
-    "scratch full": _fill_scratch,
-    "second watcher": _start_second_watcher,
+_Step: TypeAlias = Callable[[System], None]
+#: Faults with their own ways to inject and to heal them.
+_SPECIAL: dict[str, tuple[_Step, _Step]] = {
+    "kill gateway": (
+        lambda system: system.ceph.kill_gateway(),
+        lambda system: _retry(system.ceph.start_gateway),
+    ),
+    "kill OSD": (lambda system: system.ceph.kill_osd(), lambda system: _retry(system.ceph.start_osd)),
+    "store full": (_fill_store, _empty_store),
+    "scratch full": (_fill_scratch, _empty_scratch),
+    "second watcher": (lambda system: system.want("watcher-1"), lambda system: system.stop("watcher-1")),
 }
 
 
-def heal(system: System, fault: Fault) -> None:
-    """End a fault. What was killed of our own services, the supervisor starts again."""
-    what, name = fault.name.partition(" ")[0], target(fault, system.workers)
-    if fault.name == "kill gateway":
-        _again(system.ceph.start_gateway)
-    elif fault.name == "kill OSD":
-        _again(system.ceph.start_osd)
-    elif what == "stop" and name in _DAEMONS:
-        system.ceph.resume(_DAEMONS[name])
-    elif what == "stop":
-        system.signal(name, signal.SIGCONT)
-    elif fault.name == "store full":
-        _again(lambda: system.ceph.set_quota(system.bucket.name, None))
-    elif fault.name == "scratch full":
-        (system.scratch / "ballast").unlink(missing_ok=True)
-    elif fault.name in _CLOCKS:
-        system.set_clock(0)
-    elif fault.name == "second watcher":
-        system.stop("watcher-1")
-    elif what != "kill":
-        system.proxy.set(FINE)
-
-
-def _again(what: Callable[[], None]) -> None:
-    """Do something that other faults may hinder, until it is done."""
+def _retry(action: Callable[[], None]) -> None:
+    """Repeat an action that other faults may prevent. Raise ServerError if it fails five times."""
     for tries_left in reversed(range(5)):
         try:
-            what()
+            action()
         except ServerError:
             if not tries_left:
                 raise

@@ -1,18 +1,26 @@
-"""Holds the store against what the job left, when all is over. Knows nothing of how the store came about."""
+"""Compare the store with the files that the job left, after the campaign.
+
+Shares no code with the writer of the store.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import zarr
 
 from tests import checker
-from tests.faults.look import Eyes
+from tests.faults.commits import CommitReader
 from tests.faults.writer import Writer, digest
+
+#: By path of the source file: the commit that holds it, and the file in it.
+_Stored: TypeAlias = dict[str, tuple[checker.Leaf, checker.File]]
+#: Fingerprint, tensors, NaN and rows of one step of one rank.
+_Counts: TypeAlias = tuple[str, int, int, int]
 
 
 @dataclass
@@ -24,19 +32,19 @@ class Verdict:
     files: int = 0
     quarantined: int = 0
     kept: int = 0
-    """Files that are gone from the dump and still in the store."""
+    """Files that the job removed from the dump and that are still in the store."""
     deleted: int = 0
-    """Files that the watcher has deleted from the dump, and that are in the store."""
+    """Files that the watcher deleted from the dump and that are in the store."""
     left: int = 0
-    """Files that came when the others of their step had been deleted: they are in the dump only."""
+    """Files that arrived after the others of their step were deleted. They are in the dump only."""
     generations: int = 0
-    """That there ever were, of all steps."""
+    """All generations that ever existed, of all steps."""
     lost: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
-    """Quarantined without saying so, or without a reason to."""
+    """Files that are quarantined without a reason or a message, or torn and not quarantined."""
     view: list[str] = field(default_factory=list)
-    """Where the consolidated view disagrees with the commits."""
+    """Differences between the consolidated view and the commits."""
 
     @property
     def is_good(self) -> bool:
@@ -44,18 +52,18 @@ class Verdict:
         return not (self.lost or self.wrong or self.unnamed or self.view)
 
 
-def judge(eyes: Eyes, writer: Writer, scratch: Path, *, deletes: bool) -> Verdict:
+def judge(reader: CommitReader, writer: Writer, scratch: Path, *, deletes: bool) -> Verdict:
     """Compare every file that the job left with the store, and the consolidated view with the commits.
 
-    `deletes` says whether the watcher may have deleted files from the dump.
+    `deletes` tells whether the watcher may have deleted files from the dump.
     """
     verdict = Verdict()
     stored: _Stored = {}
-    found: dict[tuple[int, int], checker.Leaf] = {}
-    for path in sorted(leaf for leaf in eyes.leaves() if eyes.tag(leaf) is not None):
+    committed: dict[tuple[int, int], checker.Leaf] = {}
+    for path in sorted(leaf for leaf in reader.leaves() if reader.version(leaf) is not None):
         try:
-            leaf = eyes.read(path)
-        except Exception as exc:  # noqa: BLE001  (a leaf that cannot be read is lost, whatever the reason)
+            leaf = reader.read(path)
+        except Exception as exc:  # noqa: BLE001  (a commit that cannot be read is wrong, whatever the reason)
             verdict.wrong.append(f"{path}: {type(exc).__name__}: {exc}"[:500])
             continue
         for source, file in leaf.files.items():
@@ -64,93 +72,110 @@ def judge(eyes: Eyes, writer: Writer, scratch: Path, *, deletes: bool) -> Verdic
             stored[source] = leaf, file
         verdict.generations += 1 + len(leaf.record["previous"])
         if leaf.step is not None:
-            found[leaf.rank, leaf.step] = leaf
-    verdict.steps = len(found)
-    _compare(verdict, writer, stored, deletes=deletes)
-    _compare_view(verdict, eyes.download_view(scratch / "view"), found)
+            committed[leaf.rank, leaf.step] = leaf
+    verdict.steps = len(committed)
+    _compare_files(verdict, writer, stored, deletes=deletes)
+    _check_files_gone_from_dump(verdict, writer, stored)
+    _check_quarantined(verdict, stored)
+    _compare_cubes(verdict, reader.download_cubes(scratch / "view"), committed)
     return verdict
 
 
-_Stored = dict[str, tuple[checker.Leaf, checker.File]]
-
-
-def _compare(verdict: Verdict, writer: Writer, stored: _Stored, *, deletes: bool) -> None:
-    """Hold what the job left against dump and store."""
-    dump = writer.dump
-    there = {
-        str(path.relative_to(dump)): digest(path.read_bytes())
-        for path in sorted(dump.rglob("*"))
-        if path.is_file()
-    }
+def _compare_files(verdict: Verdict, writer: Writer, stored: _Stored, *, deletes: bool) -> None:
+    """Compare each file that the job left with the dump and with the store."""
+    in_dump = _digests_of_files(writer.dump)
     for source, content in writer.final.items():
-        in_dump = there.get(source)
-        if in_dump != content and not (deletes and in_dump is None):
+        dumped = in_dump.get(source)
+        if dumped != content and not (deletes and dumped is None):
             verdict.wrong.append(f"{source} is not in the dump as the job left it")
         file = stored[source][1] if source in stored else None
         if file is not None and digest(file.content) == content:
-            verdict.files += 1
-            verdict.deleted += in_dump is None
-            verdict.tensors += file.kind == "tensor"
-            if (file.kind == "quarantined") != (source in writer.torn):
-                verdict.unnamed.append(f"{source} is {file.kind}: {file.problem}")
-        elif deletes and in_dump == content:
+            verdict.deleted += dumped is None
+            _count_stored(verdict, file, is_torn=source in writer.torn)
+        elif deletes and dumped == content:
             verdict.left += 1
         elif file is None:
             verdict.lost.append(source)
         else:
-            verdict.wrong.append(f"{source} is not as it was dumped")
-    _look_at_others(verdict, writer, stored)
+            verdict.wrong.append(f"{source} differs from what was dumped")
 
 
-def _look_at_others(verdict: Verdict, writer: Writer, stored: _Stored) -> None:
-    """Look at what the store has beyond the dump, and at what is quarantined."""
-    for source, (leaf, file) in stored.items():
+def _digests_of_files(dump: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(dump)): digest(path.read_bytes())
+        for path in sorted(dump.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _count_stored(verdict: Verdict, file: checker.File, *, is_torn: bool) -> None:
+    """Count a file whose bytes are in the store. Exactly the torn files must be quarantined."""
+    verdict.files += 1
+    verdict.tensors += file.kind == "tensor"
+    if (file.kind == "quarantined") != is_torn:
+        verdict.unnamed.append(f"{file.source} is {file.kind}: {file.problem}")
+
+
+def _check_files_gone_from_dump(verdict: Verdict, writer: Writer, stored: _Stored) -> None:
+    """Check that the store's files without a file in the dump have contents that the job once wrote."""
+    for source, (_, file) in stored.items():
         if source not in writer.final:
             verdict.kept += 1
             known = writer.written.get(source.removesuffix(".part"), set())
             if file.kind != "quarantined" and digest(file.content) not in known:
-                verdict.wrong.append(f"{source} is gone, and the store has what nobody wrote")
+                verdict.wrong.append(f"{source} is gone, and the store has bytes that the job never wrote")
+
+
+def _check_quarantined(verdict: Verdict, stored: _Stored) -> None:
+    """Check that each quarantined file has a reason and is named in the commit of a partial step."""
+    for source, (leaf, file) in stored.items():
         if file.kind == "quarantined":
             verdict.quarantined += 1
-            said = any(source in problem for problem in leaf.record["problems"])
-            if not (said and file.problem and leaf.status == "partial"):
+            is_named = any(source in problem for problem in leaf.record["problems"])
+            if not (is_named and file.problem and leaf.status == "partial"):
                 verdict.unnamed.append(f"{source} is quarantined and not named")
 
 
-def _compare_view(verdict: Verdict, directory: Path, found: dict[tuple[int, int], checker.Leaf]) -> None:
-    """Hold the tables of the view, and its counts of NaN, against the records of the commits."""
+def _compare_cubes(verdict: Verdict, directory: Path, committed: dict[tuple[int, int], checker.Leaf]) -> None:
+    """Compare fingerprints and counts in the consolidated view with the commit records."""
     if not (directory / "zarr.json").exists():
-        verdict.view.append("there is none")
+        verdict.view.append("the consolidated view is missing")
         return
-    view = zarr.open_group(directory, mode="r")
-    steps, ranks = _array(view, "step"), _array(view, "rank")
-    fingerprints, tensors = _array(view, "fingerprint"), _array(view, "tensors")
-    nan, rows = _array(view, "nan_count"), _array(view, "row")
-    if (repeated := Counter(steps.tolist()).most_common(1)) and repeated[0][1] > 1:
-        verdict.view.append(f"step {repeated[0][0]} is there twice")
-    seen = {}
-    for place, step in enumerate(steps.tolist()):
-        for column, rank in enumerate(ranks.tolist()):
-            if fingerprints[place, column]:
-                seen[rank, step] = (place, column)
-    for key in seen.keys() ^ found.keys():
-        verdict.view.append(
-            f"rank {key[0]} step {key[1]} is only in {'the view' if key in seen else 'the commits'}"
-        )
-    for key in seen.keys() & found.keys():
-        at, record = seen[key], found[key].record
-        in_view = (
+    cubes = zarr.open_group(directory, mode="r")
+    (step, times), *_ = Counter(_array(cubes, "step").tolist()).most_common(1) or [(None, 0)]
+    if times > 1:
+        verdict.view.append(f"the view contains step {step} twice")
+    in_view = _counts_in_view(cubes)
+    for rank, step in in_view.keys() ^ committed.keys():
+        place = "the view" if (rank, step) in in_view else "the commits"
+        verdict.view.append(f"rank {rank} step {step} is only in {place}")
+    for rank, step in in_view.keys() & committed.keys():
+        viewed, in_commit = in_view[rank, step], _counts_in_commit(committed[rank, step])
+        if viewed != in_commit:
+            verdict.view.append(f"rank {rank} step {step}: the view has {viewed}, the commit {in_commit}")
+
+
+def _counts_in_view(cubes: zarr.Group) -> dict[tuple[int, int], _Counts]:
+    """Return the counts of the consolidated view by rank and step."""
+    steps, ranks = _array(cubes, "step").tolist(), _array(cubes, "rank").tolist()
+    fingerprints, tensors = _array(cubes, "fingerprint"), _array(cubes, "tensors")
+    nan, rows = _array(cubes, "nan_count"), _array(cubes, "row")
+    return {
+        (ranks[at[1]], steps[at[0]]): (
             str(fingerprints[at]),
             int(tensors[at]),
             int(np.maximum(nan[at], 0).sum()),
             int((rows[at] >= 0).sum()),
         )
-        summary = record["summary"]
-        committed = (record["fingerprint"], summary["tensors"], summary["nan_count"], summary["tensors"])
-        if in_view != committed:
-            verdict.view.append(
-                f"rank {key[0]} step {key[1]}: the view says {in_view}, the commit {committed}"
-            )
+        for at in np.ndindex(len(steps), len(ranks))
+        if fingerprints[at]
+    }
+
+
+def _counts_in_commit(leaf: checker.Leaf) -> _Counts:
+    """Return the same counts from a commit record."""
+    summary = leaf.record["summary"]
+    return leaf.record["fingerprint"], summary["tensors"], summary["nan_count"], summary["tensors"]
 
 
 def _array(group: zarr.Group, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What is done to the system, and when: arithmetic on a seed, and nothing else."""
+"""Determine which faults occur and when, from a seed alone."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A fault of which the schedule may have many."""
+    """A kind of fault, which a schedule may contain several times."""
 
     name: str
     component: str
-    """What it is done to; its recovery is counted there."""
+    """The component that it affects, and whose recovery is measured."""
     hold_s: tuple[float, float]
-    """How long it lasts, at least and at most."""
+    """Its shortest and longest duration in seconds."""
     needs: str = ""
-    """What this machine must have for it: `faketime`, `tmpfs`."""
+    """What the machine must offer for it: `faketime`, `tmpfs`, or nothing."""
 
 
-#: A killed service is started again by the supervisor: there is nothing to hold.
+#: The duration of a kill: none, because the supervisor restarts a killed service.
 _AT_ONCE = (0.0, 0.0)
 KINDS = (
     Kind("kill watcher", "watcher", _AT_ONCE),
@@ -62,29 +62,33 @@ class Fault:
     until_s: float
     name: str
     victim: int
-    """Which of several equal processes it is done to, modulo their number."""
+    """Which of several equal processes it affects, modulo their number."""
     severity: float
-    """From 0 to 1: where a fault can be more or less."""
+    """From 0 to 1, for faults that can be mild or severe."""
 
     @property
     def component(self) -> str:
-        """What it is done to."""
+        """The component that it affects."""
         return _BY_NAME[self.name].component
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How close faults come on one another."""
+    """How closely faults follow one another."""
 
     first_s: float = 5.0
+    """When the first fault begins."""
     pause_s: tuple[float, float] = (1.0, 8.0)
-    """From the end of a fault to the beginning of the next."""
+    """The shortest and longest time from the end of a fault to the beginning of the next."""
     overlap: float = 0.25
-    """The share of faults that begin before the one before them is healed."""
+    """The share of faults that begin before the previous one is healed."""
 
 
 def available(has: Sequence[str], wanted: Sequence[str] = ()) -> list[Kind]:
-    """Return the kinds that a machine with these things can have, in their order; of `wanted`, if any."""
+    """Return the kinds of fault that a machine which offers `has` can produce, in the order of `KINDS`.
+
+    If `wanted` is given, only kinds with these names are returned.
+    """
     return [
         kind
         for kind in KINDS
@@ -93,10 +97,10 @@ def available(has: Sequence[str], wanted: Sequence[str] = ()) -> list[Kind]:
 
 
 def schedule(seed: int, duration_s: float, kinds: Sequence[Kind], pace: Pace | None = None) -> list[Fault]:
-    """Return the faults of a campaign, in order; the same for the same arguments on every machine.
+    """Return the faults of a campaign in order. The same arguments give the same faults on every machine.
 
-    Every kind comes once, in an order of its own, before any comes again. Faults of one component do not
-    overlap. The last one is healed when `duration_s` is over.
+    All kinds occur once, in random order, before any kind occurs again. Faults of the same component do not
+    overlap. The last fault is healed before `duration_s` has passed.
     """
     pace = pace or Pace()
     rng = random.Random(f"faults {seed}")
@@ -112,7 +116,7 @@ def schedule(seed: int, duration_s: float, kinds: Sequence[Kind], pace: Pace | N
         victim, severity = rng.randrange(100), round(rng.random(), 3)
         if faults:
             before = faults[-1]
-            # Half of the pause even then: a supervisor takes a moment to start what was killed.
+            # Half of the pause even if faults overlap: the supervisor takes a moment to restart a process.
             at_s = before.at_s + early * (before.until_s - before.at_s) + pause_s / 2
             free_s = max((f.until_s for f in faults if f.component == kind.component), default=0.0)
             if not overlaps:

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that does to S3 what networks and overloaded services do."""
+"""A TCP proxy on loopback that disturbs S3 as networks and overloaded services do."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ _ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """What happens to connections."""
+class NetworkCondition:
+    """What the proxy does to connections."""
 
-    mode: str = "fine"
-    """`fine`, `503`, `403`, `reset`, `refuse`, `black hole`, `deaf` (answers are lost), `slow`."""
+    mode: str = "normal"
+    """`normal`, `503`, `403`, `reset`, `refuse`, `black hole`, `lose answers` or `slow`."""
     share: float = 1.0
-    """The share of connections to which it happens."""
+    """The share of connections that are affected."""
     nbytes: int = 4096
-    """After how many bytes a connection is reset."""
+    """With `reset`: the number of bytes after which a connection is reset."""
     delay_s: float = 0.1
-    """By how much each piece is late when it is slow."""
+    """With `slow`: the delay of each piece of data, in seconds."""
 
 
-FINE = Weather()
+NORMAL = NetworkCondition()
 
 
 class Proxy:
-    """Passes connections on to a port of this machine, as long as the `with` block lasts."""
+    """Forwards connections to a port of this machine, for the duration of the `with` block."""
 
     def __init__(self, target: int, seed: int) -> None:
         self._target = target
         self._rng = random.Random(f"proxy {seed}")
-        self._weather = FINE
+        self._condition = NORMAL
         self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.port = 0
         self.delay_s = 0.0
-        """By how much each piece is late, whatever the weather; no connection breaks when it is changed."""
+        """The delay of each piece of data, except with `slow`. Changing it does not reset connections."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -61,15 +61,15 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def set(self, weather: Weather) -> None:
-        """Change the weather; connections that were open break, as they do when a network changes."""
-        self._call(self._set(weather))
+    def set(self, condition: NetworkCondition) -> None:
+        """Change the condition. Open connections are reset, as they are when a network changes."""
+        self._call(self._set(condition))
 
-    def _call(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+    def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
-    async def _set(self, weather: Weather) -> None:
-        self._weather = weather
+    async def _set(self, condition: NetworkCondition) -> None:
+        self._condition = condition
         for writer in list(self._open):
             _reset(writer)
 
@@ -83,24 +83,24 @@ class Proxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        weather = self._weather if self._rng.random() < self._weather.share else FINE
+        condition = self._condition if self._rng.random() < self._condition.share else NORMAL
         self._open.add(writer)
         try:
-            if weather.mode == "refuse":
+            if condition.mode == "refuse":
                 return
-            if weather.mode == "black hole":
+            if condition.mode == "black hole":
                 await asyncio.sleep(3600)
-            elif weather.mode in _ERRORS:
-                await self._answer(reader, writer, *_ERRORS[weather.mode])
+            elif condition.mode in _ERRORS:
+                await self._answer(reader, writer, *_ERRORS[condition.mode])
             else:
-                await self._pass_on(reader, writer, weather)
+                await self._forward(reader, writer, condition)
         except OSError:
             pass
         except asyncio.CancelledError:
-            return  # the proxy ends; asyncio would complain
+            return  # the proxy ends; asyncio would log the error
         finally:
             self._open.discard(writer)
-            if weather.mode == "fine":
+            if condition.mode == "normal":
                 writer.close()
             else:
                 _reset(writer)
@@ -116,17 +116,19 @@ class Proxy:
         writer.write(f"{head}Connection: close\r\n\r\n{body}".encode())
         await writer.drain()
         writer.write_eof()
-        with suppress(TimeoutError):  # or its last words are lost with the body that was not read
+        # Reads the rest of the request: closing with unread data sends RST, and the client loses the answer.
+        with suppress(TimeoutError):
             await asyncio.wait_for(reader.read(), 0.2)
 
-    async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, weather: Weather
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, condition: NetworkCondition
     ) -> None:
-        above, below = await asyncio.open_connection("127.0.0.1", self._target)
-        self._open.add(below)
+        target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._open.add(target_writer)
+        loses_answers = condition.mode == "lose answers"
         pumps = [
-            asyncio.create_task(self._pump(reader, below, weather)),
-            asyncio.create_task(self._pump(above, writer, weather, deaf=weather.mode == "deaf")),
+            asyncio.create_task(self._pump(reader, target_writer, condition)),
+            asyncio.create_task(self._pump(target_reader, writer, condition, loses_answers=loses_answers)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -134,37 +136,38 @@ class Proxy:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            self._open.discard(below)
-            _reset(below)
+            self._open.discard(target_writer)
+            _reset(target_writer)
 
     async def _pump(
         self,
         source: asyncio.StreamReader,
         sink: asyncio.StreamWriter,
-        weather: Weather,
+        condition: NetworkCondition,
         *,
-        deaf: bool = False,
+        loses_answers: bool = False,
     ) -> None:
-        left = weather.nbytes if weather.mode == "reset" else None
+        """Copy data until the source ends, or until the connection is to be reset."""
+        remaining = condition.nbytes if condition.mode == "reset" else None
         while data := await source.read(65536):
-            if delay_s := weather.delay_s if weather.mode == "slow" else self.delay_s:
+            if delay_s := condition.delay_s if condition.mode == "slow" else self.delay_s:
                 await asyncio.sleep(delay_s)
-            # An interim answer passes, or the body of the request would never be sent.
-            if deaf and not data.startswith(b"HTTP/1.1 100"):
+            # An interim answer is not lost: without it the client would never send the body of the request.
+            if loses_answers and not data.startswith(b"HTTP/1.1 100"):
                 continue
-            if left is not None and len(data) > left:
-                sink.write(data[:left])
+            if remaining is not None and len(data) > remaining:
+                sink.write(data[:remaining])
                 await sink.drain()
                 return
-            left = None if left is None else left - len(data)
+            remaining = None if remaining is None else remaining - len(data)
             sink.write(data)
             await sink.drain()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection with RST, so that nobody takes it for the end of an answer."""
-    found = writer.get_extra_info("socket")
-    if found is not None and not writer.is_closing():
+    """End a connection with RST, so that its end is not mistaken for the end of an answer."""
+    tcp_socket = writer.get_extra_info("socket")
+    if tcp_socket is not None and not writer.is_closing():
         with suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

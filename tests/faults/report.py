@@ -1,9 +1,9 @@
-"""What a campaign came to, as a table for people and as JSON."""
+"""Format the result of a campaign as tables for people and as JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,17 +11,17 @@ from tests.faults.campaign import Result
 from tests.faults.plan import KINDS, Fault
 from tests.faults.recovery import Recovery
 
-#: How many of what is wrong are shown.
+#: The largest number of messages that are shown of each kind of failure.
 _SHOWN = 20
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Return all there is to know."""
+    """Return the complete result as a JSON object."""
     return {**asdict(result), "good": result.is_good}
 
 
 def plan_table(faults: Sequence[Fault]) -> str:
-    """Return the schedule, one fault in a line."""
+    """Return the schedule with one fault per line."""
     return "\n".join(
         f"{fault.at_s:7.1f} s to {fault.until_s:7.1f} s  {fault.name:20}  victim {fault.victim:2}  "
         f"severity {fault.severity:.3f}"
@@ -30,30 +30,50 @@ def plan_table(faults: Sequence[Fault]) -> str:
 
 
 def table(result: Result) -> str:
-    """Return the tables in Markdown."""
-    verdict = result.verdict
+    """Return the result as tables in Markdown."""
+    return "\n".join(
+        [
+            f"seed {result.seed}, {result.seconds / 60:g} minutes, {len(result.faults)} faults",
+            "",
+            *_rows_by_kind(result),
+            "",
+            *_rows_by_component(result.recoveries),
+            "",
+            *_rows_of_totals(result),
+            *_failures(result),
+        ]
+    )
+
+
+def _rows_by_kind(result: Result) -> Iterator[str]:
+    """Yield a row for each kind of fault that was injected."""
+    yield "| Fault | Times | Component back after (mean, longest) | Next commit after (mean, longest) |"
+    yield "|---|---:|---:|---:|"
     injected = Counter(fault.name for fault in result.faults)
-    lines = [
-        f"seed {result.seed}, {result.seconds / 60:g} minutes, {len(result.faults)} faults",
-        "",
-        "| Fault | Times | Component well after (mean, longest) | Next commit after (mean, longest) |",
-        "|---|---:|---:|---:|",
-    ]
     for kind in KINDS:
         if injected[kind.name]:
-            of = [one for one in result.recoveries if one.fault.name == kind.name]
-            lines.append(f"| {kind.name} | {injected[kind.name]} | {_well(of)} | {_commit(of)} |")
-    lines += ["", "| Component | Faults | Mean time to recover | Longest |", "|---|---:|---:|---:|"]
+            recoveries = [recovery for recovery in result.recoveries if recovery.fault.name == kind.name]
+            well = ", ".join(_mean_and_longest([recovery.well_s for recovery in recoveries]) or "-")
+            commit = ", ".join(_mean_and_longest([recovery.commit_s for recovery in recoveries]) or "-")
+            yield f"| {kind.name} | {injected[kind.name]} | {well} | {commit} |"
+
+
+def _rows_by_component(recoveries: Sequence[Recovery]) -> Iterator[str]:
+    """Yield a row for each component that had faults."""
+    yield "| Component | Faults | Mean time to recover | Longest |"
+    yield "|---|---:|---:|---:|"
     for component in dict.fromkeys(kind.component for kind in KINDS):
-        of = [one for one in result.recoveries if one.fault.component == component]
-        times = [one.well_s for one in of if one.well_s is not None]
-        if of:
-            mean, most = (f"{sum(times) / len(times):.1f} s", f"{max(times):.1f} s") if times else ("-", "-")
-            lines.append(f"| {component} | {len(of)} | {mean} | {most} |")
+        times = [recovery.well_s for recovery in recoveries if recovery.fault.component == component]
+        if times:
+            mean, longest = _mean_and_longest(times) or ("-", "-")
+            yield f"| {component} | {len(times)} | {mean} | {longest} |"
+
+
+def _rows_of_totals(result: Result) -> list[str]:
+    verdict = result.verdict
     drained = "not in time" if result.drained_s is None else f"{result.drained_s:.1f} s"
     restarts = ", ".join(f"{name} {count}" for name, count in sorted(result.restarts.items())) or "none"
-    lines += [
-        "",
+    return [
         "| What | |",
         "|---|---:|",
         f"| Steps (of one rank) compared | {verdict.steps} |",
@@ -62,41 +82,39 @@ def table(result: Result) -> str:
         f"| Files quarantined, each named | {verdict.quarantined} |",
         f"| Files gone from the dump and kept | {verdict.kept} |",
         f"| Files deleted from the dump, all in the store | {verdict.deleted} |",
-        f"| Files that came after the others were deleted, still in the dump | {verdict.left} |",
-        f"| Commits read while faults were going on | {result.commits_seen} |",
+        f"| Files that arrived after the others were deleted, still in the dump | {verdict.left} |",
+        f"| Commits read during faults | {result.commits_seen} |",
         f"| Tensors read in them | {result.tensors_seen} |",
         f"| Backlog drained after | {drained} |",
-        f"| Services started again | {restarts} |",
+        f"| Services restarted | {restarts} |",
         f"| **Lost** | **{len(verdict.lost)}** |",
         f"| **Wrong** | **{len(verdict.wrong)}** |",
         f"| **Half visible** | **{len(result.half_visible)}** |",
         f"| **Quarantined without a name or a reason** | **{len(verdict.unnamed)}** |",
         f"| **Disagreements of the consolidated view** | **{len(verdict.view)}** |",
     ]
-    named = {
+
+
+def _failures(result: Result) -> Iterator[str]:
+    """Yield the messages about everything that is wrong, at most `_SHOWN` of each kind."""
+    verdict = result.verdict
+    messages = {
         "lost": verdict.lost,
         "wrong": verdict.wrong,
         "half visible": result.half_visible,
         "quarantined": verdict.unnamed,
         "view": verdict.view,
     }
-    for what, found in named.items():
-        lines += ["", *(f"{what}: {one}" for one in found[:_SHOWN])] if found else []
-        if len(found) > _SHOWN:
-            lines.append(f"{what}: and {len(found) - _SHOWN} more")
-    return "\n".join(lines)
+    for failure, texts in messages.items():
+        if texts:
+            yield ""
+        for text in texts[:_SHOWN]:
+            yield f"{failure}: {text}"
+        if len(texts) > _SHOWN:
+            yield f"{failure}: and {len(texts) - _SHOWN} more"
 
 
-def _well(of: Sequence[Recovery]) -> str:
-    return _times([one.well_s for one in of])
-
-
-def _commit(of: Sequence[Recovery]) -> str:
-    return _times([one.commit_s for one in of])
-
-
-def _times(found: Sequence[float | None]) -> str:
-    known = [one for one in found if one is not None]
-    if not known:
-        return "-"
-    return f"{sum(known) / len(known):.1f} s, {max(known):.1f} s"
+def _mean_and_longest(times: Sequence[float | None]) -> tuple[str, str] | None:
+    """Return mean and maximum of the times that are known, or None if none is."""
+    known = [time_s for time_s in times if time_s is not None]
+    return (f"{sum(known) / len(known):.1f} s", f"{max(known):.1f} s") if known else None

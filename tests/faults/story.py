@@ -1,4 +1,4 @@
-"""What the training job writes, and when: arithmetic on a seed, and nothing else."""
+"""Determine what the training job writes and when, from a seed alone."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from enum import StrEnum
 
 
 class Op(StrEnum):
-    """What is done to one file of a step."""
+    """What the job does to one file of a step."""
 
     WRITE = "write"
-    """Open, write in two halves, close, take away the write bit: as MindSpore does it."""
+    """Open the file, write it in two halves, close it and remove the write permission, as MindSpore does."""
     RENAME = "rename"
-    """Write under another name beside it, then rename: the file is there at once, or replaced at once."""
+    """Write a file with another name, then rename it, so that it appears or is replaced atomically."""
     GROW = "grow"
-    """Append a quarter of it; the fourth time, close."""
+    """Append a quarter of the content; after the fourth quarter, close the file."""
     TEAR = "tear"
-    """Write half of it, take away the write bit, and never come back."""
+    """Write half of the content, remove the write permission, and never continue."""
     SHRINK = "shrink"
     """Write a shorter tensor into the same file."""
     VANISH = "vanish"
-    """Remove it."""
+    """Remove the file."""
 
 
 class Manner(StrEnum):
@@ -31,7 +31,7 @@ class Manner(StrEnum):
     PLAIN = "plain"
     ATOMIC = "atomic"
     SLOW = "a file that grows slowly"
-    LATE = "a file that comes late"
+    LATE = "a file that arrives late"
     SHRINK = "a file that shrinks"
     REPLACE = "a file that is replaced"
     VANISH = "a file that vanishes"
@@ -52,9 +52,9 @@ class Action:
     """Its number among the files of the step."""
     op: Op
     attempt: int = 0
-    """Contents differ from attempt to attempt."""
+    """The number of the attempt; each attempt writes other contents."""
     shift_s: float = 0.0
-    """How much later than now the file says that it was written."""
+    """The difference between the file's modification time and the present, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +63,20 @@ class Job:
 
     ranks: int = 4
     files: int = 24
-    """In each step of each rank."""
+    """The number of files in each step of each rank."""
     every_s: float = 4.0
-    """From step to step."""
+    """The time from one step to the next."""
     odd: float = 0.6
-    """The share of steps of a rank that are not written plainly."""
+    """The share of steps of a rank that are not written in the manner PLAIN."""
     restart_every: int = 8
-    """After so many steps the job dies, and goes on from a checkpoint two steps back."""
+    """The number of steps after which the job dies and restarts from a checkpoint two steps earlier."""
 
 
 _DAY_S = 86_400.0
 
 
 def manners(seed: int, duration_s: float, job: Job) -> dict[tuple[int, int], Manner]:
-    """Return how each step of each rank is written, by rank and step."""
+    """Return the manner in which each step of each rank is written, by rank and step."""
     rng = random.Random(f"story {seed}")
     odd = [manner for manner in Manner if manner not in (Manner.PLAIN, Manner.AGAIN)]
     chosen: dict[tuple[int, int], Manner] = {}
@@ -88,14 +88,14 @@ def manners(seed: int, duration_s: float, job: Job) -> dict[tuple[int, int], Man
 
 
 def story(seed: int, duration_s: float, job: Job) -> list[Action]:
-    """Return all that the job does, in order; the same for the same arguments on every machine."""
+    """Return all actions of the job in order. The same arguments give the same actions on every machine."""
     rng = random.Random(f"delays {seed}")
     actions: list[Action] = []
     steps = int(duration_s / job.every_s)
     for (rank, step), manner in manners(seed, duration_s, job).items():
-        actions += _step(rng, job, rank, step, manner)
+        actions += _actions_of_step(rng, job, rank, step, manner)
     for last in range(job.restart_every, steps, job.restart_every):
-        # The whole job starts again: every rank writes the last two steps once more, with other values.
+        # The whole job restarts: every rank writes the last two steps again, with other values.
         for rank in range(job.ranks):
             for step in (last - 1, last):
                 at_s = (last + 0.5 + 0.25 * (step - last)) * job.every_s + rank * 0.01
@@ -105,19 +105,21 @@ def story(seed: int, duration_s: float, job: Job) -> list[Action]:
     return sorted(actions)
 
 
-def _step(rng: random.Random, job: Job, rank: int, step: int, manner: Manner) -> Iterator[Action]:
+def _actions_of_step(rng: random.Random, job: Job, rank: int, step: int, manner: Manner) -> Iterator[Action]:
+    """Yield the actions by which a rank writes a step. Most manners concern one file, chosen at random."""
     at_s = round((step - 1) * job.every_s + rank * 0.05, 3)
     special, delay_s = rng.randrange(job.files), round(rng.uniform(0.5, 3.0) * job.every_s, 3)
     shift_s = {Manner.FUTURE: _DAY_S, Manner.PAST: -3650 * _DAY_S}.get(manner, 0.0)
     op = Op.RENAME if manner is Manner.ATOMIC else Op.WRITE
+    instead = {
+        Manner.LATE: [(at_s + delay_s, Op.WRITE)],
+        Manner.SLOW: [(round(at_s + delay_s * quarter / 4, 3), Op.GROW) for quarter in range(4)],
+        Manner.TORN: [(at_s, Op.TEAR)],
+    }
     for file in range(job.files):
-        if file == special and manner is Manner.LATE:
-            yield Action(at_s + delay_s, rank, step, file, Op.WRITE)
-        elif file == special and manner is Manner.SLOW:
-            for quarter in range(4):
-                yield Action(round(at_s + delay_s * quarter / 4, 3), rank, step, file, Op.GROW)
-        elif file == special and manner is Manner.TORN:
-            yield Action(at_s, rank, step, file, Op.TEAR)
+        if file == special and manner in instead:
+            for special_at_s, special_op in instead[manner]:
+                yield Action(special_at_s, rank, step, file, special_op)
         else:
             yield Action(at_s, rank, step, file, op, shift_s=shift_s)
     afterwards = {Manner.SHRINK: Op.SHRINK, Manner.REPLACE: Op.RENAME, Manner.VANISH: Op.VANISH}

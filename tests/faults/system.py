@@ -1,4 +1,4 @@
-"""The real system on loopback, each part a process of its own, and a supervisor that starts what has died."""
+"""Run the real system on loopback, each part as its own process, with a supervisor that restarts them."""
 
 from __future__ import annotations
 
@@ -23,30 +23,18 @@ _BIN = Path(sys.executable).parent
 _FAKETIME = [
     Path(f"/usr/lib/{machine}-linux-gnu/faketime/libfaketimeMT.so.1") for machine in ("x86_64", "aarch64")
 ]
-#: How long a service stays dead: systemd's `RestartSec` would be 5 s in deploy/systemd; here it is sooner.
+#: The time before a dead service is restarted: shorter than systemd's `RestartSec`, 5 s in deploy/systemd.
 RESTART_S = 1.0
 SCRATCH_NBYTES = 16 * 2**20
 
 
 def faketime() -> Path | None:
-    """Return the library that lets a process live at another time, if it is installed."""
+    """Return the library that shifts the clock of a process, or None if it is not installed."""
     return next((path for path in _FAKETIME if path.exists()), None)
 
 
-class Group(ServerGroup):
-    """Servers of which a test may ask the process ids, and may read all that they said."""
-
-    def pid(self, name: str) -> int:
-        """Return the process id of a server that was started."""
-        return self._servers[name].pid
-
-    def logs(self) -> list[Path]:
-        """Return the files with what each has printed."""
-        return sorted(self.root.glob("*.log"))
-
-
 class System:
-    """Ceph, a proxy before it, Dask, watchers and consolidator, as long as the `with` block lasts."""
+    """Ceph behind a proxy, Dask, watchers and consolidator, for the duration of the `with` block."""
 
     def __init__(self, dump: Path, *, seed: int, workers: int = 2, deletes: bool = False) -> None:
         self.dump = dump
@@ -68,7 +56,7 @@ class System:
         self.ceph.__enter__()
         try:
             self.bucket = self.ceph.make_bucket("campaign")
-            self.group = Group("faults")
+            self.group = ServerGroup("faults")
             self._mount()
             self.proxy = Proxy(int(self.ceph.endpoint_url.rpartition(":")[2]), self._seed)
             self.proxy.__enter__()
@@ -93,7 +81,7 @@ class System:
 
     @property
     def has(self) -> tuple[str, ...]:
-        """What kinds of faults may need, and this machine has."""
+        """Those things that faults may need and that this machine offers."""
         return (*(["tmpfs"] if self.has_tmpfs else []), *(["faketime"] if faketime() else []))
 
     @property
@@ -108,7 +96,7 @@ class System:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What our processes find in their environment. They reach S3 through the proxy."""
+        """The environment of the processes. They reach S3 through the proxy."""
         client = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_attempts": 2}}
         return {
             "AWS_ACCESS_KEY_ID": self.ceph.access_key,
@@ -127,7 +115,7 @@ class System:
         }
 
     def stop(self, name: str) -> None:
-        """Do not start a service again, and end it."""
+        """End a service (SIGTERM) and do not restart it."""
         with self._lock:
             self._wanted.discard(name)
         if self.group.alive(name):
@@ -135,31 +123,34 @@ class System:
             self.group.signal(name, signal.SIGTERM)
 
     def want(self, name: str) -> None:
-        """Have a service running from now on."""
+        """Start a service, and restart it whenever it dies."""
         with self._lock:
             self._wanted.add(name)
             self.group.start(name, self._argv[name])
 
     def signal(self, name: str, signum: signal.Signals) -> None:
-        """Send a signal to a service of ours, or to the worker of a nanny (`worker-0`)."""
+        """Send a signal to a service, or to the worker process of a nanny (`worker-0`)."""
         if name.startswith("worker"):
             nanny = self.group.pid(name.replace("worker", "nanny"))
-            for pid in worker_of(nanny):
+            for pid in workers_of(nanny):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signum)
         elif self.group.alive(name):
             self.group.signal(name, signum)
 
     def metric(self, name: str, metric: str) -> float | None:
-        """Return the sum of a metric of a process over its labels; None where it does not answer."""
+        """Return the sum of a metric of a process over all labels.
+
+        None means that the process does not answer or does not have the metric.
+        """
         with suppress(OSError, ValueError):
             text = http_get(self.ports[name], "/metrics", timeout_s=2)[1].decode()
-            found = re.findall(rf"^{metric}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
-            return sum(map(float, found)) if found else None
+            values = re.findall(rf"^{metric}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+            return sum(map(float, values)) if values else None
         return None
 
     def set_clock(self, shift_s: float) -> None:
-        """Let watcher and workers live at another time."""
+        """Shift the clock of the watcher and the workers against the real time, in seconds."""
         (self.group.root / "clock").write_text(f"{shift_s:+.0f}\n")
 
     def _mount(self) -> None:
@@ -179,28 +170,27 @@ class System:
             self.want(name)
 
     def _commands(self) -> dict[str, list[str]]:
-        """Return how each service is started."""
+        """Return the command line of each service."""
         plain, faked = self._environments()
-        at, dask, own = self.ports, str(_BIN / "dask"), str(_BIN / "dump-ingest")
-        address = {name: f"127.0.0.1:{port}" for name, port in at.items()}
+        dask, dump_ingest = str(_BIN / "dask"), str(_BIN / "dump-ingest")
+        address = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
         loopback = ("--host", "127.0.0.1", "--dashboard-address")
-        port = ("--port", str(at["scheduler"]))
-        kept = ("--preload", "workers.scheduler")
-        found = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port, *kept]}
+        port = ("--port", str(self.ports["scheduler"]), "--preload", "workers.scheduler")
+        commands = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port]}
         memory = ("--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", str(self.scratch))
         others = ("--death-timeout", "60", "--preload", "workers.plugin", "--name")
         for name in self._nannies:
             words = (self.scheduler, *loopback, address[name], *memory, *others, name)
-            found[name] = [*faked, dask, "worker", *words]
+            commands[name] = [*faked, dask, "worker", *words]
         store = ("--store", self.store, "--scheduler", self.scheduler, "--metrics")
         for name, environment in (("watcher-0", faked), ("watcher-1", plain)):
-            found[name] = [*environment, own, "watch", str(self.dump), *store, address[name]]
+            commands[name] = [*environment, dump_ingest, "watch", str(self.dump), *store, address[name]]
         follow = ("--follow", "--poll", "1", "--metrics", address["consolidator"])
-        found["consolidator"] = [*plain, own, "consolidate", self.store, *follow]
-        return found
+        commands["consolidator"] = [*plain, dump_ingest, "consolidate", self.store, *follow]
+        return commands
 
     def _environments(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return what to put before a command: as it is, and for a process whose clock can be set."""
+        """Return two prefixes for commands: the second one gives a process a clock that can be shifted."""
         inherited = {n: v for n, v in os.environ.items() if not n.startswith(("DUMP_INGEST_", "AWS_"))}
         plain = {**inherited, **self.environment}
         library = faketime()
@@ -218,7 +208,7 @@ class System:
         return _env(plain), _env({**plain, **clock})
 
     def _supervise(self) -> None:
-        """Start again what has ended: what systemd does with `Restart=always`."""
+        """Restart wanted services that have ended, as systemd does with `Restart=always`."""
         died_at: dict[str, float] = {}
         while not self._stop.wait(0.1):
             with self._lock:
@@ -231,14 +221,15 @@ class System:
                         del died_at[name]
 
 
-def worker_of(nanny: int) -> Iterator[int]:
-    """Yield the process that a nanny looks after."""
+def workers_of(nanny: int) -> Iterator[int]:
+    """Yield the process ids of the workers that a nanny supervises: at most one."""
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
-            above = int(status.read_text().rpartition(") ")[2].split()[1])
-            if above == nanny and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+            ppid = int(status.read_text().rpartition(") ")[2].split()[1])
+            if ppid == nanny and b"spawn_main" in (status.parent / "cmdline").read_bytes():
                 yield int(status.parent.name)
 
 
 def _env(variables: Mapping[str, str]) -> Sequence[str]:
+    """Return the words to put before a command so that it gets exactly these variables."""
     return ("env", "-i", *(f"{name}={value}" for name, value in variables.items()))

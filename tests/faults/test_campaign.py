@@ -1,4 +1,4 @@
-"""One short campaign, always the same: parts of the system die, and nothing is lost."""
+"""In a short campaign, which is always the same, parts of the system die and nothing is lost."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 #: Four faults of four components within nine seconds.
 SEED = "337"
-#: Those from which the system is well again within seconds.
+#: Faults from which the system recovers within seconds.
 KINDS = (
     "kill watcher",
     "kill worker",
@@ -26,7 +26,7 @@ KINDS = (
 @pytest.mark.dask
 @pytest.mark.s3
 @pytest.mark.slow
-@pytest.mark.timeout(600)  # a minute, on a machine that has nothing else to do
+@pytest.mark.timeout(600)  # takes a minute on an idle machine
 @pytest.mark.usefixtures("needs_ceph")
 def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
     """The same command as `make chaos`."""
@@ -42,19 +42,19 @@ def test_nothing_is_lost_in_a_short_campaign(tmp_path: Path) -> None:
         timeout=580,
         check=False,
     )
-    said = f"{done.stdout}\n{done.stderr}"
-    assert done.returncode == 0, said
-    found = json.loads(results.read_text())
-    assert found["good"], said
-    assert found["verdict"]["steps"] == 2 * 3
-    assert found["verdict"]["tensors"] > 100
-    assert found["commits_seen"]
-    assert len(found["faults"]) == 4
+    output = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 0, output
+    result = json.loads(results.read_text())
+    assert result["good"], output
+    assert result["verdict"]["steps"] == 2 * 3
+    assert result["verdict"]["tensors"] > 100
+    assert result["commits_seen"]
+    assert len(result["faults"]) == 4
     assert "| **Lost** | **0** |" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("--only", "rain"), ("--minutes", "0"), ("--minutes", "soon")])
-def test_a_mistake_is_told(words: tuple[str, ...]) -> None:
+def test_an_invalid_argument_is_reported(words: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults", *words], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Schedule and story are arithmetic: the same for a seed everywhere, and what they are meant to be."""
+"""The seed alone determines schedule and story, and both contain what they should."""
 
 from collections import Counter
 from itertools import pairwise
@@ -24,21 +24,27 @@ def test_a_seed_gives_the_same_schedule_in_every_version() -> None:
 
 @settings(deadline=None)
 @given(SEEDS, DURATIONS)
-def test_all_is_healed_in_time_and_no_component_has_two_faults_at_once(seed: int, seconds: float) -> None:
+def test_each_fault_is_healed_in_time_and_lasts_as_long_as_its_kind(seed: int, seconds: float) -> None:
     faults = schedule(seed, seconds, KINDS)
     assert faults == sorted(faults, key=lambda fault: fault.at_s)
     for fault in faults:
         assert 0 <= fault.at_s <= fault.until_s <= seconds
-        low, high = next(kind.hold_s for kind in KINDS if kind.name == fault.name)
-        assert low - 0.06 <= fault.until_s - fault.at_s <= high + 0.06
+        shortest, longest = next(kind.hold_s for kind in KINDS if kind.name == fault.name)
+        assert shortest - 0.06 <= fault.until_s - fault.at_s <= longest + 0.06
+
+
+@settings(deadline=None)
+@given(SEEDS, DURATIONS)
+def test_no_component_has_two_faults_at_once(seed: int, seconds: float) -> None:
+    faults = schedule(seed, seconds, KINDS)
     for component in {fault.component for fault in faults}:
-        of = [fault for fault in faults if fault.component == component]
-        assert all(a.until_s < b.at_s for a, b in pairwise(of))
+        of_component = [fault for fault in faults if fault.component == component]
+        assert all(a.until_s < b.at_s for a, b in pairwise(of_component))
 
 
 @settings(deadline=None, max_examples=20)
 @given(SEEDS)
-def test_every_kind_comes_before_any_comes_again(seed: int) -> None:
+def test_every_kind_occurs_before_any_occurs_again(seed: int) -> None:
     names = [fault.name for fault in schedule(seed, 3600, KINDS)]
     for start in range(0, len(names) - len(KINDS) + 1, len(KINDS)):
         assert len(set(names[start : start + len(KINDS)])) == len(KINDS)
@@ -52,7 +58,7 @@ def test_some_faults_overlap_and_others_do_not() -> None:
     assert all(a.until_s < b.at_s for a, b in pairwise(calm))
 
 
-def test_what_a_machine_does_not_have_is_left_out() -> None:
+def test_faults_that_a_machine_cannot_produce_are_left_out() -> None:
     assert {kind.needs for kind in available(())} == {""}
     assert {kind.name for kind in KINDS} == {kind.name for kind in available(("tmpfs", "faketime"))}
     assert [kind.name for kind in available((), ["kill OSD"])] == ["kill OSD"]
@@ -61,19 +67,19 @@ def test_what_a_machine_does_not_have_is_left_out() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(1, 5))
-def test_every_file_of_a_step_is_begun_unless_it_was_never_to_be(seed: int, ranks: int) -> None:
+def test_every_file_of_every_step_is_begun(seed: int, ranks: int) -> None:
     job = Job(ranks=ranks, files=6, every_s=2, restart_every=4)
     actions = story(seed, 40, job)
     assert actions == story(seed, 40, job)
     assert actions == sorted(actions)
     begun = {(a.rank, a.step, a.file) for a in actions}
     assert begun == {(r, s, f) for r in range(ranks) for s in range(1, 21) for f in range(6)}
-    # What grows is closed at last.
+    # A file that grows is complete after four quarters.
     grown = Counter((a.rank, a.step, a.file) for a in actions if a.op is Op.GROW)
     assert set(grown.values()) <= {4}
 
 
-def test_a_job_does_everything_that_jobs_do() -> None:
+def test_a_long_story_contains_every_action_and_manner() -> None:
     job = Job()
     actions = story(8, 600, job)
     assert {action.op for action in actions} == set(Op)

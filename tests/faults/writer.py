@@ -1,4 +1,4 @@
-"""Plays the training job of a story, with files of a real dump, and keeps what it has written."""
+"""Play the training job of a story with the files of a real dump, and record what is written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from tests.faults.story import Action, Op
 
-#: The dump whose files are written again and again, one rank and iteration of it for all.
+#: The dump whose files are written repeatedly: one rank and iteration of it serves all ranks and steps.
 RECORDED = "lenet-4rank"
 _ITERATION = "rank_0/LeNet/0/1"
 
 
 @dataclass
 class Writer:
-    """Writes below `dump`. `truth` is what it has put there, so that nothing else need be believed."""
+    """Writes files below `dump`, and records their contents as the truth for the judge."""
 
     recorded: Path
     dump: Path
@@ -37,23 +37,24 @@ class Writer:
     _grown: dict[Path, int] = field(default_factory=dict)
     _open: dict[Path, int] = field(default_factory=dict)
     written: dict[str, set[bytes]] = field(default_factory=dict)
-    """Digests of whole contents that a file had at any time, by its path; noted before it gets them."""
+    """By path, the digests of all complete contents that a file ever had, added before they are written."""
     final: dict[str, bytes] = field(default_factory=dict)
-    """Digests of what each file holds since the job has last touched it."""
+    """By path, the digest of the content after the job's last action on the file."""
     torn: set[str] = field(default_factory=set)
-    """Files that will never be whole."""
+    """Files that will never be complete."""
     vanished: set[str] = field(default_factory=set)
     """Files that were removed."""
     error: BaseException | None = None
+    """The error that ended a thread of the job, if any."""
 
     def __post_init__(self) -> None:
-        found = sorted(path.name for path in (self.recorded / _ITERATION).iterdir())
-        self._names = random.Random(f"files {self.seed}").sample(found, min(self.files, len(found)))
-        # Now, for the parser that numpy uses for headers is not safe in threads before Python 3.12.
+        names = sorted(path.name for path in (self.recorded / _ITERATION).iterdir())
+        self._names = random.Random(f"files {self.seed}").sample(names, min(self.files, len(names)))
+        # Read here, before threads start: numpy's parser of headers is not thread-safe before Python 3.12.
         self._values = {name: np.load(self.recorded / _ITERATION / name) for name in self._names}
 
     def prepare(self, ranks: int) -> None:
-        """Write what belongs to no step: graphs and execution order."""
+        """Write the files that belong to no step: graphs and execution order."""
         for rank in range(ranks):
             for name in ("graphs", "execution_order"):
                 directory = self.dump / f"rank_{rank}" / name
@@ -63,9 +64,10 @@ class Writer:
                     self.written[relative], self.final[relative] = {content}, content
 
     def play(self, actions: Sequence[Action], started: float, stop: threading.Event) -> None:
-        """Do all that is in the story when it is time, `started` being its beginning on the monotonic clock.
+        """Carry out the actions of one rank at their times; `started` is time 0 on the monotonic clock.
 
-        One thread for each rank calls this. Once `stop` is set nothing new begins but what was begun ends.
+        Each rank has its own thread. When `stop` is set, no new step begins, but steps that have begun are
+        finished without further delays.
         """
         try:
             begun: set[tuple[int, int]] = set()
@@ -77,11 +79,11 @@ class Writer:
                     continue
                 begun.add((action.rank, action.step))
                 self.do(action)
-        except BaseException as exc:  # noqa: BLE001  (told to whoever waits for it)
+        except BaseException as exc:  # noqa: BLE001  (the campaign raises it)
             self.error = exc
 
     def do(self, action: Action) -> None:
-        """Do one thing to one file."""
+        """Carry out one action on one file."""
         relative = self.path_of(action)
         path = self.dump / relative
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -95,9 +97,9 @@ class Writer:
                 self.final[relative] = digest(content)
             case Op.RENAME:
                 self.torn.discard(relative)
-                aside = path.with_name(f"{path.name}.part")
-                self._write(aside, content)
-                aside.replace(path)
+                temporary = path.with_name(f"{path.name}.part")
+                self._write(temporary, content)
+                temporary.replace(path)
                 self.final[relative] = digest(content)
             case Op.GROW:
                 self._grow(path, content)
@@ -111,15 +113,15 @@ class Writer:
                 self.final.pop(relative, None)
                 path.unlink(missing_ok=True)
         if action.shift_s and path.exists():
-            at = time.time() + action.shift_s
-            os.utime(path, (at, at))
+            modified = time.time() + action.shift_s
+            os.utime(path, (modified, modified))
 
     def path_of(self, action: Action) -> str:
         """Return the path of the file below the dump."""
         return f"rank_{action.rank}/LeNet/0/{action.step}/{self._names[action.file]}"
 
     def content(self, action: Action) -> bytes:
-        """Return all that an action writes: a recorded tensor of which some elements say whose it is."""
+        """Return what an action writes: a recorded tensor with a few elements that identify the action."""
         name = self._names[action.file]
         values = self._values[name].copy()
         number = blake2b(
@@ -127,7 +129,7 @@ class Writer:
         )
         rng = np.random.default_rng(int.from_bytes(number.digest()))
         flat = values.reshape(-1)
-        # Every fourth as it is: equal tensors are stored once, and that must go well, too.
+        # Every fourth file stays as recorded: the store keeps equal tensors once, which must also work.
         if flat.size and action.file % 4:
             mark = rng.normal(size=min(4, flat.size)) if flat.dtype.kind == "f" else rng.integers(0, 100, 1)
             flat[-len(mark) :] = mark.astype(flat.dtype)
@@ -139,7 +141,7 @@ class Writer:
 
     def _write(self, path: Path, content: bytes) -> None:
         if path in self._open:
-            # The job began anew: nobody goes on with this one.
+            # The job has restarted: the file will not grow further.
             os.close(self._open.pop(path))
             self._grown[path] = 4
         if path.exists():
@@ -166,5 +168,5 @@ class Writer:
 
 
 def digest(content: bytes) -> bytes:
-    """Return what tells contents apart."""
+    """Return the digest by which contents are compared."""
     return blake2b(content, digest_size=16).digest()

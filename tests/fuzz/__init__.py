@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing of the decoders. Not a part of the test run: `python -m tests.fuzz` says how."""
+"""Coverage-guided fuzzing of the decoders, which is not part of the test run. See `python -m tests.fuzz`."""

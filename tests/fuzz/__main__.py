@@ -1,10 +1,11 @@
-"""Feed a decoder with bytes that are led by its own code, until it fails or the time is over.
+"""Fuzz a decoder with inputs guided by the coverage of its code, until it fails or the time is over.
 
     uv pip install atheris
     python -m tests.fuzz dump_data -max_total_time=300 [-rss_limit_mb=1024] [directory of samples]
 
-The options are libFuzzer's. A failure is any error but the two that a decoder may raise, a file that its
-tensors do not make again, too much memory or too much time; the input is then written to `crash-...`.
+The options are libFuzzer's. A decoder fails if it raises an error other than DumpError and UnreadableTensor,
+if the parts that it returns do not add up to the file, or if it uses too much memory or time. The input is
+then written to `crash-...`.
 """
 
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts"]):
-    from ingest.layouts import bin_names, cann, mindspore_raw, msprobe_names, names, torchair
+    from ingest.layouts import bin_names, cann, mindspore_names, mindspore_raw, msprobe_names, torchair
     from workers.dump import paths
     from workers.dump.formats import dump_data, npy, overflow, pt, statistic_csv
     from workers.dump.formats.header import ReadAt, TensorHeader
@@ -27,37 +28,39 @@ def reader(content: bytes) -> ReadAt:
     return lambda offset, nbytes: content[offset : offset + nbytes]
 
 
-def put_together(content: bytes, headers: Sequence[TensorHeader]) -> bytes:
+def joined(content: bytes, headers: Sequence[TensorHeader]) -> bytes:
+    """Return the file that the lead, payload and tail of each tensor add up to."""
     return b"".join(
-        found.lead + content[found.offset : found.offset + found.nbytes] + found.tail for found in headers
+        header.lead + content[header.offset : header.offset + header.nbytes] + header.tail
+        for header in headers
     )
 
 
 def read_dump_data(content: bytes) -> None:
-    # Most lengths are wrong: so the bytes are tried as a header, too, with what payload it asks for.
+    # The first bytes are rarely a valid length, so the input also serves as a header, with some payload.
     framed = len(content).to_bytes(8, "little") + content
-    for each in (content, framed, framed + bytes(64), b"\x0a\x031.0" + content):
+    for variant in (content, framed, framed + bytes(64), b"\x0a\x031.0" + content):
         try:
-            headers = dump_data.read_headers(reader(each), len(each))
+            headers = dump_data.read_headers(reader(variant), len(variant))
         except UnreadableTensor:
             continue
-        assert not headers or put_together(each, headers) == each
+        assert not headers or joined(variant, headers) == variant
 
 
 def read_npy(content: bytes) -> None:
-    # With the magic and a length before it, more of what comes out of the fuzzer is looked at.
+    # With the magic bytes and a length before the input, the decoder reads more of it.
     framed = npy.MAGIC + b"\x01\x00" + min(len(content), 65535).to_bytes(2, "little") + content
-    for each in (content, framed):
+    for variant in (content, framed):
         try:
-            headers = npy.read_headers(reader(each), len(each))
+            headers = npy.read_headers(reader(variant), len(variant))
         except UnreadableTensor:
             continue
-        assert put_together(each, headers) == each
+        assert joined(variant, headers) == variant
 
 
 def read_pt(content: bytes) -> None:
     with suppress(UnreadableTensor):
-        assert put_together(content, pt.read_headers(reader(content), len(content))) == content
+        assert joined(content, pt.read_headers(reader(content), len(content))) == content
 
 
 def read_csv(content: bytes) -> None:
@@ -65,8 +68,8 @@ def read_csv(content: bytes) -> None:
         b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,MD5\n",
         b"Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count\n",
     )
-    for each in (content, *(header + content for header in headers)):
-        for row in statistic_csv.parse(each).rows:
+    for variant in (content, *(header + content for header in headers)):
+        for row in statistic_csv.parse(variant).rows:
             statistic_csv.statistics(row)
             statistic_csv.checksum(row)
 
@@ -74,7 +77,7 @@ def read_csv(content: bytes) -> None:
 def read_names(content: bytes) -> None:
     name = os.fsdecode(content).replace("/", "")
     for parse in (
-        names.parse_tensor_name,
+        mindspore_names.parse_tensor_name,
         bin_names.parse_bin_name,
         cann.parse_npy_name,
         mindspore_raw.parse_raw_name,
@@ -85,9 +88,9 @@ def read_names(content: bytes) -> None:
     text = paths.to_text(os.fsdecode(content))
     text.encode()
     with suppress(DumpError):
-        found = paths.inside(Path("/dump"), paths.from_text(text))
-        assert found.is_relative_to("/dump")
-        assert ".." not in found.parts
+        path = paths.inside(Path("/dump"), paths.from_text(text))
+        assert path.is_relative_to("/dump")
+        assert ".." not in path.parts
 
 
 def read_overflow(content: bytes) -> None:

@@ -58,7 +58,7 @@ class TestDump:
     def test_a_file(self, dump: Path, store: Path) -> None:
         """A single tensor is no dump."""
         file = next(dump.rglob("*.npy"))
-        refused("ingest", file, "-s", store, code=2, says=["is no directory"])
+        refused("ingest", file, "-s", store, code=2, says=["is not a directory"])
         assert not store.exists()
 
     @pytest.mark.parametrize("names", [(), ("notes.txt", "logs/today.log")], ids=["empty", "something_else"])
@@ -139,7 +139,7 @@ class TestStore:
         zarr.create_group(store).create_array("weights", shape=(4,), dtype="f4")
         before = checker.objects(store)
         words = (dump, "-s", store) if command == "ingest" else (store,)
-        refused(command, *words, code=1, says=["no dump-ingest store"])
+        refused(command, *words, code=1, says=["not a dump-ingest store"])
         assert checker.objects(store) == before
 
     def test_unknown_protocol(self, dump: Path) -> None:
@@ -167,7 +167,7 @@ class TestObjectStore:
     def test_no_bucket(self, dump: Path, s3_cluster: DaskCluster, s3_environment: dict[str, str]) -> None:
         """Buckets are not made by the way: they cost, and they have policies."""
         words = ("ingest", dump, "-s", "s3://no-such-bucket/run.zarr", "--scheduler", s3_cluster.address)
-        refused(*words, code=1, says=["no such bucket", "Make the bucket"], env=s3_environment)
+        refused(*words, code=1, says=["no such bucket", "Create the bucket"], env=s3_environment)
         refused("ls", "s3://no-such-bucket/run.zarr", code=2, says=["Is the URL right?"], env=s3_environment)
 
     def test_gateway_down(self, dump: Path, s3_environment: dict[str, str]) -> None:
@@ -229,9 +229,9 @@ NONSENSE = (
     (("ls", "--step", "77"), ["no step 77", "steps 0-1"]),
     (("find", "--rank", "3"), ["no rank 3", "ranks 0"]),
     (("verify", "--step", "77"), ["no step 77"]),
-    (("find", "--where", "nan_count >"), ["is no condition", "For example"]),
-    (("find", "--where", "nan_cuont > 0"), ["'nan_cuont', which is no column", "nan_count"]),
-    (("find", "--where", "__import__('os').system('true')"), ["which a condition may not"]),
+    (("find", "--where", "nan_count >"), ["is not a condition", "For example"]),
+    (("find", "--where", "nan_cuont > 0"), ["'nan_cuont', which is not a column", "nan_count"]),
+    (("find", "--where", "__import__('os').system('true')"), ["which a condition may not contain"]),
     (("find", "--where", "nan_count"), ["is a value, not a condition"]),
     (("find", "--regex", "("), ["--regex"]),
     (("find", "--name", "x", "--regex", "x"), ["exclude each other"]),

@@ -14,12 +14,15 @@ from ingest.reader.consolidated import open_cubes
 from ingest.settings import Settings
 from tests.cli import run, start
 from tests.dumps import DumpLibrary
+from tests.made_runs import MadeRun, numbers
+from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import ObjectStore, open_objects, resolve
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 
 NAMES = [f"op{i}" for i in range(50)]
 
@@ -113,7 +116,7 @@ def test_on_a_cluster_and_on_object_storage(
     by_cluster = open_cubes(objects)
     assert by_cluster is not None
     blocks = [by_cluster.block(place) for place in (0, 16, 17)]
-    counting = CountingStore(objects.address)
+    counting = CountingStore(objects)
     found = ingest.DumpStore(counting).consolidated().find("nan_count > 0")
     assert list(zip(found["rank"], found["step"], found["op_name"], strict=True)) == [(1, 17, "op7")]
     assert counting.requests <= 25
@@ -125,3 +128,24 @@ def test_on_a_cluster_and_on_object_storage(
     for before, place in zip(blocks, (0, 16, 17), strict=True):
         np.testing.assert_array_equal(by_threads.block(place).statistics, before.statistics)
         np.testing.assert_array_equal(by_threads.block(place).digest, before.digest)
+
+
+@pytest.mark.dask
+def test_findings_are_logged_counted_and_stored_while_it_follows(tmp_path: Path) -> None:
+    root, store = tmp_path / "dump", tmp_path / "run.zarr"
+    made = MadeRun(MadeDump(root))
+    for step in range(6):
+        made.op("MatMul.Gradients_net-op0", (), [numbers(1, step / 10)], step=step)
+    ingest_directly(root, store)
+    env = {"DUMP_INGEST_CONSOLIDATOR_METRICS": ""}
+    with start("consolidate", store, "--follow", "--poll", "0.1", env=env) as follower:
+        follower.wait_until(lambda: len(list((store / "findings").glob("*.*"))) == 6, timeout_s=60)
+        made.op("MatMul.Gradients_net-op0", (), [numbers(500, 0)], step=6)
+        ingest_directly(root, store)
+        follower.wait_until(lambda: follower.events("finding"), timeout_s=60)
+        (row,) = follower.events("finding")
+        assert follower.terminate() == 0
+    assert (row["rule"], row["rank"], row["step"], row["level"]) == ("gradient_explosion", 0, 6, "warning")
+    (finding,) = ingest.anomalies(ingest.open_store(str(store)), rule="gradient_explosion").findings
+    assert finding.reason == row["reason"]
+    assert finding.value == pytest.approx(500, rel=0.1)

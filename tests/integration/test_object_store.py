@@ -17,12 +17,16 @@ from distributed import Client
 
 from ingest.api import DumpStore, open_store
 from tests.npy_files import MadeDump, tensor_name
+from tests.object_store_contract import ObjectStoreContract
 from tests.pipeline import ingest_directly
 from tests.servers.ceph import PROGRAMS, CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
 from tests.servers.process import free_port, run_tool
 from workers.model import MIB
-from workers.store.objects import ObjectStore, resolve
+from workers.store.backends.s3 import S3Objects
+from workers.store.model import StoreAddress
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
 from workers.store.uploads import Uploads
 
 pytestmark = pytest.mark.s3
@@ -63,7 +67,7 @@ def url(s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest
 
 @pytest.fixture
 def objects(url: str) -> ObjectStore:
-    return ObjectStore(resolve(url))
+    return connect(resolve(url))
 
 
 @pytest.fixture
@@ -93,7 +97,7 @@ def https_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[O
             "region_name": "default",
             "verify": str(certificate),
         }
-        yield ObjectStore(resolve(bucket.url, {"client_kwargs": client}))
+        yield connect(resolve(bucket.url, {"client_kwargs": client}))
 
 
 def test_https_works_without_further_settings(https_objects: ObjectStore) -> None:
@@ -104,22 +108,12 @@ def test_https_works_without_further_settings(https_objects: ObjectStore) -> Non
     assert https_objects.get_many(list(contents)) == contents
 
 
-def test_objects_and_ranges_come_back(objects: ObjectStore) -> None:
-    objects.put("a/b", b"0123456789")
-    objects.put_many({"a/c": b"two", "empty": b"", **{f"many/{n}": bytes([n]) for n in range(100)}})
-    assert objects.get_many(["a/b", "a/c", "empty", "gone"]) == {
-        "a/b": b"0123456789",
-        "a/c": b"two",
-        "empty": b"",
-    }
-    assert objects.get("empty") == b""
-    assert objects.get("gone") is None
-    assert objects.get_range("gone", -4) is None
-    assert objects.get_range("a/b", 2, 5) == b"234"
-    assert objects.get_range("a/b", -3) == b"789"
-    assert objects.get_range("a/b", -30) == b"0123456789"
-    assert objects.children("a") == ["b", "c"]
-    assert len(objects.children("many")) == 100
+class TestContract(ObjectStoreContract):
+    """What every backend does, S3 on a real gateway does, too."""
+
+    @pytest.fixture
+    def objects(self, url: str) -> ObjectStore:
+        return S3Objects(StoreAddress(f"{url}/below"))
 
 
 def test_an_object_is_one_request(objects: ObjectStore, requests: Requests) -> None:
@@ -191,7 +185,7 @@ def test_a_large_tensor_is_read_in_several_ranges_at_once(
 
 def test_what_is_sent_survives_a_gateway_that_comes_back(url: str, ceph: CephS3, requests: Requests) -> None:
     """The clients send again by themselves, unless told otherwise."""
-    objects = ObjectStore(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
+    objects = connect(resolve(url, {"config_kwargs": {"retries": {"max_attempts": 6}}}))
     contents = {f"shard/{number}": np.random.default_rng(number).bytes(8 * MIB) for number in range(6)}
 
     def upload() -> None:

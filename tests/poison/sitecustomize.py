@@ -1,7 +1,7 @@
-"""Files that kill: on the path of a process, this makes its decoders die as they would of a real one.
+"""Make decoders die of files with certain first bytes, as they would die of a real poison file.
 
-A crash of a library, or more memory than there is, cannot be had at will. Python imports `sitecustomize` at
-the start of each process.
+Tests cannot produce a crash inside a library, or exhausted memory, at will. Put this directory on the path of
+a process: Python imports `sitecustomize` at the start of each process.
 """
 
 import importlib.abc
@@ -14,18 +14,19 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-#: The first bytes of a payload that kills whoever takes it for numbers.
+#: The first bytes of a payload that kills the process that decodes it.
 KILLS_DECODER = b"decoding kills me"
-#: The first bytes of a file that kills whoever reads on.
+#: The first bytes of a file that kills the process that reads it.
 KILLS_READER = b"reading kills me"
-#: Whose payload cannot be had for want of memory.
+#: The first bytes of a payload whose decoding exhausts memory.
 EATS_MEMORY = b"eating memory"
-#: Kills the first process alone. Behind it is the name of a file that is there from then on.
+#: The first bytes of a payload that kills only the first process that decodes it. The path of a file follows,
+#: ended by a newline; the killed process creates the file as a mark for the others.
 KILLS_ONCE = b"killing once: "
 
 
-def _look_at(content: bytes, how: bytes) -> None:
-    if content.startswith(how):
+def _kill_if_marked(content: bytes, mark: bytes) -> None:
+    if content.startswith(mark):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -34,20 +35,20 @@ def _make_deadly(convert: ModuleType) -> None:
 
     def deadly_unpack(piece: memoryview, *rest: Any) -> Any:
         head = bytes(piece[:256])
-        _look_at(head, KILLS_DECODER)
+        _kill_if_marked(head, KILLS_DECODER)
         if head.startswith(EATS_MEMORY):
-            kept = [bytearray(os.urandom(1) * (64 << 20)) for _ in range(4096)]
-            raise AssertionError(len(kept))
+            blocks = [bytearray(os.urandom(1) * (64 << 20)) for _ in range(4096)]
+            raise AssertionError(len(blocks))
         if head.startswith(KILLS_ONCE):
             witness = head[len(KILLS_ONCE) :].split(b"\n")[0]
             if not os.path.exists(witness):  # noqa: PTH110
                 os.close(os.open(witness, os.O_CREAT | os.O_WRONLY))
-                _look_at(head, KILLS_ONCE)
+                _kill_if_marked(head, KILLS_ONCE)
         return unpack(piece, *rest)
 
     def deadly_pieces(*args: Any) -> Iterator[memoryview]:
         for piece in pieces(*args):
-            _look_at(bytes(piece[:256]), KILLS_READER)
+            _kill_if_marked(bytes(piece[:256]), KILLS_READER)
             yield piece
 
     convert.unpack = deadly_unpack  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A real Alertmanager, and the webhooks that it calls."""
+"""Run a real Alertmanager, and receive the webhooks that it calls."""
 
 import json
 import shutil
@@ -13,35 +13,35 @@ import yaml
 
 from tests.servers.process import LoopbackServer, answers, free_port
 
-#: Debian calls it otherwise than its makers.
+#: Debian gives the program another name than upstream.
 _PROGRAM = "alertmanager" if shutil.which("alertmanager") else "prometheus-alertmanager"
 PROGRAMS = (_PROGRAM, "amtool")
 
 
 class Webhooks:
-    """Answers webhooks on loopback, and keeps what they were told, as long as the `with` block lasts."""
+    """Receives webhooks on loopback and keeps their messages, for the duration of the `with` block."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, dict[str, Any]]] = []
-        """The path that was called, and what was sent."""
-        told = self.messages
+        """The path of each call, and the message."""
+        messages = self.messages
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 length = int(self.headers["Content-Length"])
-                told.append((self.path, json.loads(self.rfile.read(length))))
+                messages.append((self.path, json.loads(self.rfile.read(length))))
                 self.send_response(200)
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                """Say nothing."""
+                """Do not log requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
     def url(self) -> str:
-        """What to put before a path."""
+        """The URL without a path."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class Webhooks:
 
 
 class Alertmanager(LoopbackServer):
-    """An Alertmanager with a configuration as it is, but for the hosts of its webhooks."""
+    """An Alertmanager with a given configuration, in which only the hosts of webhooks are replaced."""
 
     def __init__(self, config: Path) -> None:
         self._config = yaml.safe_load(config.read_text())
@@ -66,16 +66,16 @@ class Alertmanager(LoopbackServer):
 
     @property
     def address(self) -> str:
-        """Its host and port."""
+        """The host and port."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def messages(self) -> list[tuple[str, dict[str, Any]]]:
-        """What it has sent so far: the path of the webhook, and the message."""
+        """The messages that it has sent so far, each with the path of its webhook."""
         return list(self._webhooks.messages)
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], *, timeout_s: float) -> dict[str, Any]:
-        """Return the first alert in any message that is wanted. Raise TimeoutError if there is none."""
+        """Return the first alert for which `wanted` is true. Raise TimeoutError if none comes in time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for _, message in self.messages:
@@ -83,7 +83,7 @@ class Alertmanager(LoopbackServer):
                     if wanted(alert):
                         return dict(alert)
             time.sleep(0.1)
-        raise TimeoutError(f"not within {timeout_s:g} s; there was {self.messages}")
+        raise TimeoutError(f"no such alert within {timeout_s:g} s; messages: {self.messages}")
 
     def __enter__(self) -> Self:
         self._webhooks.__enter__()

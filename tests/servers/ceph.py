@@ -1,4 +1,4 @@
-"""A real S3 object store on this machine: Ceph's monitor, one OSD and the S3 gateway."""
+"""Run a real S3 object store on this machine: Ceph's monitor, one OSD and the S3 gateway."""
 
 import json
 import signal
@@ -18,8 +18,8 @@ PROGRAMS = ("ceph", "ceph-authtool", "ceph-mon", "ceph-osd", "monmaptool", "rado
 Store = Literal["memstore", "bluestore"]
 Daemon = Literal["mon", "osd", "gateway"]
 
-# Short paxos intervals, one replica and few placement groups: a cluster that is up in a second.
-# No gateway cache: to keep it coherent, each change would wait half a minute for a gateway that was killed.
+# Short paxos intervals, one replica and few placement groups, so that the cluster starts within a second.
+# The gateway's cache is off: to keep it coherent, each change would wait half a minute for a killed gateway.
 _CONF = """\
 [global]
 fsid = {fsid}
@@ -76,23 +76,23 @@ rgw_gc_processor_max_time = 5
 
 @dataclass(frozen=True, slots=True)
 class S3Bucket:
-    """A bucket, an address in it, and what fsspec needs to open that."""
+    """A bucket, an address in it, and the options that fsspec needs to open the address."""
 
     name: str
     storage_options: dict[str, Any]
 
     @property
     def url(self) -> str:
-        """Where a test puts its store."""
+        """The address for the store of a test."""
         return f"s3://{self.name}/store"
 
 
 class CephS3(LoopbackServer):
-    """An S3 object store that lives as long as the `with` block.
+    """An S3 object store that runs for the duration of the `with` block.
 
-    `memstore` keeps objects in memory: they survive a killed gateway, not a killed OSD. `bluestore` keeps
-    them on disk and survives both, but takes some seconds more to start. `gateway_settings` are further Ceph
-    options of the gateway, such as `rgw_max_concurrent_requests`.
+    `memstore` keeps objects in memory: they survive a killed gateway, but not a killed OSD. `bluestore` keeps
+    them on disk, where they survive both, but takes some seconds longer to start. `gateway_settings` are
+    further Ceph options of the gateway, such as `rgw_max_concurrent_requests`.
     """
 
     access_key = "test-access-key"
@@ -106,12 +106,12 @@ class CephS3(LoopbackServer):
 
     @property
     def endpoint_url(self) -> str:
-        """Where S3 clients connect."""
+        """The address to which S3 clients connect."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """What fsspec needs for `s3://` addresses. Holds JSON values only."""
+        """The options that fsspec needs for `s3://` addresses; JSON values only."""
         return {
             "key": self.access_key,
             "secret": self.secret_key,
@@ -121,58 +121,58 @@ class CephS3(LoopbackServer):
         }
 
     def make_bucket(self, name: str) -> S3Bucket:
-        """Make a bucket of the test user."""
+        """Create a bucket that belongs to the test user."""
         bucket = S3Bucket(name, self.storage_options)
         fsspec.filesystem("s3", **bucket.storage_options).mkdir(name)
         return bucket
 
     def set_quota(self, bucket: str, nbytes: int | None) -> None:
-        """Refuse what would fill the bucket beyond `nbytes`, from the next request on; None lifts the limit.
+        """Limit the bucket to `nbytes`, from the next request on; None removes the limit.
 
-        Ceph counts an object in steps of 4 KiB.
+        Ceph rounds the size of each object up to a multiple of 4 KiB.
         """
-        which = ["--quota-scope=bucket", f"--bucket={bucket}"]
+        scope = ["--quota-scope=bucket", f"--bucket={bucket}"]
         if nbytes is None:
-            self._admin("quota", "disable", *which)
+            self._admin("quota", "disable", *scope)
         else:
-            self._admin("quota", "set", *which, f"--max-size={nbytes}")
-            self._admin("quota", "enable", *which)
+            self._admin("quota", "set", *scope, f"--max-size={nbytes}")
+            self._admin("quota", "enable", *scope)
 
     def kill_gateway(self) -> None:
-        """End the gateway with SIGKILL. Requests in flight break; objects that it acknowledged stay."""
+        """Kill the gateway (SIGKILL). Requests in flight break; objects that it acknowledged survive."""
         self._servers.signal("gateway", signal.SIGKILL)
 
     def start_gateway(self) -> None:
-        """Start the gateway, at the same address as before, and return when it serves requests."""
+        """Start the gateway at the same address as before, and return when it serves requests."""
         self._servers.start("gateway", ["radosgw", "-f", "-n", "client.gateway", *self._conf])
         self._servers.wait_for("gateway", lambda: answers(self._port, "/"), timeout_s=60)
 
     def kill_osd(self) -> None:
-        """End the OSD with SIGKILL: requests stall until it is back."""
+        """Kill the OSD (SIGKILL). Requests stall until it is started again."""
         if self._store == "memstore":
-            raise ValueError("a memstore OSD loses everything when killed: use CephS3(store='bluestore')")
+            raise ValueError("a killed OSD with memstore loses all objects: use CephS3(store='bluestore')")
         self._servers.signal("osd", signal.SIGKILL)
 
     def start_osd(self) -> None:
         """Start the OSD and return when the cluster counts it as up."""
         if self._servers.alive("osd"):
             return
-        # The cluster counts a killed OSD as up for a while yet, but this epoch changes only when it is back.
+        # The cluster counts a killed OSD as up for some time, but this epoch changes only when it is back.
         before = self._osd_up_since()
         self._servers.start("osd", ["ceph-osd", "-f", "-i", "0", *self._conf])
         self._servers.wait_for("osd", lambda: self._osd_up_since() not in (None, before), timeout_s=60)
 
     def pause(self, daemon: Daemon) -> None:
-        """Stop a daemon where it stands (SIGSTOP): connections stay open, nothing answers."""
+        """Suspend a daemon (SIGSTOP): its connections stay open, but it does not answer."""
         self._servers.signal(daemon, signal.SIGSTOP)
 
     def resume(self, daemon: Daemon) -> None:
-        """Let a paused daemon go on."""
+        """Resume a suspended daemon (SIGCONT)."""
         self._servers.signal(daemon, signal.SIGCONT)
 
     @contextmanager
     def paused(self, daemon: Daemon) -> Iterator[None]:
-        """Keep a daemon paused inside the `with` block."""
+        """Keep a daemon suspended for the duration of the `with` block."""
         self.pause(daemon)
         try:
             yield

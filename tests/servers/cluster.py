@@ -1,4 +1,4 @@
-"""A Dask scheduler and its workers, as an operator starts them: separate processes on known ports."""
+"""Run a Dask scheduler and its workers as an operator does: as separate processes on known ports."""
 
 import signal
 import sys
@@ -11,9 +11,9 @@ _DASK = str(Path(sys.executable).with_name("dask"))
 
 
 class DaskCluster(LoopbackServer):
-    """One scheduler and some workers of one thread each, that live as long as the `with` block.
+    """One scheduler, and workers with one thread each, that run for the duration of the `with` block.
 
-    `env` is what the workers find in their environment beside this process' own: credentials of the store.
+    `env` holds variables that the workers get in addition to those of this process, such as credentials.
     """
 
     def __init__(self, *, workers: int = 1, env: Mapping[str, str] | None = None) -> None:
@@ -22,17 +22,17 @@ class DaskCluster(LoopbackServer):
 
     @property
     def address(self) -> str:
-        """What `--scheduler` takes."""
+        """The address of the scheduler, as `--scheduler` expects it."""
         return f"tcp://127.0.0.1:{self._port}"
 
     @property
     def metrics_ports(self) -> list[int]:
-        """Where each worker serves `/metrics`."""
+        """The port on which each worker serves `/metrics`."""
         return self._metrics_ports
 
     @property
     def scheduler_metrics_port(self) -> int:
-        """Where the scheduler serves `/metrics`."""
+        """The port on which the scheduler serves `/metrics`."""
         return self._scheduler_metrics_port
 
     @property
@@ -42,11 +42,11 @@ class DaskCluster(LoopbackServer):
         return {name: self._servers.pid(name) for name in names}
 
     def kill_scheduler(self) -> None:
-        """End the scheduler with SIGKILL. Its workers end by themselves."""
+        """Kill the scheduler (SIGKILL). Its workers end on their own."""
         self._servers.signal("scheduler", signal.SIGKILL)
 
     def start_scheduler(self) -> None:
-        """Start the scheduler, at the same address as before."""
+        """Start the scheduler at the same address as before, and return when it accepts connections."""
         address = ["--host", "127.0.0.1", "--port", str(self._port)]
         metrics = ["--dashboard-address", f"127.0.0.1:{self._scheduler_metrics_port}"]
         preload = ["--preload", "workers.scheduler"]
@@ -54,15 +54,15 @@ class DaskCluster(LoopbackServer):
         self._servers.wait_for("scheduler", lambda: listens(self._port), timeout_s=30)
 
     def kill_worker(self, number: int = 0) -> None:
-        """End a worker with SIGKILL."""
+        """Kill a worker (SIGKILL)."""
         self._servers.signal(f"worker-{number}", signal.SIGKILL)
 
     def pause_worker(self, number: int = 0) -> None:
-        """Stop a worker where it stands (SIGSTOP)."""
+        """Suspend a worker (SIGSTOP)."""
         self._servers.signal(f"worker-{number}", signal.SIGSTOP)
 
     def start_worker(self, number: int = 0) -> None:
-        """Start a worker, and return when it serves its metrics."""
+        """Start a worker and return when it serves its metrics."""
         port = self._metrics_ports[number]
         options = {
             "--host": "127.0.0.1",

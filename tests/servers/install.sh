@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the servers that tests run, from Debian's packages. Does nothing where they are there already.
-# With --check, only says what is missing.
+# Install the servers that tests run from Debian's packages. Does nothing if they are already installed.
+# With --check, only reports what is missing.
 set -euo pipefail
 
 packages=()
@@ -19,12 +19,12 @@ compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || packages+=(lib
 ((${#packages[@]})) || exit 0
 
 if [[ ${1-} == --check ]]; then
-    echo "Servers missing for some tests: ${packages[*]}. To get them: make servers" >&2
+    echo "Some tests need servers that are not installed: ${packages[*]}. To install them: make servers" >&2
     exit 1
 fi
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
     echo "Cannot install ${packages[*]}: this needs root and apt-get (Debian 12 or newer)." >&2
-    echo "On another system, install Ceph (mon, osd, radosgw), Prometheus and Alertmanager by its own means." >&2
+    echo "On other systems, install Ceph (mon, osd, radosgw), Prometheus and Alertmanager with your package manager." >&2
     exit 1
 fi
 

@@ -1,6 +1,7 @@
-"""Hosts on one machine: network namespaces, each on a network of hosts and on a network of the object store.
+"""Simulate several hosts on one machine with network namespaces.
 
-Linux only, and root: a namespace has interfaces, routes and byte counters of its own.
+Each host is on two networks: one with the other hosts, and one with the object store. A namespace has its
+own interfaces, routes and byte counters. This needs Linux and root.
 """
 
 import os
@@ -18,16 +19,16 @@ _COUNTERS = "/sys/class/net/{interface}/statistics"
 
 
 class Network:
-    """Some hosts that reach each other at `address(name)`, and a store of this machine at `store_address`.
+    """Hosts that reach each other at `address(name)`, and a store on this machine at `store_address`.
 
-    The two networks are apart, so the bytes of one can be told from those of the other.
+    These are two separate networks, so the traffic of each can be measured.
     """
 
     store_address = "10.78.0.1"
 
     def __init__(self, hosts: list[str]) -> None:
         self._hosts = hosts
-        # Short: the name of an interface has at most 15 characters.
+        # Kept short: the name of an interface has at most 15 characters.
         self._tag = f"t{os.getpid() % 100_000}"
 
     def __enter__(self) -> Self:
@@ -42,24 +43,24 @@ class Network:
         self._take_down()
 
     def address(self, host: str) -> str:
-        """Return where the other hosts reach this one."""
+        """Return the address at which the other hosts reach this one."""
         return f"10.77.0.{2 + self._hosts.index(host)}"
 
     def inside(self, host: str) -> list[str]:
-        """Return what to put before a command to run it on a host."""
+        """Return the words to put before a command to run it on a host."""
         return ["ip", "netns", "exec", self._namespace(host)]
 
     def nbytes(self, host: str) -> int:
-        """Return the bytes that a host has sent to other hosts and received from them."""
+        """Return the number of bytes that a host has exchanged with the other hosts, in both directions."""
         counters = Path(_COUNTERS.format(interface=self._interface("l", host)))
         return sum(int((counters / name).read_text()) for name in ("rx_bytes", "tx_bytes"))
 
     def cut(self, host: str) -> None:
-        """Pull the plug: the other hosts are out of reach for this one. The store is not."""
+        """Disconnect a host from the other hosts, but not from the store."""
         run_tool(["ip", "link", "set", self._interface("l", host), "down"])
 
     def mend(self, host: str) -> None:
-        """Put the plug back."""
+        """Connect a host with the other hosts again."""
         run_tool(["ip", "link", "set", self._interface("l", host), "up"])
 
     def _bring_up(self) -> None:
@@ -97,7 +98,7 @@ class Network:
 
 
 class Forwarder:
-    """Takes connections at an address of this machine to a port on its loopback."""
+    """Forwards connections from an address of this machine to a port on its loopback interface."""
 
     def __init__(self, address: str, to_port: int) -> None:
         self._to_port = to_port
@@ -121,10 +122,10 @@ class Forwarder:
 
     def _copy(self, client: socket.socket) -> None:
         with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._to_port)) as server:
-            other = {client: server, server: client}
+            peers = {client: server, server: client}
             while True:
-                for ready in select.select(list(other), [], [])[0]:
+                for ready in select.select(list(peers), [], [])[0]:
                     data = ready.recv(1 << 16)
                     if not data:
                         return
-                    other[ready].sendall(data)
+                    peers[ready].sendall(data)

@@ -1,4 +1,4 @@
-"""Run servers on loopback that cannot outlive the test run."""
+"""Run servers on loopback that end with the test run, even if it is killed."""
 
 import http.client
 import os
@@ -19,15 +19,15 @@ START_TRIES = 3
 
 
 class ServerError(RuntimeError):
-    """A server did not start, or one of its tools failed. The message ends with its own last words."""
+    """A server did not start, or one of its tools failed. The message ends with the last lines it printed."""
 
 
 class ServerGroup:
-    """Processes that end together, and their directory `root`: on `close`, or when this process is killed.
+    """Processes that end together, with their directory `root`, on `close` or when this process is killed.
 
-    Every server joins the process group of a guard, a shell which waits for the end of a pipe. The pipe ends
-    with this process, however that comes about, and the guard then kills the group. (A parent-death signal
-    would not do: it fires when the *thread* that started the server ends.)
+    Every server joins the process group of a guard, a shell that waits for the end of a pipe. The pipe ends
+    when this process ends, for whatever reason, and the guard then kills the group. (A parent-death signal
+    would not work: it fires when the *thread* that started the server ends.)
     """
 
     def __init__(self, name: str) -> None:
@@ -46,7 +46,7 @@ class ServerGroup:
         self.close()
 
     def start(self, name: str, argv: list[str]) -> None:
-        """Start a server; what it prints is kept for `log_tail`."""
+        """Start a server, unless it runs; `log_tail` returns what it prints."""
         if self.alive(name):
             return
         with self._log(name).open("ab") as log:
@@ -59,7 +59,7 @@ class ServerGroup:
             )
 
     def alive(self, name: str) -> bool:
-        """Say whether the server was started and has not ended."""
+        """Return whether the server was started and has not ended."""
         server = self._servers.get(name)
         return server is not None and server.poll() is None
 
@@ -68,13 +68,13 @@ class ServerGroup:
         return self._servers[name].pid
 
     def signal(self, name: str, signum: signal.Signals) -> None:
-        """Send a signal; after SIGKILL, return when the server is gone."""
+        """Send a signal to a server. For SIGKILL, return when the server has ended."""
         self._servers[name].send_signal(signum)
         if signum is signal.SIGKILL:
             self._servers[name].wait()
 
     def wait_for(self, name: str, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Return once `ready` holds. Raise ServerError if the server ends first, or is late."""
+        """Wait until `ready` is true. Raise ServerError if the server ends first or `timeout_s` passes."""
         deadline = time.monotonic() + timeout_s
         while not ready():
             if not self.alive(name):
@@ -84,13 +84,17 @@ class ServerGroup:
                 raise ServerError(f"{name} was not ready within {timeout_s:g} s\n{self.log_tail(name)}")
             time.sleep(0.02)
 
+    def logs(self) -> list[Path]:
+        """Return the log files of all servers."""
+        return sorted(self.root.glob("*.log"))
+
     def log_tail(self, name: str, lines: int = 20) -> str:
-        """Return the end of what the server printed."""
+        """Return the last lines that the server printed."""
         text = self._log(name).read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     def close(self) -> None:
-        """Kill every server, at once."""
+        """Kill every server immediately."""
         with suppress(ProcessLookupError):
             os.killpg(self._guard.pid, signal.SIGKILL)
         for process in (*self._servers.values(), self._guard):
@@ -104,7 +108,7 @@ class ServerGroup:
 
 
 class LoopbackServer(ABC):
-    """A server, of one process or several, that lives as long as the `with` block."""
+    """A server of one or more processes that runs for the duration of the `with` block."""
 
     _servers: ServerGroup
 
@@ -115,7 +119,7 @@ class LoopbackServer(ABC):
                 self._bring_up(self._servers.root)
             except BaseException as exc:
                 self._servers.close()
-                # Somebody else may have taken one of its ports: it picks others.
+                # Another process may have taken one of its ports: the next attempt picks others.
                 if not isinstance(exc, ServerError) or not tries_left:
                     raise
             else:
@@ -127,14 +131,18 @@ class LoopbackServer(ABC):
 
     @abstractmethod
     def _bring_up(self, root: Path) -> None:
-        """Configure it in the empty directory `root`, on free ports, and start it, or raise ServerError."""
+        """Configure the server in the empty directory `root`, on free ports, and start it.
+
+        Raises:
+            ServerError: it does not start. `__enter__` then tries again with other ports.
+        """
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on.
+    """Return a loopback port on which nothing listens.
 
-    It lies below the range for outgoing connections: there, a client that keeps calling a dead server would
-    sooner or later be given that very port and connect to itself.
+    The port lies below the range for outgoing connections. Inside that range, a client that keeps calling a
+    dead server would sooner or later be assigned the server's port and connect to itself.
     """
     while True:
         port = random.randrange(15_000, 32_000)
@@ -157,7 +165,7 @@ def run_tool(argv: list[str], *, stdin: str = "", timeout_s: float = 30) -> str:
 
 
 def http_get(port: int, path: str, *, timeout_s: float = 5) -> tuple[int, bytes]:
-    """Fetch a page from a server on loopback: its status and body."""
+    """Return the status and the body of a page of a server on loopback."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -165,13 +173,13 @@ def http_get(port: int, path: str, *, timeout_s: float = 5) -> tuple[int, bytes]
 
 
 def listens(port: int) -> bool:
-    """Say whether somebody accepts connections on a loopback port."""
+    """Return whether a server accepts connections on a loopback port."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answers(port: int, path: str) -> bool:
-    """Say whether a server on loopback answers this path with 200."""
+    """Return whether a server on loopback answers this path with status 200."""
     try:
         return http_get(port, path, timeout_s=1)[0] == http.client.OK
     except (OSError, http.client.HTTPException):

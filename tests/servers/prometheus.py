@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes what a test exports."""
+"""Run a real Prometheus that scrapes what a test exports."""
 
 import http.client
 import json
@@ -16,16 +16,16 @@ PROGRAMS = ("prometheus", "promtool")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One series of a query's result, at the time of the query."""
+    """One series in the result of a query, with its value at the time of the query."""
 
     labels: Mapping[str, str]
     value: float
 
 
 class Prometheus(LoopbackServer):
-    """A Prometheus that scrapes `targets` ("host:port") every second, as long as the `with` block lasts.
+    """A Prometheus that scrapes `targets` ("host:port") every second for the duration of the `with` block.
 
-    `settings` are parts of its configuration to replace: of `global`, or whole ones.
+    `settings` replaces sections of its configuration, such as `global`.
     """
 
     def __init__(
@@ -40,18 +40,19 @@ class Prometheus(LoopbackServer):
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(path.resolve()) for path in rules],
             "scrape_configs": [
-                {"job_name": job, "static_configs": [{"targets": list(there)}]} for job, there in jobs.items()
+                {"job_name": job, "static_configs": [{"targets": list(members)}]}
+                for job, members in jobs.items()
             ],
             **(settings or {}),
         }
 
     @property
     def url(self) -> str:
-        """Where its own pages are."""
+        """The address of its own pages."""
         return f"http://127.0.0.1:{self._port}"
 
     def query(self, expr: str) -> list[Sample]:
-        """Evaluate a PromQL expression that gives an instant vector. Raise ValueError if it is not valid."""
+        """Evaluate a PromQL expression that gives an instant vector. Raise ValueError if it is invalid."""
         status, body = http_get(self._port, "/api/v1/query?" + urlencode({"query": expr}))
         answer = json.loads(body)
         if status != http.client.OK:
@@ -59,11 +60,11 @@ class Prometheus(LoopbackServer):
         return [Sample(series["metric"], float(series["value"][1])) for series in answer["data"]["result"]]
 
     def wait_for(self, expr: str, *, timeout_s: float = 15) -> list[Sample]:
-        """Return the first result of `expr` that is not empty. Raise TimeoutError if there is none."""
+        """Return the first result of `expr` that is not empty. Raise TimeoutError if none comes in time."""
         deadline = time.monotonic() + timeout_s
         while not (samples := self.query(expr)):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{expr}: nothing within {timeout_s:g} s; up: {self.query('up')}")
+                raise TimeoutError(f"{expr}: no result within {timeout_s:g} s; up: {self.query('up')}")
             time.sleep(0.1)
         return samples
 
@@ -82,7 +83,7 @@ class Prometheus(LoopbackServer):
 
 
 class StartPrometheus(Protocol):
-    """The `prometheus` fixture: start one that runs until the test ends."""
+    """The `prometheus` fixture: a function that starts a Prometheus, which runs until the test ends."""
 
     def __call__(
         self,
@@ -91,9 +92,9 @@ class StartPrometheus(Protocol):
         rules: Sequence[Path] = (),
         settings: Mapping[str, Any] | None = None,
     ) -> Prometheus:
-        """Scrape `targets` ("host:port", of one job or by job) every second and evaluate the rule files."""
+        """Start it; it scrapes `targets` ("host:port", of one job or by job) and evaluates the rule files."""
 
 
 def promtool_check_metrics(text: str) -> None:
-    """Hold an exposition against Prometheus' own linter. Raise ServerError with its complaints."""
+    """Check an exposition with Prometheus' own linter. Raise ServerError if the linter complains."""
     run_tool(["promtool", "check", "metrics"], stdin=text)

@@ -61,7 +61,7 @@ def test_wrong_secret_is_refused(s3_bucket: S3Bucket) -> None:
         stranger.pipe_file(f"{s3_bucket.url}/x", b"x")
 
 
-def test_quota_refuses_what_goes_beyond(ceph: CephS3, s3_bucket: S3Bucket, files: Any) -> None:
+def test_quota_refuses_objects_beyond_the_limit(ceph: CephS3, s3_bucket: S3Bucket, files: Any) -> None:
     ceph.set_quota(s3_bucket.name, 64 << 10)
     files.pipe_file(f"{s3_bucket.url}/fits", b"x" * (60 << 10))
     with pytest.raises(OSError, match="QuotaExceeded"):
@@ -73,7 +73,7 @@ def test_quota_refuses_what_goes_beyond(ceph: CephS3, s3_bucket: S3Bucket, files
 
 @pytest.mark.slow
 def test_objects_on_disk_survive_a_killed_osd(ceph: CephS3) -> None:
-    del ceph  # asked for only because it skips where Ceph is missing
+    del ceph  # requested only because it skips the test if Ceph is missing
     with CephS3(store="bluestore") as server:
         server.make_bucket("bucket")
         files = fsspec.filesystem("s3", **server.storage_options)
@@ -84,7 +84,7 @@ def test_objects_on_disk_survive_a_killed_osd(ceph: CephS3) -> None:
 
 
 def _impatient(bucket: S3Bucket) -> dict[str, Any]:
-    """Give up on a request soon, without another attempt (but s3fs makes some more of its own)."""
+    """Return options that give up on a request soon, without retries (but s3fs makes some of its own)."""
     config = {"connect_timeout": 0.2, "read_timeout": 0.2, "retries": {"total_max_attempts": 1}}
     options = bucket.storage_options
     return {**options, "config_kwargs": {**options["config_kwargs"], **config}}

@@ -47,7 +47,7 @@ def test_servers_and_their_files_do_not_outlive_a_killed_test_run() -> None:
         time.sleep(0.01)
 
 
-def test_error_carries_the_last_words_of_a_server_that_ended() -> None:
+def test_error_ends_with_the_last_lines_of_a_server_that_ended() -> None:
     with ServerGroup("test") as group:
         group.start("broken", ["sh", "-c", "echo no disk left; exit 7"])
         with pytest.raises(ServerError, match=r"ended with 7\nno disk left"):

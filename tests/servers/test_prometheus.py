@@ -38,7 +38,7 @@ def test_scrapes_its_targets_and_fires_alerts(
     assert alert.labels["alertname"] == "Lag"
 
 
-def test_invalid_query_is_told_apart_from_an_empty_result(prometheus: StartPrometheus) -> None:
+def test_invalid_query_is_distinguished_from_an_empty_result(prometheus: StartPrometheus) -> None:
     server = prometheus([])
     assert server.query("up") == []
     with pytest.raises(ValueError, match="parse error"):
@@ -46,7 +46,7 @@ def test_invalid_query_is_told_apart_from_an_empty_result(prometheus: StartProme
 
 
 def test_linter_finds_a_badly_named_metric(prometheus: StartPrometheus) -> None:
-    del prometheus  # asked for only because it skips where Prometheus is missing
+    del prometheus  # requested only because it skips the test if Prometheus is missing
     registry = CollectorRegistry()
     Gauge("test_lag_seconds", "How far behind.", registry=registry)
     promtool_check_metrics(generate_latest(registry).decode())

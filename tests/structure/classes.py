@@ -1,4 +1,4 @@
-"""What classes are called, and what they keep for each step."""
+"""Measure the names of classes, and the state that classes keep for each step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLLECTIONS = {
 
 
 def keyed_by_step(tree: Tree) -> list[str]:
-    """List the attributes of `ingest` that keep something for each of many steps.
+    """List the attributes in `ingest` that hold a value for each of many steps.
 
     An attribute counts if it is annotated, in the class body or where a method assigns it to `self`, as a
     dictionary, mapping or set whose key is `StepKey`. Fields of frozen dataclasses do not count, because they
@@ -39,12 +39,12 @@ def keyed_by_step(tree: Tree) -> list[str]:
 
 
 def keyed_by_step_count(tree: Tree) -> int:
-    """Count the attributes of `ingest` that keep something for each of many steps."""
+    """Count the attributes in `ingest` that hold a value for each of many steps."""
     return len(keyed_by_step(tree))
 
 
 def names_used_twice(tree: Tree) -> list[str]:
-    """List the names that more than one class has, in both packages, with the modules that define them."""
+    """List the names that more than one class of both packages has, with the modules that define them."""
     modules = defaultdict(list)
     for source in tree.sources:
         for node in ast.walk(source.syntax):
@@ -59,7 +59,7 @@ def names_used_twice_count(tree: Tree) -> int:
 
 
 def _keyed(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each attribute of instances that is keyed by step."""
+    """Yield the line and the text of each instance attribute that is keyed by step."""
     for statement in node.body:
         is_method = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(statement) if is_method else [statement]:
@@ -70,7 +70,7 @@ def _keyed(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
 
 
 def _attribute(target: ast.expr, *, is_field: bool) -> str | None:
-    """Return the attribute of an instance that is assigned, None if it is something else."""
+    """Return the name of the instance attribute that is assigned, or None for other targets."""
     if is_field:
         return target.id if isinstance(target, ast.Name) else None
     is_own = (
@@ -80,7 +80,7 @@ def _attribute(target: ast.expr, *, is_field: bool) -> str | None:
 
 
 def _is_keyed(annotation: ast.expr) -> bool:
-    """Tell `dict[StepKey, ...]` and the like from other types."""
+    """Return whether an annotation is a collection keyed by step, such as `dict[StepKey, ...]`."""
     if not isinstance(annotation, ast.Subscript) or _last_name(annotation.value) not in _COLLECTIONS:
         return False
     inner = annotation.slice
@@ -88,7 +88,7 @@ def _is_keyed(annotation: ast.expr) -> bool:
 
 
 def _is_frozen(node: ast.ClassDef) -> bool:
-    """Tell a frozen dataclass from other classes."""
+    """Return whether a class is a frozen dataclass."""
     return any(
         keyword.arg == "frozen" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
         for decorator in node.decorator_list
@@ -98,5 +98,5 @@ def _is_frozen(node: ast.ClassDef) -> bool:
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return `b` of `b` and of `a.b`, and nothing of anything else."""
+    """Return `b` for `b` and for `a.b`, and an empty string for anything else."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -1,4 +1,4 @@
-"""Functions and how many ways lead through them."""
+"""Measure the complexity of functions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from radon.visitors import Function
 
 from tests.structure.tree import Tree
 
-#: How many functions the list of the worst names.
+#: The number of functions in the list of the most complex ones.
 _LISTED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFunction:
-    """One function or method, wherever it is defined."""
+    """One function or method, which may be nested in another one."""
 
     complexity: int
     """Cyclomatic complexity as radon counts it.
@@ -30,7 +30,7 @@ class MeasuredFunction:
 
 @cache
 def measured(tree: Tree) -> tuple[MeasuredFunction, ...]:
-    """Return all functions and methods, those inside of others among them, the most complex first."""
+    """Return all functions and methods, including nested ones, the most complex first."""
     functions = [
         MeasuredFunction(block.complexity, f"{source.path}:{block.lineno}", block.fullname)
         for source in tree.sources
@@ -41,22 +41,22 @@ def measured(tree: Tree) -> tuple[MeasuredFunction, ...]:
 
 
 def functions(tree: Tree) -> int:
-    """Count functions and methods, those inside of others among them."""
+    """Count functions and methods, including nested ones."""
     return len(measured(tree))
 
 
 def complex_over(tree: Tree, limit: int) -> int:
-    """Count the functions of a cyclomatic complexity above the limit."""
+    """Count the functions whose cyclomatic complexity exceeds the limit."""
     return sum(function.complexity > limit for function in measured(tree))
 
 
 def complex_over_percent(tree: Tree, limit: int) -> float:
-    """Return the share of these in all functions."""
+    """Return the percentage of functions whose cyclomatic complexity exceeds the limit."""
     return round(100 * complex_over(tree, limit) / max(1, functions(tree)), 1)
 
 
 def worst(tree: Tree) -> list[str]:
-    """List the ten functions of the highest cyclomatic complexity."""
+    """List the ten functions with the highest cyclomatic complexity."""
     return [
         f"{function.complexity} {function.place} {function.name}" for function in measured(tree)[:_LISTED]
     ]

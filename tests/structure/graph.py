@@ -1,4 +1,4 @@
-"""Who imports whom: between modules, and between the rooms that they are in."""
+"""Build the graph of imports between modules, and between the rooms that contain them."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def floors(graph: Graph) -> int:
 
 
 def room_of(module: str) -> str | None:
-    """Return the room of a module: the folder directly below its top-level package, with all that is in it.
+    """Return the room of a module: the folder directly below its top-level package that contains it.
 
     A loose module, directly in the top-level package, is a room of its own. The `__init__` of a top-level
-    package belongs to no room (None): what it re-exports is for users of the project.
+    package does not belong to a room (None), because what it re-exports is for users of the project.
     """
     parts = module.split(".")
     return ".".join(parts[:2]) if len(parts) > 1 else None
 
 
 def room_graph(graph: Graph) -> Graph:
-    """Return for each room the other rooms that its modules import from."""
+    """Return for each room the other rooms from which its modules import."""
     rooms: Graph = {}
     for importer, imported in graph.items():
         room = room_of(importer)
@@ -95,7 +95,7 @@ def _reachable(graph: Graph, start: str) -> set[str]:
 
 
 def _deferred_lines(root: Path, module: str) -> set[int]:
-    """Return the lines of a module at which imports begin that do not run when it is imported."""
+    """Return the lines of the import statements that do not run when the module is imported."""
     path = root / module.replace(".", "/")
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     statements = import_statements(ast.parse(source.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""How many modules there are, how long and where they are, and how they hang together."""
+"""Measure the number, length and place of modules, and how they depend on one another."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def rooms(tree: Tree) -> int:
     """Count the rooms: folders directly below a top-level package, and loose modules.
 
     At revision 78bba84 there are 10 folders and 55 loose modules. An earlier review of that revision gives 38
-    rooms on 16 floors, with 171 arrows for 703 imports. Those come from a drawing of the imports that groups
-    modules differently, so compare them with each other only, not with the figures of this program.
+    rooms on 16 floors, with 171 arrows for 703 imports. It groups modules differently, so do not compare its
+    figures with those of this program.
     """
     return len(room_graph(tree.graph))
 
 
 def arrows(tree: Tree) -> int:
-    """Count the ordered pairs of different rooms of which the first imports from the second."""
+    """Count the ordered pairs of different rooms in which the first imports from the second."""
     return sum(map(len, room_graph(tree.graph).values()))
 
 
@@ -55,12 +55,12 @@ def floors_of_rooms(tree: Tree) -> int:
 
 
 def edges(tree: Tree) -> int:
-    """Count the ordered pairs of modules of which the first imports the second, anywhere in it."""
+    """Count the ordered pairs of modules in which the first imports the second, wherever in its code."""
     return sum(map(len, tree.graph.values()))
 
 
 def edges_at_import(tree: Tree) -> int:
-    """Count the pairs of which the first imports the second while it is itself imported."""
+    """Count the pairs in which the first imports the second while it is itself imported."""
     return sum(map(len, tree.graph_at_import.values()))
 
 
@@ -73,7 +73,7 @@ def circles_of_modules(tree: Tree) -> list[int]:
 
 
 def circles_at_import(tree: Tree) -> list[int]:
-    """Return the sizes of the circles that remain if only imports count that run at import."""
+    """Return the sizes of the circles that remain if only imports that run at import time count."""
     return [len(circle) for circle in circles(tree.graph_at_import)]
 
 
@@ -101,18 +101,18 @@ def imports_at(tree: Tree, place: Place, *, internal: bool = False) -> int:
 
 
 def mirrored(tree: Tree) -> int:
-    """Count the modules that have a test file of their name at their place.
+    """Count the modules whose test file has the corresponding name and folder.
 
-    `workers/store/commit.py` is mirrored by `tests/unit/workers/store/test_commit.py`. The test of a module
-    whose name begins with an underscore leaves that out.
+    `workers/store/commit.py` is mirrored by `tests/unit/workers/store/test_commit.py`. An underscore at the
+    beginning of a module's name is left out of the name of its test file.
     """
     return sum((tree.root / _test_of(source)).is_file() for source in tree.sources if not source.is_init)
 
 
 def mirrored_percent(tree: Tree) -> float:
     """Return the share of all modules that are mirrored, leaving out `__init__` and generated code."""
-    asked = sum(not source.is_init for source in tree.sources)
-    return round(100 * mirrored(tree) / max(1, asked), 1)
+    total = sum(not source.is_init for source in tree.sources)
+    return round(100 * mirrored(tree) / max(1, total), 1)
 
 
 def _length(source: Source) -> int:

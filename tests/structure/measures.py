@@ -71,7 +71,7 @@ class Measured:
 
 
 def measure(root: Path) -> Measured:
-    """Measure the tree at a root: a directory with the packages, and tests and pages beside them."""
+    """Measure the tree at a root: a directory with the packages, and with tests and pages next to them."""
     tree = Tree(root)
     return Measured(
         figures={name: figure(tree) for name, figure in FIGURES.items()},

@@ -1,4 +1,4 @@
-"""Figures of several trees side by side, as Markdown and as JSON."""
+"""Format the figures of several trees side by side, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.structure.revisions import WORKING_TREE
 
 
 def title(revision: str) -> str:
-    """Return what stands above the column of a revision."""
+    """Return the heading of the column of a revision."""
     return "working tree" if revision == WORKING_TREE else revision
 
 
 def as_json(columns: Mapping[str, Measured]) -> dict[str, Any]:
-    """Return everything, by column."""
+    """Return all figures and lists by column."""
     return {name: asdict(measured) for name, measured in columns.items()}
 
 

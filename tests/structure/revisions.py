@@ -1,4 +1,4 @@
-"""The sources of a revision, in a directory of their own."""
+"""Extract the sources of a revision into a directory."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: Stands for the working tree where a revision is expected.
+#: The name of the working tree among revisions.
 WORKING_TREE = "."
 REPOSITORY = Path(__file__).parents[2]
 
 
 @contextmanager
 def sources_of(revision: str, repository: Path = REPOSITORY) -> Iterator[Path]:
-    """Yield the root of the sources at a revision; they are gone at the end of the `with` block.
+    """Yield the root of the sources at a revision, which are removed at the end of the `with` block.
 
     Raises:
-        subprocess.CalledProcessError: git does not know the revision.
+        subprocess.CalledProcessError: git cannot read the revision.
     """
     if revision == WORKING_TREE:
         yield repository

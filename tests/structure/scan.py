@@ -1,7 +1,7 @@
-"""The imports of a tree as grimp sees them, as JSON: `python -I scan.py ROOT`.
+"""Print the imports of a tree, as grimp finds them, as JSON: `python -I scan.py ROOT`.
 
-Runs as a process of its own, because grimp looks packages up by name: where tests run, `ingest` is already
-the package under test, and not that of another revision.
+This runs as its own process, because grimp finds packages by name. In the process that runs the tests,
+`ingest` is already the package under test and cannot be that of another revision.
 """
 
 import json
@@ -15,10 +15,10 @@ PACKAGES = ("ingest", "workers")
 
 
 def scan(root: Path) -> dict[str, list[tuple[str, int]]]:
-    """Return for each module what it imports, and in which line.
+    """Return for each module the modules that it imports, with the lines of the imports.
 
-    Counted are all imports: at the top of a module, inside functions and under `TYPE_CHECKING`. Importing a
-    module from its package (`from ingest.layouts import mindspore`) is an import of the module, not of the
+    All imports count: at the top of a module, inside functions and under `TYPE_CHECKING`. Importing a module
+    from its package (`from ingest.layouts import mindspore`) is an import of the module, not of the
     `__init__` of the package.
     """
     sys.path.insert(0, str(root))

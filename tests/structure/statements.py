@@ -1,4 +1,4 @@
-"""Import statements, and where in a module they stand."""
+"""Find the import statements of a module, and when they run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ImportStatement:
-    """One `import` or `from ... import`, whatever number of names it brings."""
+    """One `import` or `from ... import`, whatever the number of names it imports."""
 
     line: int
     place: Place
@@ -29,7 +29,7 @@ class ImportStatement:
 
 
 def import_statements(syntax: ast.Module) -> list[ImportStatement]:
-    """Return the import statements of a module, wherever in it."""
+    """Return all import statements of a module, including nested ones."""
     return list(_below(syntax.body, Place.MODULE))
 
 
@@ -53,6 +53,6 @@ def _is_internal(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 def _asks_for_type_checking(test: ast.expr) -> bool:
-    """Tell `TYPE_CHECKING` and `typing.TYPE_CHECKING` from other conditions."""
+    """Return whether a condition is `TYPE_CHECKING` or `typing.TYPE_CHECKING`."""
     name = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
     return name == "TYPE_CHECKING"

@@ -1,4 +1,4 @@
-"""The source files of one tree, read and parsed once."""
+"""Read and parse the source files of a tree, each once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Source:
     """One Python file."""
 
     path: PurePosixPath
-    """From the root of the tree."""
+    """The path from the root of the tree."""
     text: str
 
     @cached_property
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A checkout, or what `git archive` made of a revision."""
+    """A checkout, or the extracted sources of a revision."""
 
     root: Path
 
@@ -54,7 +54,7 @@ class Tree:
 
     @cached_property
     def graph(self) -> Graph:
-        """The modules that each module imports, wherever in it."""
+        """The modules that each module imports, wherever in its code."""
         return import_graph(self.root)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How names and sentences read."""
+"""Count names and phrases that make code hard to read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THERE_NEGATED = re.compile(r"\bthere\s+(?:is|are)\s+no\s", re.IGNORECASE)
 
 @cache
 def identifiers(tree: Tree) -> Counter[str]:
-    """Count the names in both packages: tokens of type NAME that are not keywords of the language.
+    """Count the names in both packages: tokens of type NAME that are not Python keywords.
 
     Variables, attributes, arguments, functions, classes and modules count each time they are written. Names
     inside f-strings count only from Python 3.12 on, which splits f-strings into tokens.
@@ -33,12 +33,12 @@ def identifiers(tree: Tree) -> Counter[str]:
 
 
 def identifiers_in_all(tree: Tree) -> int:
-    """Count all names in both packages."""
+    """Count the occurrences of all names in both packages."""
     return identifiers(tree).total()
 
 
 def identifiers_named(tree: Tree, name: str) -> int:
-    """Count the names that are exactly this."""
+    """Count the occurrences of one name in both packages."""
     return identifiers(tree)[name]
 
 
@@ -52,19 +52,19 @@ def negated(tree: Tree) -> int:
 
 
 def negated_there(tree: Tree) -> int:
-    """Count those that follow "there", as in "there is no Y", which is ordinary English."""
+    """Count those of these phrases that follow "there", as in "there is no Y", which is ordinary English."""
     return sum(len(_THERE_NEGATED.findall(text)) for source in tree.sources for text in _texts(source))
 
 
 def negated_in_pages(tree: Tree) -> int:
-    """Count the same, "there" or not, in README, CHANGELOG, CONTRIBUTING and the pages directly in `docs`."""
+    """Count "is no" and "are no" in README, CHANGELOG, CONTRIBUTING and the pages directly in `docs`."""
     pages = [tree.root / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
     pages += (tree.root / "docs").glob("*.md")
     return sum(len(_NEGATED.findall(page.read_text(encoding="utf-8"))) for page in pages if page.is_file())
 
 
 def _texts(source: Source) -> Iterator[str]:
-    """Yield strings, docstrings among them, and comments."""
+    """Yield all strings, including docstrings, and all comments."""
     for node in ast.walk(source.syntax):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value

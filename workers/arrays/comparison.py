@@ -1,40 +1,40 @@
 """By how much two tensors differ, in one pass and bounded memory.
 
-B is the reference, as the "bench" of msProbe is. Everything is computed in float64 after widening; sums are
-added up block by block and can be merged, so a result does not depend on how tensors were cut into pieces,
-but for the last digits.
+B is the reference, like the "bench" of msProbe. Everything is computed in float64 after widening. Sums are
+added up block by block and can be merged, so the result does not depend on how tensors were cut into pieces,
+except for the last digits.
 
 The definitions are those of msProbe (Ascend/mstt, `msprobe/core/compare/npy_compare.py`) where it has one:
 
 - maximum absolute error: max |a - b|;
-- relative error of an element: |a - b| / |b|. Where b is 0 it is 0 for a = 0 and else |a| / 2**-52: msProbe
-  adds the epsilon of float64 to both. Maximum and mean of it;
-- shares within 1 and 5 per mille: elements whose relative error is less than 0.001 and 0.005, by all elements
-  ("one thousandth err ratio", "five thousandths err ratio");
-- cosine: a.b / (|a| |b|); 1 where both are all zeros, undefined (NaN) where one is;
-- relative Euclidean distance: |a - b| / |b|, as msit's `RelativeEuclideanDistance`; 0 where nothing differs,
-  infinite where only b is all zeros.
+- relative error of an element: |a - b| / |b|. If b is 0, it is 0 for a = 0 and else |a| / 2**-52: msProbe
+  adds the epsilon of float64 to both. Its maximum and mean are reported;
+- shares within 1 and 5 per mille: elements whose relative error is less than 0.001 and 0.005, divided by all
+  elements ("one thousandth err ratio", "five thousandths err ratio");
+- cosine: a.b / (|a| |b|); 1 if both are all zeros, undefined (NaN) if one is;
+- relative Euclidean distance: |a - b| / |b|, as msit's `RelativeEuclideanDistance`; 0 if nothing differs,
+  infinite if only b is all zeros.
 
-Beside them: the root of the mean square of a - b, and the ratio |a| / |b| of the norms (1 where both are
-zero).
+In addition: the root of the mean square of a - b, and the ratio |a| / |b| of the norms (1 if both are zero).
 
 NaN in both at one place, and infinities of the same sign, are equal: they count as elements without an
-error, as in msProbe, and add nothing to sums. Where only one is NaN, or the infinities differ, that is
-counted, and the element is in no sum and within no share; msProbe gives up on the whole tensor there.
+error, as in msProbe, and add nothing to sums. If only one is NaN, or the infinities differ, the mismatch is
+counted, and the element is in no sum and within no share; msProbe gives up on the whole tensor then.
 
 Complex elements: errors and norms are of the modulus, the product in the cosine is the real part of a
-times the conjugate of b; an element with NaN in either part is NaN, else with infinity in either part
-infinite, and such two are equal when both parts are.
+times the conjugate of b. An element with NaN in either part is NaN, else with infinity in either part
+infinite; two of these are equal if both of their parts are.
 
-An empty tensor is equal to an empty tensor: no error, shares, cosine and ratio of 1. Where no element is left
-to be compared, all but the shares and counts are NaN.
+Two empty tensors are equal: no error; shares, cosine and ratio of 1. If no element is left to be compared,
+everything except the shares and counts is NaN.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,21 +43,18 @@ from workers.arrays import comparison_kernels
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import has_statistics
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
 Array: TypeAlias = npt.NDArray[Any]
 
-#: Elements that are widened and compared at a time: the block, its twin and what is computed of them stay in
-#: the L2 cache.
+#: Elements that are widened and compared at a time: the block, its counterpart and what is computed from both
+#: stay in the L2 cache.
 BLOCK = 16 * 1024
-#: From so many elements on, compiled loops are worth loading: below, numpy takes half a millisecond.
+#: From this number of elements on, compiled loops are worth loading: below, numpy takes half a millisecond.
 _COMPILED_SIZE = 32 * 1024
-#: What msProbe puts in the place of a reference that is 0.
+#: What msProbe divides by if the reference is 0.
 _EPSILON = float(np.finfo(np.float64).eps)
-#: Beyond these, float64 elements have squares that are infinite or vanish: sums are then kept in a unit that
-#: is a power of two, so that nothing is rounded.
-_MANY, _FEW = 2.0**480, 2.0**-480
+#: Squares of float64 elements larger than the first of these, or smaller than the second, overflow or vanish:
+#: sums are then kept in a unit that is a power of two, so that nothing is rounded.
+_LARGE, _SMALL = 2.0**480, 2.0**-480
 _HUGE_UNIT, _TINY_UNIT = 2.0**600, 2.0**-600
 _COMPLEX32 = from_name("complex32").to_numpy()
 _NATIVE = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
@@ -71,13 +68,13 @@ class Metrics:
     count: int
     """Elements."""
     unequal: int
-    """Elements that differ as numbers: 0.0 and -0.0 do not, nor do two NaN."""
+    """Elements that differ as numbers: 0.0 and -0.0 are equal, and so are two NaN."""
     nan_mismatch: int
-    """Elements that are NaN in one of the two."""
+    """Elements that are NaN in only one of the two."""
     inf_mismatch: int
-    """Elements that are infinite in one of the two, or with another sign."""
+    """Elements that are infinite in only one of the two, or with different signs."""
     bit_equal: bool
-    """Whether type and bytes of all elements are the same."""
+    """Whether the type and the bytes of all elements are the same."""
     max_abs: float
     max_relative: float
     mean_relative: float
@@ -89,24 +86,24 @@ class Metrics:
     norm_ratio: float
 
 
-#: The metrics, as they are named in thresholds and JSON.
+#: The names of the metrics in thresholds and JSON.
 METRICS: tuple[str, ...] = tuple(field.name for field in fields(Metrics))
 
 
 def no_difference(count: int) -> Metrics:
-    """Return the metrics of two tensors with the same bytes, whatever these are."""
+    """Return the metrics of two tensors with the same bytes, whatever they hold."""
     return Metrics(count, 0, 0, 0, True, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)  # noqa: FBT003
 
 
 def is_numeric(element: ElementType) -> bool:
-    """Whether elements of a type are numbers; of others only the bytes can be compared."""
+    """Return whether elements of a type are numbers. Others can only be compared by their bytes."""
     return has_statistics(element) or (not element.is_opaque and element.values.kind in "fc")
 
 
 class RunningComparison:
-    """The comparison of two tensors that arrive in pieces, each of the same elements of both.
+    """The comparison of two tensors that arrive in pieces, each piece with the same elements of both.
 
-    Memory: some blocks. Not safe to share between threads; `merge` joins what two of them have seen.
+    Takes memory for some blocks. Not safe to share between threads; use one for each and `merge` them.
     """
 
     def __init__(self) -> None:
@@ -119,32 +116,32 @@ class RunningComparison:
         self._aa = self._bb = self._ab = self._dd = 0.0
         self._unit = 0.0
         """0 before anything was summed."""
-        self._kernels: ModuleType | None = None
-        self._state: npt.NDArray[np.float64] = np.zeros(0)
-        """Of the compiled loops; what it holds is taken over with every piece."""
-        self._scratch: npt.NDArray[np.float64] = np.zeros(0)
+        self._scratch: npt.NDArray[np.float64] | None = None
+        """For the compiled loops; None as long as they were not used."""
 
     def update(self, a: Array, b: Array) -> None:
-        """Take in a piece of both: 1-D arrays of one length, of any types that are numbers."""
+        """Add a piece of both: 1-D arrays of one length, of any types that are numbers."""
         if a.size != b.size:
             message = f"{a.size} elements against {b.size}"
             raise ValueError(message)
-        self._note_bits(a, b)
-        integers = a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8
-        is_complex = any(side.dtype.kind == "c" or side.dtype == _COMPLEX32 for side in (a, b))
-        if not integers and not is_complex and (self._kernels is not None or a.size >= _COMPILED_SIZE):
+        self._update_bit_equal(a, b)
+        if a.dtype == b.dtype and a.dtype.kind in "iu" and a.dtype.itemsize == 8:
+            for left, right in _blocks(a, b):
+                self._add(_widened(left), _widened(right), _distance(left, right))
+        elif self._can_be_compiled(a, b):
             self._update_compiled(a, b)
-            return
-        for start in range(0, a.size, BLOCK):
-            left, right = a[start : start + BLOCK], b[start : start + BLOCK]
-            self._take(_widened(left), _widened(right), _distance(left, right) if integers else None)
+        else:
+            for left, right in _blocks(a, b):
+                self._add(_widened(left), _widened(right), None)
+
+    def _can_be_compiled(self, a: Array, b: Array) -> bool:
+        is_worthwhile = self._scratch is not None or a.size >= _COMPILED_SIZE
+        return is_worthwhile and not _is_complex(a) and not _is_complex(b)
 
     def _update_compiled(self, a: Array, b: Array) -> None:
-        if self._kernels is None:
-            self._kernels = comparison_kernels
+        if self._scratch is None:
             self._scratch = np.empty((4, comparison_kernels.BLOCK))
-        kernels = self._kernels
-        self._state = kernels.new_state()
+        state = comparison_kernels.new_state()
         as_they_are = a.dtype in _NATIVE and b.dtype in _NATIVE
         # Contiguous pieces: what is widened stays in the cache until it is compared.
         length = a.size if as_they_are else BLOCK
@@ -152,21 +149,20 @@ class RunningComparison:
             left, right = a[start : start + length], b[start : start + length]
             if not as_they_are:
                 left, right = _narrowly_widened(left), _narrowly_widened(right)
-            taken = 0
-            while taken < left.size:
-                taken += kernels.accumulate(left[taken:], right[taken:], self._state, self._scratch)
-                if taken < left.size:
-                    rest = slice(taken, taken + kernels.BLOCK)
-                    self._take(_widened(left[rest]), _widened(right[rest]), None)
+            added = 0
+            while added < left.size:
+                added += comparison_kernels.accumulate(left[added:], right[added:], state, self._scratch)
+                if added < left.size:
+                    rest = slice(added, added + comparison_kernels.BLOCK)
+                    self._add(_widened(left[rest]), _widened(right[rest]), None)
                     self._count -= left[rest].size
-                    taken += left[rest].size
+                    added += left[rest].size
             self._count += left.size
-        self._take_over(self._state)
+        self._add_state(state)
 
-    def _take_over(self, state: npt.NDArray[np.float64]) -> None:
-        """Add what the compiled loops have counted and summed."""
-        at = self._kernels
-        assert at is not None  # noqa: S101  (for mypy)
+    def _add_state(self, state: npt.NDArray[np.float64]) -> None:
+        """Add the counts and sums of the compiled loops."""
+        at = comparison_kernels
         self._nan += int(state[at.NAN])
         self._inf += int(state[at.INF])
         self._unequal += int(state[at.UNEQUAL])
@@ -176,14 +172,14 @@ class RunningComparison:
         self._max_relative = max(self._max_relative, float(state[at.MAX_RELATIVE]))
         self._relative += float(state[at.RELATIVE])
         if not state[at.AA] and not state[at.BB]:
-            return  # zeros, or what numpy has taken: no reason to give up a small unit
+            return  # only zeros, or numpy has added everything: no reason to give up a small unit
         self._grow(1.0)
         ratio = 1.0 / self._unit
         for name, place in (("_aa", at.AA), ("_bb", at.BB), ("_ab", at.AB), ("_dd", at.DD)):
             setattr(self, name, getattr(self, name) + float(state[place]) * ratio * ratio)
 
     def update_opaque(self, a: Array, b: Array) -> None:
-        """Take in a piece of both whose elements are no numbers: arrays of bytes, (element, byte)."""
+        """Add a piece of both whose elements are not numbers: arrays of bytes, shape (element, byte)."""
         self._is_numeric = False
         different = int(np.count_nonzero((a != b).any(axis=1)))
         self._count += len(a)
@@ -191,7 +187,7 @@ class RunningComparison:
         self._bit_equal &= not different
 
     def merge(self, other: RunningComparison) -> None:
-        """Take in what another one has seen of other elements of the same tensors."""
+        """Add the comparison of other elements of the same tensors."""
         for name in ("_count", "_unequal", "_nan", "_inf", "_within_1", "_within_5", "_relative"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._bit_equal &= other._bit_equal
@@ -205,7 +201,7 @@ class RunningComparison:
                 setattr(self, name, getattr(self, name) + getattr(other, name) * ratio * ratio)
 
     def result(self) -> Metrics:
-        """Return the metrics of everything taken in so far."""
+        """Return the metrics of all pieces so far."""
         if self._bit_equal:
             return no_difference(self._count)
         if not self._is_numeric:
@@ -241,29 +237,28 @@ class RunningComparison:
             norm_ratio,
         )
 
-    def _note_bits(self, a: Array, b: Array) -> None:
+    def _update_bit_equal(self, a: Array, b: Array) -> None:
         if a.dtype != b.dtype:
             self._bit_equal &= not a.size
-        # Most tensors that differ do so from the beginning: the rest of them is not looked at for this.
-        for start in range(0, a.size, BLOCK):
+        # Most tensors that differ do so from the beginning: this does not read the rest of them.
+        for left, right in _blocks(a, b):
             if not self._bit_equal:
                 break
-            left, right = a[start : start + BLOCK], b[start : start + BLOCK]
             self._bit_equal = bool(np.array_equal(_bits(left), _bits(right)))
 
-    def _take(self, a: Array, b: Array, distance: Array | None) -> None:
-        """Take in widened elements; `distance` is |a - b| where their difference would be rounded."""
+    def _add(self, a: Array, b: Array, distance: Array | None) -> None:
+        """Add widened elements; `distance` is |a - b| if their difference would be rounded."""
         self._count += a.size
         with np.errstate(all="ignore"):
-            # No sum of finite elements is infinite but of float64, whose `_take_finite` has a unit.
+            # Sums of finite elements are infinite only for float64, for which `_add_finite` has a unit.
             finite = np.isfinite(a) & np.isfinite(b)
             if not finite.all():
-                self._take_special(a[~finite], b[~finite])
+                self._add_special(a[~finite], b[~finite])
                 a, b = a[finite], b[finite]
             if a.size:
-                self._take_finite(a, b, distance)
+                self._add_finite(a, b, distance)
 
-    def _take_special(self, a: Array, b: Array) -> None:
+    def _add_special(self, a: Array, b: Array) -> None:
         nan_a, nan_b = np.isnan(a), np.isnan(b)
         same = _same(a, b)
         odd_nan = int(np.count_nonzero((nan_a != nan_b) & ~same))
@@ -275,7 +270,7 @@ class RunningComparison:
         self._within_1 += equal
         self._within_5 += equal
 
-    def _take_finite(self, a: Array, b: Array, distance: Array | None) -> None:
+    def _add_finite(self, a: Array, b: Array, distance: Array | None) -> None:
         size_a, size_b = np.abs(a), np.abs(b)
         error = np.abs(a - b) if distance is None else distance
         self._unequal += int(np.count_nonzero(error))
@@ -304,7 +299,7 @@ class RunningComparison:
         if unit > self._unit:
             ratio = self._unit / unit
             for name in _SUMS:
-                # Twice, for the square of the ratio may vanish where the product does not.
+                # Twice, because the square of the ratio may vanish although the product does not.
                 setattr(self, name, getattr(self, name) * ratio * ratio)
             self._unit = unit
 
@@ -313,12 +308,12 @@ _SUMS = ("_aa", "_bb", "_ab", "_dd")
 
 
 def _dot(x: Array, y: Array) -> float:
-    # Not `np.dot`: the threads of BLAS go on turning for a while after each call, in everybody's way.
+    # `np.dot` would leave the threads of BLAS spinning for a while after each call, in everybody's way.
     return float(np.einsum("i,i", x, y).real)
 
 
 def compare_arrays(a: Array, b: Array) -> Metrics:
-    """Return the metrics of two arrays of one shape that are in memory as a whole.
+    """Return the metrics of two arrays of one shape that are in memory completely.
 
     Raises:
         ValueError: their shapes differ.
@@ -332,15 +327,15 @@ def compare_arrays(a: Array, b: Array) -> Metrics:
 
 
 def _unit_for(largest: float) -> float:
-    if _FEW <= largest <= _MANY or largest == 0:
+    if _SMALL <= largest <= _LARGE or largest == 0:
         return 1.0 if largest else _TINY_UNIT
-    return _HUGE_UNIT if largest > _MANY else _TINY_UNIT
+    return _HUGE_UNIT if largest > _LARGE else _TINY_UNIT
 
 
 def _cosine(product: float, norm_a: float, norm_b: float) -> float:
     if not norm_a or not norm_b:
         return 1.0 if norm_a == norm_b else math.nan
-    # Divided one after the other: the product of two norms could vanish.
+    # One after the other, because the product of the norms could vanish.
     return min(max(product / norm_a / norm_b, -1.0), 1.0)
 
 
@@ -348,6 +343,15 @@ def _ratio(numerator: float, denominator: float, of_zeros: float) -> float:
     if denominator:
         return numerator / denominator
     return math.inf if numerator else of_zeros
+
+
+def _blocks(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+    for start in range(0, a.size, BLOCK):
+        yield a[start : start + BLOCK], b[start : start + BLOCK]
+
+
+def _is_complex(values: Array) -> bool:
+    return values.dtype.kind == "c" or values.dtype == _COMPLEX32
 
 
 def _widened(values: Array) -> Array:
@@ -360,7 +364,7 @@ def _widened(values: Array) -> Array:
 
 
 def _narrowly_widened(values: Array) -> Array:
-    """Return elements as float32 where that is exact, else as float64; neither is complex."""
+    """Return elements that are not complex as float32 if that is exact, else as float64."""
     dtype = values.dtype
     if dtype in _NATIVE:
         return values
@@ -370,16 +374,16 @@ def _narrowly_widened(values: Array) -> Array:
 
 
 def _distance(a: Array, b: Array) -> Array:
-    """Return |a - b| of 64-bit integers: in float64 neighbours beyond 2**53 would be the same number."""
+    """Return |a - b| of 64-bit integers. In float64, neighbours beyond 2**53 would be the same number."""
     a, b = (values.astype(values.dtype.newbyteorder("=")) for values in (a, b))
     above = a > b
     unsigned_a, unsigned_b = a.view(np.uint64), b.view(np.uint64)
-    # Exact, for the difference of 64-bit integers fits into 64 bits without a sign.
+    # Exact, because the absolute difference of 64-bit integers fits into 64 bits without a sign.
     return np.where(above, unsigned_a - unsigned_b, unsigned_b - unsigned_a).astype(np.float64)
 
 
 def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
-    """Whether elements are the same number, infinity or NaN; of complex ones both parts."""
+    """Return which elements are the same number, infinity or NaN; of complex ones both parts must be."""
     if a.dtype.kind != "c" and b.dtype.kind != "c":
         return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
     a, b = a.astype(np.complex128), b.astype(np.complex128)

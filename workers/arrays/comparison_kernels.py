@@ -1,7 +1,7 @@
-"""Compiled loops over the elements of two tensors; see `workers.arrays.kernels` for how they are compiled and kept.
+"""Compiled loops over the elements of two tensors.
 
-Several simple loops over a block that stays in the L1 and L2 caches, so that the compiler can turn each into
-vector instructions.
+Several simple loops run over a block that stays in the L1 and L2 caches, so that the compiler can turn each
+into vector instructions. `workers.arrays.kernels` says when they are compiled, and where they are kept.
 """
 
 from __future__ import annotations
@@ -12,34 +12,41 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.kernels import compiled
+from workers.arrays.lazy_compile import compiled
 
-#: Elements per block: what is computed of it, two arrays of float64, takes 32 KiB.
+#: Elements per block: the two arrays of float64 that are computed from it take 32 KiB.
 BLOCK: Final = 2048
 #: Sums may be reordered, which is what vector instructions do; NaN and infinities keep their meaning.
 _REORDER: Final = {"reassoc", "contract", "nsz"}
-#: Where sums of squares are beyond these, squares may have overflown or vanished.
-_MANY: Final = 2.0**900
-_FEW: Final = 2.0**-900
-#: What |a| is multiplied by where b is 0: 1 / epsilon of float64.
+#: If a sum of squares is larger than the first of these, or smaller than the second, squares may have
+#: overflowed or vanished.
+_LARGE: Final = 2.0**900
+_SMALL: Final = 2.0**-900
+#: The factor of |a| where b is 0: 1 / epsilon of float64.
 _BY_EPSILON: Final = 2.0**52
 
-#: Places in the state: counts, the largest errors, the sum of relative errors, sums of squares and products.
-NAN, INF, UNEQUAL, WITHIN_1, WITHIN_5, MAX_ABS, MAX_RELATIVE, RELATIVE, AA, BB, AB, DD = range(12)
+#: What each place of the state holds: counts, the largest errors, the sum of relative errors, sums of squares
+#: and products.
+PLACES: Final = (
+    *("nan", "inf", "unequal", "within_1", "within_5", "max_abs", "max_relative", "relative"),
+    *("aa", "bb", "ab", "dd"),
+)
+#: The places by name, as numbers that compiled code can use.
+NAN, INF, UNEQUAL, WITHIN_1, WITHIN_5, MAX_ABS, MAX_RELATIVE, RELATIVE, AA, BB, AB, DD = range(len(PLACES))
 
 
 def new_state() -> npt.NDArray[np.float64]:
-    """Return the state of a pair of which nothing has been taken in."""
-    return np.zeros(12)
+    """Return the state of no pairs of elements: shape (len(PLACES),)."""
+    return np.zeros(len(PLACES))
 
 
 def accumulate(
     a: npt.NDArray[Any], b: npt.NDArray[Any], state: npt.NDArray[np.float64], scratch: npt.NDArray[np.float64]
 ) -> int:
-    """Take elements of both into `state`; return how many were taken.
+    """Add pairs of elements to `state`; return the number of pairs that were added.
 
-    Fewer than there are: the next `BLOCK` elements have squares that overflow or vanish in float64, and
-    nothing of them was taken.
+    If it is less than the number of elements, squares of some of the next `BLOCK` elements overflow or vanish
+    in float64, and none of that block was added.
 
     Args:
         a: 1-D and contiguous, float32 or float64 in native byte order.
@@ -47,18 +54,19 @@ def accumulate(
         state: from `new_state`.
         scratch: (4, BLOCK); overwritten.
     """
-    taken: int = _accumulate(a, b, state, scratch, scratch.view(np.int64))
-    return taken
+    added: int = _accumulate(a, b, state, scratch, scratch.view(np.int64))
+    return added
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache."""
+    """Compile, or load from the cache, every function for every type of element."""
     for code in ("f4", "f8"):
         accumulate(np.zeros(1, code), np.zeros(1, code), new_state(), np.zeros((4, BLOCK)))
 
 
 @compiled(_REORDER)
 def _sums(x: Any, y: Any) -> Any:
+    """Return the sums of x x, y y, x y and (x - y) (x - y)."""
     aa, bb, ab, dd = 0.0, 0.0, 0.0, 0.0
     for i in range(x.size):
         u, v = np.float64(x[i]), np.float64(y[i])
@@ -71,19 +79,21 @@ def _sums(x: Any, y: Any) -> Any:
 
 @compiled(_REORDER)
 def _errors(x: Any, y: Any, error: Any, relative: Any) -> None:
+    """Write the absolute and the relative error of each pair."""
     for i in range(x.size):
         u, v = np.float64(x[i]), np.float64(y[i])
         e = abs(u - v)
         error[i] = e
         w = abs(v)
         is_zero = w == 0.0
-        # Not a branch: both are computed, and one is chosen.
+        # Without a branch: both quotients are computed, and one is selected.
         relative[i] = (e * _BY_EPSILON if is_zero else e) / (1.0 if is_zero else w)
 
 
 @compiled(_REORDER)
 def _largest(bits: Any) -> Any:
-    # Bits of floats without a sign order as the numbers do; maxima of floats are not turned into vectors.
+    """Return the bits of the largest of some floats that are not negative, from their bits."""
+    # These order as the numbers do, and the compiler does not turn maxima of floats into vector instructions.
     largest = bits[0]
     for i in range(bits.size):
         largest = max(largest, bits[i])
@@ -92,6 +102,7 @@ def _largest(bits: Any) -> Any:
 
 @compiled(_REORDER)
 def _counts(error: Any, relative: Any) -> Any:
+    """Return the sum of relative errors, and the counts of unequal pairs and of small relative errors."""
     # Counted as floats, so that all lanes have one width.
     total, unequal, within_1, within_5 = 0.0, 0.0, 0.0, 0.0
     for i in range(error.size):
@@ -104,8 +115,12 @@ def _counts(error: Any, relative: Any) -> Any:
 
 
 @compiled(set())
-def _set_apart(x: Any, y: Any, scratch: Any) -> Any:
-    """Copy what is finite in both to `scratch`; return how many these are, and the counts of the others."""
+def _split_finite(x: Any, y: Any, scratch: Any) -> Any:
+    """Copy the pairs that are finite to `scratch`.
+
+    Returns:
+        The number of these pairs, of those with one NaN, and of those with different infinities.
+    """
     n, nan, inf = 0, 0, 0
     for i in range(x.size):
         u, v = np.float64(x[i]), np.float64(y[i])
@@ -121,14 +136,14 @@ def _set_apart(x: Any, y: Any, scratch: Any) -> Any:
 
 
 @compiled(set())
-def _take(x: Any, y: Any, state: Any, scratch: Any, bits: Any) -> bool:
-    """Take a block of finite elements, if its squares are neither too many nor too few."""
+def _add_finite(x: Any, y: Any, state: Any, scratch: Any, bits: Any) -> bool:
+    """Add a block of finite pairs unless its squares overflow or vanish; return whether it was added."""
     n = x.size
     aa, bb, ab, dd = _sums(x, y)
-    if not aa + bb + dd < _MANY:
+    if not aa + bb + dd < _LARGE:
         return False
     _errors(x, y, scratch[0, :n], scratch[1, :n])
-    if aa + bb < _FEW:
+    if aa + bb < _SMALL:
         for i in range(n):
             if x[i] != 0.0 or y[i] != 0.0:
                 return False
@@ -154,12 +169,12 @@ def _take(x: Any, y: Any, state: Any, scratch: Any, bits: Any) -> bool:
 def _accumulate(a: Any, b: Any, state: Any, scratch: Any, bits: Any) -> int:
     for start in range(0, a.size, BLOCK):
         x, y = a[start : start + BLOCK], b[start : start + BLOCK]
-        if _take(x, y, state, scratch, bits):
+        if _add_finite(x, y, state, scratch, bits):
             continue
-        n, nan, inf = _set_apart(x, y, scratch)
+        n, nan, inf = _split_finite(x, y, scratch)
         if n == x.size:
             return start
-        if n and not _take(scratch[2, :n], scratch[3, :n], state, scratch, bits):
+        if n and not _add_finite(scratch[2, :n], scratch[3, :n], state, scratch, bits):
             return start
         same = x.size - n - nan - inf
         state[NAN] += nan

@@ -2,7 +2,7 @@
 
 XXH3-128 (xxHash 0.8, https://github.com/Cyan4973/xxHash) over the payload as the dump held it, in its
 canonical big-endian form of 16 bytes. It does not depend on chunks, codecs or shards, so it survives
-re-encoding; of a tensor that is read in pieces it is the digest of the whole, fed in order.
+re-encoding. A tensor that is read in pieces is digested piece by piece, in order, with the same result.
 """
 
 from __future__ import annotations

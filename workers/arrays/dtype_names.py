@@ -1,10 +1,10 @@
-"""What the dump systems call element types: in tables, in JSON and in file names."""
+"""The names that dump systems give to element types: in tables, in JSON and in file names."""
 
 from __future__ import annotations
 
 from workers.arrays.dtypes import from_name
 
-_OTHERWISE = {
+_ALIASES = {
     "float": "float32",
     "double": "float64",
     "half": "float16",
@@ -21,7 +21,7 @@ _PREFIXES = ("torch.", "mindspore.", "dt_", "knumbertype")
 
 
 def canonical(text: str) -> str:
-    """Return our name of an element type, however it is spelled; the text itself where that is unknown.
+    """Return our name of an element type, however it is spelled; the text itself if it is unknown.
 
     >>> [canonical(name) for name in ("Float32", "DT_FLOAT", "torch.bfloat16", "BF16", "unsupported(3)")]
     ['float32', 'float32', 'bfloat16', 'bfloat16', 'unsupported(3)']
@@ -29,9 +29,9 @@ def canonical(text: str) -> str:
     name = text.lower()
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    name = _OTHERWISE.get(name, name)
+    name = _ALIASES.get(name, name)
     try:
-        found = from_name(name).name
+        known = from_name(name).name
     except ValueError:
         return text
-    return found if found == name else text
+    return known if known == name else text

@@ -1,17 +1,17 @@
 """Element types: from the name in a dump to the bytes in the store.
 
 A payload is stored exactly as the dump held it, so an element type is little more than a name, an item
-size and a byte order. What Zarr cannot name is stored as `uint8`, with the name kept in the index.
+size and a byte order. Types that Zarr cannot name are stored as `uint8`, with the name kept in the index.
 
-Beside the types of numpy there are, under the names of ml_dtypes and TensorStore:
+In addition to the types of numpy, there are these, under the names of ml_dtypes and TensorStore:
 
 - `bfloat16` and the float8 types, which Zarr has too;
 - packed types, several elements to a byte (`int4`, `uint4`, `int2`, `uint2`, `uint1`, `float4_e2m1fn`). CANN
-  puts the first element into the lowest bits, but of `uint1` into the highest (msaccucmp, "dump data"
-  decoding of INT4 and UINT1). For 2-bit integers and 4-bit floats no source says it: the order of `int4` is
-  assumed. They are stored as dumped, packed, and `unpack` gives their values;
-- opaque types (`hifloat8`, `float6_e3m2`, ...), which nothing public decodes. How many elements a byte holds
-  is not settled for all of them, so one element of ours is one byte;
+  puts the first element into the lowest bits, except for `uint1`, where it is in the highest (msaccucmp,
+  "dump data" decoding of INT4 and UINT1). No source specifies the order of 2-bit integers and 4-bit floats:
+  that of `int4` is assumed. They are stored as dumped, packed, and `unpack` returns their values;
+- opaque types (`hifloat8`, `float6_e3m2`, ...), which no public software decodes. It is not settled for all
+  of them how many elements a byte holds, so one element here is one byte;
 - `complex32`, two float16, which numpy lacks: a structured type with the fields `real` and `imag`.
 """
 
@@ -25,6 +25,8 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+from workers.model import ceil_div
 
 AnyDType: TypeAlias = np.dtype[Any]
 Payload: TypeAlias = bytes | bytearray | memoryview
@@ -45,7 +47,7 @@ FLOAT8 = (
     "float8_e5m2fnuz",
     "float8_e8m0fnu",
 )
-#: Types beyond numpy's own, under the names that TensorStore and zarrs use.
+#: Types that numpy does not have itself, under the names that TensorStore and zarrs use.
 _EXTENDED: dict[str, AnyDType] = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOAT8)}
 
 
@@ -80,7 +82,7 @@ class ElementType:
 
     name: str
     itemsize: int
-    """Bytes per element; 1 for packed types, of which a byte holds several: see `bits`."""
+    """Bytes per element; 1 for packed types, although a byte holds several of them: see `bits`."""
     big_endian: bool = False
 
     @property
@@ -90,7 +92,7 @@ class ElementType:
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements share a byte, so that only `unpack` gives their values."""
+        """Whether several elements share a byte, so that `unpack` is needed to get their values."""
         return self.name in _PACKED
 
     @property
@@ -99,8 +101,8 @@ class ElementType:
         return self.name in _OPAQUE
 
     def nbytes(self, size: int) -> int:
-        """Return the bytes of a payload of `size` elements; the last byte may be filled in part."""
-        return -(-size * self.bits // 8)
+        """Return the bytes of a payload of `size` elements; the last byte may be partly filled."""
+        return ceil_div(size * self.bits, 8)
 
     @property
     def stored_name(self) -> str:
@@ -114,7 +116,7 @@ class ElementType:
 
     @property
     def array(self) -> str:
-        """The name of the packed array that takes these elements."""
+        """The name of the packed array that stores these elements."""
         if not self.is_native:
             return "bytes"
         return f"{self.name}_big_endian" if self.big_endian else self.name
@@ -156,7 +158,7 @@ def from_npy_descr(descr: str) -> ElementType:
             `<E2` is what MindSpore's CPU back end writes for bfloat16; numpy does not know it.
 
     Raises:
-        ValueError: the descr names no fixed-size type, or one that holds Python objects.
+        ValueError: the descr does not name a type of fixed size, or names one that holds Python objects.
     """
     if descr in ("<E2", "|E2", "=E2"):
         return ElementType("bfloat16", 2)
@@ -172,19 +174,19 @@ def from_npy_descr(descr: str) -> ElementType:
         message = f"element type {descr:.80} has no size"
         raise ValueError(message)
     big_endian = dtype.byteorder == ">"
-    # Of big-endian complex elements zarrs 0.2 exchanges the parts: rather bytes than wrong numbers.
+    # zarrs 0.2 exchanges the parts of big-endian complex elements: bytes are better than wrong numbers.
     if dtype.name in _CORE and not (big_endian and dtype.kind == "c"):
         return ElementType(dtype.name, dtype.itemsize, big_endian=big_endian)
-    # In npy files each element has a byte, or more, of its own.
+    # Types that are packed elsewhere: in npy files each element has at least one byte of its own.
     return ElementType("|V1" if descr in _PACKED else descr, dtype.itemsize)
 
 
 def unpack(payload: Payload, element: ElementType, size: int) -> npt.NDArray[Any]:
     """Return at most `size` elements of a payload as a 1-D array of `element.values`.
 
-    Packed elements get a byte each (`ml_dtypes.int4`, ...; `uint1` becomes `uint8` of 0 and 1). Of any other
-    type the result is a view of the payload. What stands behind the last element is left out, be it bytes or
-    bits; where the payload has fewer elements, so has the result.
+    Packed elements get a byte each (`ml_dtypes.int4`, ...; `uint1` becomes `uint8` of 0 and 1). For any other
+    type the result is a view of the payload. Bytes and bits after the last element are left out. If the
+    payload has fewer elements, so has the result.
     """
     dtype, bits = _view_of(element)
     size = min(size, memoryview(payload).nbytes * 8 // bits)
@@ -196,13 +198,13 @@ def unpack(payload: Payload, element: ElementType, size: int) -> npt.NDArray[Any
 
 @lru_cache(maxsize=256)  # asked for every tensor
 def _view_of(element: ElementType) -> tuple[AnyDType, int]:
-    """Return the numpy dtype of payloads, and the bits of an element."""
+    """Return the numpy dtype of payloads, and the bits per element."""
     return element.to_numpy(), element.bits
 
 
 @lru_cache(maxsize=len(_PACKED))
 def _unpacking(name: str) -> npt.NDArray[Any]:
-    """Return, for each byte, its elements with a byte each, together as one unsigned integer."""
+    """Return a table: for each byte, its elements with a byte each, together as one unsigned integer."""
     packing = _PACKED[name]
     shifts = np.arange(0, 8, packing.bits)
     codes = np.arange(256)[:, None] >> (shifts if packing.low_first else shifts[::-1])

@@ -1,7 +1,7 @@
 """Conditions such as `nan_count > 0 and op_type == "Log"`, evaluated over whole columns.
 
-The grammar is that of Python expressions, cut down to column names, numbers, strings, comparisons, `and`,
-`or`, `not`, `in`, arithmetic and `abs()`. Nothing else is evaluated, whatever the text says.
+The grammar is a subset of Python expressions: column names, numbers, strings, comparisons, `and`, `or`,
+`not`, `in`, arithmetic and `abs()`. Nothing else is evaluated, whatever the text says.
 """
 
 from __future__ import annotations
@@ -48,23 +48,28 @@ class Filter:
     """A parsed condition."""
 
     def __init__(self, text: str, columns: frozenset[str], *, said_by: str = "--where") -> None:
-        """Parse `text`, which may name these `columns`; errors name `said_by` as where it stands.
+        """Parse a condition.
+
+        Args:
+            text: the condition.
+            columns: the names that it may use.
+            said_by: where the user wrote it, for error messages.
 
         Raises:
-            UsageError: it is no condition, or names an unknown column.
+            UsageError: the text is not a condition, or uses an unknown column.
         """
         self._text = text
         self._columns = columns
-        self._said_by = said_by
+        self._source = said_by
         self.names: set[str] = set()
-        """The columns that it names."""
+        """The columns that it uses."""
         try:
             self._condition = self._compile(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
-            raise self._error("is no condition") from exc
+            raise self._error("is not a condition") from exc
 
     def mask(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
-        """Return for each row whether the condition holds; NaN fulfils no comparison but `!=`."""
+        """Return for each row whether the condition holds. NaN fulfils only the comparison `!=`."""
         return np.broadcast_to(self.evaluate(columns), (rows,))
 
     def evaluate(self, columns: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
@@ -79,7 +84,7 @@ class Filter:
         return mask
 
     def _compile(self, node: ast.AST) -> _Value:  # noqa: PLR0911  (one return for each kind of node)
-        """Turn the nodes that a condition may hold into functions of the columns; refuse all others."""
+        """Return a function of the columns for a node that a condition may contain; refuse all others."""
         match node:
             case ast.Name(id=name):
                 return self._compile_name(name)
@@ -102,7 +107,7 @@ class Filter:
                 type(op) in _COMPARISONS for op in ops
             ):
                 return self._compile_comparison([left, *others], ops)
-        raise self._error(f"holds {ast.unparse(node)!r}, which a condition may not")
+        raise self._error(f"holds {ast.unparse(node)!r}, which a condition may not contain")
 
     def _compile_name(self, name: str) -> _Value:
         if name in self._columns:
@@ -110,7 +115,7 @@ class Filter:
             return lambda columns: columns[name]
         if name.lower() in _NAMES:
             return lambda _: _NAMES[name.lower()]
-        raise self._error(f"names {name!r}, which is no column")
+        raise self._error(f"names {name!r}, which is not a column")
 
     def _compile_comparison(self, parts: list[ast.expr], ops: list[ast.cmpop]) -> _Value:
         values = [self._compile(part) for part in parts]
@@ -122,7 +127,7 @@ class Filter:
 
     def _error(self, reason: str) -> UsageError:
         return UsageError(
-            f"{self._said_by} {self._text!r} {reason}",
+            f"{self._source} {self._text!r} {reason}",
             hint="For example: nan_count > 0 and io == 'output'. Columns: "
             + ", ".join(sorted(self._columns)),
         )

@@ -1,13 +1,13 @@
 """Where compiled kernels are kept: shipped with the installation, or in the first place that can be written.
 
 An image is built once, and runs read-only on many machines. So it ships its kernels, compiled for a target
-that all of these machines execute: `python -m workers.arrays.ship_kernels` compiles them next to their source, and
-notes the target there. For x86_64 that is x86-64-v3 (AVX2 and FMA; Intel since 2013, AMD since 2017). The
-statistics of 1 MiB of float32 then run at 18 GB/s on a Zen 4, as code of its own does, and at 5.8 GB/s with
-code for any x86_64. On aarch64, vectors of 128 bits belong to every processor.
+that all of these machines can execute: `python -m workers.arrays.ship_kernels` compiles them next to their
+source, and records the target there. For x86_64 that is x86-64-v3 (AVX2 and FMA; Intel since 2013, AMD since
+2017). The statistics of 1 MiB of float32 then run at 18 GB/s on a Zen 4, as fast as code compiled for that
+processor, and at 5.8 GB/s with code for any x86_64. On aarch64, every processor has vectors of 128 bits.
 
-A processor that lacks what the target needs does not use what was shipped, nor does a process with a
-`NUMBA_CPU_NAME` of its own. Then, and where nothing was shipped, kernels are compiled on first use, in six
+A processor that lacks what the target needs does not use the shipped kernels, and neither does a process with
+a `NUMBA_CPU_NAME` of its own. Then, and if nothing was shipped, kernels are compiled on first use, in six
 seconds, and cached: in `NUMBA_CACHE_DIR`, next to their source, in the user's cache directory, or below the
 directory for temporary files, whichever can be written first.
 """
@@ -19,12 +19,11 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numba
+from llvmlite import binding  # type: ignore[import-untyped]
 from numba.core import caching, config
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Names the processor that the shipped kernels were compiled for.
 TARGET: Final = Path(__file__).with_name("kernels.target")
@@ -37,8 +36,39 @@ NEEDS: Final = {
 }
 
 
-def compiled(function: Function, fastmath: set[str]) -> Function:
-    """Return a function that is compiled on first use, unless it is cached."""
+def dispatchers(functions: Mapping[str, tuple[Callable[..., Any], set[str]]]) -> dict[str, Any]:
+    """Return what numba makes of functions: each is compiled on its first call, unless it is cached.
+
+    Sets the target first: numba reads it from its configuration when it makes the first dispatcher.
+
+    Args:
+        functions: by name, functions and the liberties in arithmetic that the compiler may take.
+    """
+    _use_target()
+    return {name: _dispatcher(function, fastmath) for name, (function, fastmath) in functions.items()}
+
+
+def missing_features(target: str, features: Mapping[str, bool]) -> set[str]:
+    """Return what a processor lacks for a target; for an unknown target, the name of the target."""
+    return {name for name in NEEDS.get(target, {target}) if not features.get(name)}
+
+
+def _use_target() -> None:
+    """Have kernels compiled for the target of the shipped ones, if this processor can execute it.
+
+    The environment of this process names the target from then on: its children inherit it, and all of them
+    can share one cache.
+    """
+    try:
+        target = TARGET.read_text("ascii").strip()
+    except OSError:
+        return
+    if "NUMBA_CPU_NAME" not in os.environ and not missing_features(target, binding.get_host_cpu_features()):
+        os.environ |= {"NUMBA_CPU_NAME": target, "NUMBA_CPU_FEATURES": ""}
+        config.reload_config()  # type: ignore[no-untyped-call]
+
+
+def _dispatcher(function: Callable[..., Any], fastmath: set[str]) -> Any:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     try:
         dispatcher: Any = numba.njit(cache=True, **options)(function)
@@ -51,46 +81,19 @@ def compiled(function: Function, fastmath: set[str]) -> Function:
     if TARGET.exists():
         shipped = _ShippedCache(function)  # type: ignore[no-untyped-call]
         dispatcher._cache = _ShippedFirst(shipped, dispatcher._cache)  # noqa: SLF001
-    result: Function = dispatcher
-    return result
-
-
-def use_target() -> None:
-    """Have kernels compiled for the target of the shipped ones, if this processor can execute it.
-
-    The environment of this process says so from then on: its children inherit it, and one cache fits all.
-    """
-    try:
-        name = TARGET.read_text("ascii").strip()
-    except OSError:
-        return
-    if "NUMBA_CPU_NAME" not in os.environ and not missing_features(name, _features()):
-        os.environ |= {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": ""}
-        config.reload_config()  # type: ignore[no-untyped-call]
-
-
-def missing_features(target: str, features: Mapping[str, bool]) -> set[str]:
-    """Return what a processor lacks for a target; of an unknown target, its name."""
-    return {name for name in NEEDS.get(target, {target}) if not features.get(name)}
-
-
-def _features() -> Mapping[str, bool]:
-    from llvmlite import binding  # type: ignore[import-untyped]
-
-    features: Mapping[str, bool] = binding.get_host_cpu_features()
-    return features
+    return dispatcher
 
 
 def _own_directory() -> Path | None:
-    """Return a directory for temporary files into which nobody else can write; None if there is none.
+    """Return a directory for temporary files that nobody else can write to, or None.
 
-    What stands in a cache is executed.
+    Whatever is in a cache is executed.
     """
     try:
         directory = Path(tempfile.gettempdir(), f"dump-ingest-{os.getuid()}")
         directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+        status = directory.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
         tempfile.TemporaryFile(dir=directory).close()
     except OSError:
         return None
@@ -98,14 +101,14 @@ def _own_directory() -> Path | None:
 
 
 class _ShippedLocator(caching.InTreeCacheLocator):
-    """Where kernels are shipped; numba looks only at places that it can write to."""
+    """Locates the shipped kernels; numba's own locators accept only places that can be written."""
 
     def ensure_cache_path(self) -> None:
-        """Leave it as it is."""
+        """Accept the place as it is."""
 
 
 class _ShippedImpl(caching.CompileResultCacheImpl):
-    _locator_classes = [_ShippedLocator]  # noqa: RUF012
+    _locator_classes = [_ShippedLocator]  # noqa: RUF012  (numba's own attribute)
 
 
 class _ShippedCache(caching.FunctionCache):
@@ -120,14 +123,14 @@ class _ShippedFirst(caching.NullCache):
 
     @property
     def cache_path(self) -> Any:
-        """Where compiled functions come from, for `stats`."""
+        """The directory that compiled functions come from, for `stats`."""
         return self._shipped.cache_path
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function of a signature, or None."""
-        found = self._shipped.load_overload(sig, target_context)
-        return self._other.load_overload(sig, target_context) if found is None else found
+        loaded = self._shipped.load_overload(sig, target_context)
+        return self._other.load_overload(sig, target_context) if loaded is None else loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled."""
+        """Keep a compiled function."""
         self._other.save_overload(sig, data)

@@ -1,64 +1,66 @@
 """Compiled loops over the elements of a tensor.
 
-Several simple loops over a block that stays in the L1 cache: each does one thing, so the compiler can turn it
-into vector instructions, and together they are faster than one loop that does everything.
+Several simple loops run over a block that stays in the L1 cache. Each does one thing, so the compiler can
+turn it into vector instructions, and together they are faster than one loop that does everything.
 
-Compiled by numba on first use, or by `warm_up`, in six seconds, and cached; see `workers.arrays.kernel_cache`. The
-last bits of sums depend on the processor that they are compiled for, whose vector length decides their order;
-extremes and counts do not.
+numba compiles them on first use, or in `warm_up`, in six seconds, and caches them; see
+`workers.arrays.kernel_cache`. The last bits of sums depend on the processor that they are compiled for,
+because its vector length decides the order of summation. Extremes and counts do not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays import kernel_cache
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+from workers.arrays.lazy_compile import compiled
 
 #: Elements per block: 16 KiB of float32, half of an L1 data cache.
 BLOCK: Final = 4096
-#: Beyond these, float64 elements have squares that are infinite, or those of their differences vanish: their
-#: moments are kept in a unit that is a power of two, so that nothing is rounded.
-_MANY: Final = 2.0**480
-_FEW: Final = 2.0**-300
+#: Above the first of these sizes, squares of float64 elements overflow; below the second, squares of their
+#: differences vanish. The moments of such elements are kept in a unit that is a power of two, so that nothing
+#: is rounded.
+_LARGE: Final = 2.0**480
+_SMALL: Final = 2.0**-300
 _HUGE_UNIT: Final = 2.0**600
 _TINY_UNIT: Final = 2.0**-600
-#: Below this part of the squares of distances from one element, the squares of deviations from the mean would
-#: lose more than three digits of sixteen as a difference: they are added up themselves.
+#: The sum of squared deviations from the mean is computed as a difference of sums. If it is less than this
+#: part of the larger sum, more than three digits of sixteen would cancel: then deviations are summed
+#: directly.
 _CANCELLED: Final = 1e-3
 
-#: Places in the state that the functions here keep, float64: the first seven are `statistics.COUNT_FIELDS`;
-#: then the number of finite elements, their extremes, and, in `UNIT` and its square, the distance of the mean
-#: from `ORIGIN` and the sum of squared deviations. The origin is the first element: means of blocks that
-#: differ in their last digits only would be rounded more than they differ.
-COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, M2, UNIT, ORIGIN = range(14)
+#: What each place of the state holds, all float64. Places that hold a statistic as it is have the name of its
+#: field in `workers.arrays.statistics.Statistics`. `finite` is the number of finite elements. `mean` is the
+#: distance of the mean from `origin`, in `unit`; `m2` is the sum of squared deviations, in the square of
+#: `unit`. The origin is the first element: without it, the means of blocks that differ only in their last
+#: digits would be rounded by more than they differ.
+PLACES: Final = (
+    *("count", "nan_count", "pos_inf_count", "neg_inf_count"),
+    *("zero_count", "negative_count", "positive_count"),
+    *("finite", "min", "max", "mean", "m2", "unit", "origin"),
+)
+#: The places by name, as numbers that compiled code can use.
+COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, M2, UNIT, ORIGIN = range(
+    len(PLACES)
+)
 
 #: Sums may be reordered, which is what vector instructions do; NaN and infinities keep their meaning.
 _REORDER: Final = {"reassoc", "contract", "nsz"}
 
-kernel_cache.use_target()
-
-
-def compiled(fastmath: set[str]) -> Callable[[Function], Function]:
-    """Return what compiles a loop, or loads it from the cache, with these liberties in arithmetic."""
-    return lambda function: kernel_cache.compiled(function, fastmath)
+_EMPTY = np.zeros(len(PLACES))
+_EMPTY[MIN], _EMPTY[MAX], _EMPTY[UNIT] = math.inf, -math.inf, 1.0
 
 
 def new_state() -> npt.NDArray[np.float64]:
-    """Return the state of a tensor of which nothing has been taken in."""
-    state = np.zeros(14)
-    state[MIN], state[MAX], state[UNIT] = math.inf, -math.inf, 1.0
-    return state
+    """Return the state of no elements: shape (len(PLACES),)."""
+    return _EMPTY.copy()
 
 
 def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None:
-    """Take elements into `state`.
+    """Add elements to `state`.
 
     Args:
         values: 1-D and contiguous, float32, float64, or integers of 16 to 64 bits, in native byte order.
@@ -73,27 +75,28 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None
 def accumulate_codes(
     codes: npt.NDArray[np.uint8], values: npt.NDArray[np.float64], state: npt.NDArray[np.float64]
 ) -> None:
-    """Take elements of one byte into `state`.
+    """Add elements of one byte to `state`.
 
     Args:
         codes: 1-D and contiguous, the bytes of the elements.
-        values: what each of the 256 bytes means; also NaN and infinities. Squares of differences are finite.
+        values: what each of the 256 bytes means, NaN and infinities included. Squares of differences of
+            finite values must be finite.
         state: from `new_state`.
     """
     _accumulate_codes(codes, values, state)
 
 
 def widen_half(half: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
-    """Write elements of float16 to `out` as float32, without loss: five times as fast as numpy does it."""
+    """Write elements of float16 to `out` as float32, without loss and five times as fast as numpy."""
     _widen_half(half.view(np.uint16), out, out.view(np.int32))
 
 
-#: Empty arrays, which tell the compiler the types of bits: signed and unsigned integers as wide as a float.
+#: By item size: empty arrays that tell the compiler the signed and unsigned integers as wide as a float.
 _BITS_LIKE = {
     4: (np.empty(0, np.int32), np.empty(0, np.uint32)),
     8: (np.empty(0, np.int64), np.empty(0, np.uint64)),
 }
-#: The same for what counts integers: as wide as they are, if a block can be counted in it.
+#: By item size: empty arrays that tell the compiler in which type to count integers: one as wide as they are.
 _COUNT_LIKE = {
     2: np.empty(0, np.int16),
     4: np.empty(0, np.int32),
@@ -113,9 +116,9 @@ def warm_up() -> None:
 def _find_extremes(signed: Any, unsigned: Any, extremes: Any) -> None:
     """Write the bits of the smallest and the largest of some floats to `extremes`, from their bits.
 
-    Where some are not finite, at least one of the two is not. (Integers, for minima of floats are not turned
-    into vector instructions. Bits of floats of one sign order by magnitude, and a sign makes them negative or
-    large.)
+    If some floats are not finite, at least one of the two is not. Integers are compared because the compiler
+    does not turn minima of floats into vector instructions. The bits of floats of one sign order by
+    magnitude; the sign bit makes signed integers negative and unsigned ones large.
     """
     largest, lowest, highest = signed[0], unsigned[0], unsigned[0]
     for i in range(signed.size):
@@ -129,18 +132,20 @@ def _find_extremes(signed: Any, unsigned: Any, extremes: Any) -> None:
 
 @compiled(_REORDER)
 def _signs(x: Any, like: Any) -> Any:
-    # Counted in integers as wide as the elements, so that all lanes have one width: exact up to 4096.
+    """Return how many elements are negative, and how many are zero."""
+    # Counted in integers as wide as the elements, so that all lanes have one width. A block of 4096 fits.
     count = like.dtype.type
-    negative, null = count(0), count(0)
+    negative, zero = count(0), count(0)
     for i in range(x.size):
         negative = count(negative + count(x[i] < 0))
-        null = count(null + count(x[i] == 0))
-    return negative, null
+        zero = count(zero + count(x[i] == 0))
+    return negative, zero
 
 
 @compiled(_REORDER)
 def _moments(x: Any) -> Any:
-    # The mean as its distance from the first element, so that equal elements have exactly themselves for it.
+    """Return the first element, the distance of the mean from it, and the sum of squared deviations."""
+    # From the first element, so that the mean of equal elements is exact.
     first = np.float64(x[0])
     total, squares = 0.0, 0.0
     for i in range(x.size):
@@ -159,7 +164,7 @@ def _moments(x: Any) -> Any:
 
 @compiled(set())
 def _merge(state: Any, n: Any, first: Any, mean: Any, m2: Any) -> None:
-    """Join the moments of a block by Chan's formula; its mean is counted from `first`."""
+    """Merge the moments of a block by Chan's formula; its mean is the distance from `first`."""
     before = state[FINITE]
     if before == 0:
         state[ORIGIN] = first
@@ -172,12 +177,12 @@ def _merge(state: Any, n: Any, first: Any, mean: Any, m2: Any) -> None:
 
 @compiled(set())
 def _choose_unit(state: Any) -> None:
-    """Choose the unit for the elements so far; it never shrinks, for the largest one decides."""
+    """Choose the unit for the elements so far. It never shrinks, because the largest element decides."""
     largest = max(abs(state[MIN]), abs(state[MAX]))
     unit = 1.0
-    if largest > _MANY:
+    if largest > _LARGE:
         unit = _HUGE_UNIT
-    elif 0 < largest < _FEW:
+    elif 0 < largest < _SMALL:
         unit = _TINY_UNIT
     if unit != state[UNIT]:
         ratio = state[UNIT] / unit
@@ -188,8 +193,8 @@ def _choose_unit(state: Any) -> None:
 
 
 @compiled(set())
-def _set_apart(x: Any) -> Any:
-    """Return a copy of what is finite, and the counts of NaN, +Inf and -Inf."""
+def _split_finite(x: Any) -> Any:
+    """Return a copy of the finite elements, and the counts of NaN, +Inf and -Inf."""
     finite = np.empty(x.size, x.dtype)
     n, nan, pos_inf, neg_inf = 0, 0, 0, 0
     for i in range(x.size):
@@ -215,7 +220,7 @@ def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any)
         block = x[start : start + BLOCK]
         _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
         if not (math.isfinite(extremes[0]) and math.isfinite(extremes[1])):
-            block, nan, pos_inf, neg_inf = _set_apart(block)
+            block, nan, pos_inf, neg_inf = _split_finite(block)
             state[COUNT] += nan + pos_inf + neg_inf
             state[NAN] += nan
             state[POS_INF] += pos_inf
@@ -225,11 +230,11 @@ def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any)
             if block.size == 0:
                 continue
             _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
-        negative, null = _signs(block, signed_like)
+        negative, zero = _signs(block, signed_like)
         state[COUNT] += block.size
-        state[ZERO] += null
+        state[ZERO] += zero
         state[NEGATIVE] += negative
-        state[POSITIVE] += block.size - null - negative
+        state[POSITIVE] += block.size - zero - negative
         state[MIN] = min(state[MIN], np.float64(extremes[0]))
         state[MAX] = max(state[MAX], np.float64(extremes[1]))
         _choose_unit(state)
@@ -248,12 +253,12 @@ def _accumulate_integers(x: Any, like: Any, state: Any) -> None:
         for i in range(block.size):
             low = min(low, block[i])
             high = max(high, block[i])
-        negative, null = _signs(block, like)
+        negative, zero = _signs(block, like)
         first, mean, m2 = _moments(block)
         state[COUNT] += block.size
-        state[ZERO] += null
+        state[ZERO] += zero
         state[NEGATIVE] += negative
-        state[POSITIVE] += block.size - null - negative
+        state[POSITIVE] += block.size - zero - negative
         state[MIN] = min(state[MIN], np.float64(low))
         state[MAX] = max(state[MAX], np.float64(high))
         _merge(state, block.size, first, mean, m2)
@@ -261,8 +266,8 @@ def _accumulate_integers(x: Any, like: Any, state: Any) -> None:
 
 @compiled(set())
 def _widen_half(half: Any, out: Any, bits: Any) -> None:
-    # First a power of two with the sign, or Inf or NaN; then times the mantissa, an integer of 11 bits.
-    # Nothing on the way is subnormal in float32: some libraries have processors take that for zero.
+    # First write a power of two with the sign, or Inf or NaN; then multiply by the mantissa, an integer of 11
+    # bits. No intermediate result is subnormal in float32: some libraries make processors flush these to 0.
     for i in range(half.size):
         h: Any = np.int32(half[i])
         exponent = (h >> 10) & 31
@@ -275,7 +280,8 @@ def _widen_half(half: Any, out: Any, bits: Any) -> None:
 
 
 @compiled(set())
-def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
+def _histogram(x: Any) -> Any:
+    """Return how often each of the 256 codes occurs."""
     # Four tables, so that equal neighbours do not wait for one another.
     tables = np.zeros((4, 256), np.int64)
     whole = x.size - x.size % 4
@@ -286,33 +292,45 @@ def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
         tables[3, x[i + 3]] += 1
     for i in range(whole, x.size):
         tables[0, x[i]] += 1
+    for code in range(256):
+        tables[0, code] += tables[1, code] + tables[2, code] + tables[3, code]
+    return tables[0]
+
+
+@compiled(set())
+def _count_code(value: float, n: int, state: Any) -> None:
+    """Add `n` elements of one value to the counts and extremes."""
+    state[COUNT] += n
+    if math.isnan(value):
+        state[NAN] += n
+        return
+    state[ZERO] += n if value == 0 else 0
+    state[NEGATIVE] += n if value < 0 else 0
+    state[POSITIVE] += n if value > 0 else 0
+    if math.isinf(value):
+        state[POS_INF if value > 0 else NEG_INF] += n
+        return
+    state[MIN] = min(state[MIN], value)
+    state[MAX] = max(state[MAX], value)
+
+
+@compiled(set())
+def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
+    counts = _histogram(x)
     finite, total = 0, 0.0
     for code in range(256):
-        n = tables[0, code] + tables[1, code] + tables[2, code] + tables[3, code]
-        tables[0, code] = n
-        if n == 0:
-            continue
-        value = values[code]
-        if math.isnan(value):
-            state[NAN] += n
-            continue
-        state[ZERO] += n if value == 0 else 0
-        state[NEGATIVE] += n if value < 0 else 0
-        state[POSITIVE] += n if value > 0 else 0
-        if math.isinf(value):
-            state[POS_INF if value > 0 else NEG_INF] += n
-            continue
-        state[MIN] = min(state[MIN], value)
-        state[MAX] = max(state[MAX], value)
-        finite += n
-        total += n * value
-    state[COUNT] += x.size
+        n, value = counts[code], values[code]
+        if n:
+            _count_code(value, n, state)
+            if math.isfinite(value):
+                finite += n
+                total += n * value
     if finite == 0:
         return
     mean = total / finite
     m2 = 0.0
     for code in range(256):
-        n, value = tables[0, code], values[code]
+        n, value = counts[code], values[code]
         if n and math.isfinite(value):
             m2 += n * (value - mean) * (value - mean)
     _merge(state, finite, mean, 0.0, m2)

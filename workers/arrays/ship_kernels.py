@@ -1,19 +1,24 @@
-"""Compile all kernels next to their source, for every machine of a kind: run when an image is built."""
+"""Compile all kernels next to their source, for every machine of a kind. Run when an image is built.
+
+python -m workers.arrays.ship_kernels
+"""
 
 from __future__ import annotations
 
 import platform
 
 from workers.arrays import comparison_kernels, kernels
-from workers.arrays.kernel_cache import TARGET, TARGETS, use_target
+from workers.arrays.kernel_cache import TARGET, TARGETS
 
 
 def ship() -> str:
-    """Compile all kernels for the target of such machines; return it, "" if there is none."""
+    """Compile all kernels for the target of machines like this one; return it, "" if there is none.
+
+    Must come before any other use of a kernel in this process: the first use decides the target.
+    """
     target = TARGETS.get(platform.machine(), "")
     if target:
         TARGET.write_text(f"{target}\n", "ascii")
-        use_target()
         kernels.warm_up()
         comparison_kernels.warm_up()
     return target

@@ -1,14 +1,14 @@
 """Statistics of one tensor, in one pass and bounded memory.
 
 Counts are exact. Minimum, maximum, mean, standard deviation and L2 norm are over the finite elements
-and accumulated in float64: mean and squared deviations block by block, joined by Chan's formula
+and accumulated in float64: mean and squared deviations block by block, merged by Chan's formula
 (Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm"), which does not cancel.
 The L2 norm follows from both: the sum of squares is that of the deviations plus n times the squared mean.
 
 Elements of one byte (integers, booleans, float8, unpacked 4-bit and 2-bit types) are counted by their codes,
 of which there are 256.
 
-Complex elements count as NaN when either part is NaN, else as +Inf when either part is infinite; zero
+Complex elements count as NaN if either part is NaN, else as +Inf if either part is infinite. Zero
 counts and the L2 norm are of the magnitude, the other fields are NaN or 0.
 """
 
@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -27,13 +28,11 @@ import numpy.typing as npt
 
 from workers.arrays import kernels
 from workers.arrays.dtypes import FLOAT8, ElementType, from_name
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from workers.arrays.kernels import FINITE, M2, MAX, MEAN, MIN, ORIGIN, POSITIVE, UNIT
 
 Array: TypeAlias = npt.NDArray[Any]
 
-#: Elements that are converted at a time, where they must be: a block and its copy stay in the L2 cache.
+#: Elements that are converted at a time if they must be: a block and its copy stay in the L2 cache.
 BLOCK = 32 * 1024
 #: The type that the compiled functions take for each of ours.
 _COMPILED: dict[np.dtype[Any], np.dtype[Any]] = {
@@ -42,62 +41,83 @@ _COMPILED: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(">f2"): np.dtype("f4"),
     np.dtype(ml_dtypes.bfloat16): np.dtype("f4"),
 }
-#: Types of one byte that are numbers, beside the booleans and integers of numpy.
+#: Types of one byte that are numbers, in addition to the booleans and integers of numpy.
 _CODED = frozenset(
     np.dtype(getattr(ml_dtypes, name))
     for name in (*FLOAT8, "int4", "uint4", "int2", "uint2", "float4_e2m1fn")
 )
 _COMPLEX32 = from_name("complex32").to_numpy()
+_SUMMABLE = frozenset(np.dtype(t) for t in ("f2", "f4", "f8", "c8", "c16", ml_dtypes.bfloat16))
+
+#: The kinds of statistics: how many elements are so; an element; a result of sums over the finite elements.
+_COUNT, _EXTREME, _MOMENT = ({"kind": kind} for kind in ("count", "extreme", "moment"))
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What is known of the values of one tensor; NaN where nothing is known.
+    """What is known of the values of one tensor; NaN for what is unknown.
+
+    This is the only list of statistics: their names, order and kinds are derived from it everywhere.
 
     `count` is the number of elements; `negative_count` and `positive_count` include infinities.
     `std` is the population standard deviation.
     """
 
-    count: float = math.nan
-    nan_count: float = math.nan
-    pos_inf_count: float = math.nan
-    neg_inf_count: float = math.nan
-    zero_count: float = math.nan
-    negative_count: float = math.nan
-    positive_count: float = math.nan
-    min: float = math.nan
-    max: float = math.nan
-    mean: float = math.nan
-    std: float = math.nan
-    l2_norm: float = math.nan
+    count: float = field(default=math.nan, metadata=_COUNT)
+    nan_count: float = field(default=math.nan, metadata=_COUNT)
+    pos_inf_count: float = field(default=math.nan, metadata=_COUNT)
+    neg_inf_count: float = field(default=math.nan, metadata=_COUNT)
+    zero_count: float = field(default=math.nan, metadata=_COUNT)
+    negative_count: float = field(default=math.nan, metadata=_COUNT)
+    positive_count: float = field(default=math.nan, metadata=_COUNT)
+    min: float = field(default=math.nan, metadata=_EXTREME)
+    max: float = field(default=math.nan, metadata=_EXTREME)
+    mean: float = field(default=math.nan, metadata=_MOMENT)
+    std: float = field(default=math.nan, metadata=_MOMENT)
+    l2_norm: float = field(default=math.nan, metadata=_MOMENT)
 
     def as_row(self) -> tuple[float, ...]:
         """Return the values in the order of `FIELDS`."""
-        return tuple(getattr(self, field) for field in FIELDS)
+        return tuple(getattr(self, name) for name in FIELDS)
 
 
-_SUMMABLE = frozenset(np.dtype(t) for t in ("f2", "f4", "f8", "c8", "c16", ml_dtypes.bfloat16))
-FIELDS: tuple[str, ...] = tuple(field.name for field in fields(Statistics))
-#: The fields that are counts of elements, exact in float64 up to 2**53.
-COUNT_FIELDS = FIELDS[:7]
+def _of_kind(kind: dict[str, str]) -> tuple[str, ...]:
+    return tuple(statistic.name for statistic in fields(Statistics) if statistic.metadata == kind)
+
+
+#: The names of all statistics, in order.
+FIELDS: tuple[str, ...] = tuple(statistic.name for statistic in fields(Statistics))
+#: Those that are counts of elements, exact in float64 up to 2**53.
+COUNT_FIELDS = _of_kind(_COUNT)
+#: Those of the counts that are of elements which are not finite.
+NON_FINITE_FIELDS = ("nan_count", "pos_inf_count", "neg_inf_count")
+#: Those that are one of the finite elements.
+EXTREME_FIELDS = _of_kind(_EXTREME)
+#: Those that are computed from sums over the finite elements, so that their last digits may differ.
+MOMENT_FIELDS = _of_kind(_MOMENT)
 UNKNOWN = Statistics()
+
+#: Where `RunningStatistics.row` has each statistic: in the state, or among those that it appends.
+_APPENDED = ("std", "l2_norm")
+_in_order: Callable[[tuple[float, ...]], tuple[float, ...]] = itemgetter(
+    *map((*kernels.PLACES, *_APPENDED).index, FIELDS)
+)
 
 
 class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
     def __init__(self) -> None:
-        self._kernels = _kernels()
-        self._state = self._kernels.new_state()
+        self._state = kernels.new_state()
         self._complex = False
 
     def update(self, values: Array) -> None:
-        """Take in a piece: a 1-D array of any type that `has_statistics`, of either byte order.
+        """Add a piece: a 1-D array of any type that `has_statistics`, of either byte order.
 
-        Packed elements come unpacked, as `workers.arrays.dtypes.unpack` returns them.
+        Packed elements must be unpacked, as `workers.arrays.dtypes.unpack` returns them.
         """
         if values.dtype.itemsize == 1:
-            self._kernels.accumulate_codes(values.view(np.uint8), _meanings(values.dtype), self._state)
+            kernels.accumulate_codes(values.view(np.uint8), _meanings(values.dtype), self._state)
             return
         if values.dtype.kind == "c" or values.dtype == _COMPLEX32:
             self._complex = True
@@ -106,58 +126,54 @@ class RunningStatistics:
             return
         native = _COMPILED.get(values.dtype)
         if native == values.dtype:
-            self._kernels.accumulate(values, self._state)
+            kernels.accumulate(values, self._state)
             return
-        # Half precision and bfloat16 widen to float32 without loss. One array takes all blocks: fresh ones
+        # Half precision and bfloat16 widen to float32 without loss. All blocks use one array: new ones
         # would cost more than the arithmetic on them.
         copy = np.empty(min(values.size, BLOCK), native or values.dtype.newbyteorder("="))
         for block in _blocks(values):
             converted = copy[: block.size]
             if values.dtype == np.float16:
-                self._kernels.widen_half(block, converted)
+                kernels.widen_half(block, converted)
             else:
                 np.copyto(converted, block)
-            self._kernels.accumulate(converted, self._state)
+            kernels.accumulate(converted, self._state)
 
     def result(self) -> Statistics:
-        """Return the statistics of everything taken in so far."""
+        """Return the statistics of all pieces so far."""
         return Statistics(*self.row())
 
     def row(self) -> tuple[float, ...]:
         """Return the same in the order of `FIELDS`, in a quarter of the time."""
-        *counts, finite, low, high, mean, m2, unit, origin = self._state.tolist()
+        state = self._state.tolist()
+        finite = state[FINITE]
         if not finite:
-            return (*counts, *[math.nan] * 5)
-        mean += origin
+            state[MIN] = state[MAX] = state[MEAN] = math.nan
+            return _in_order((*state, math.nan, math.nan))
+        mean, m2, unit = state[MEAN] + state[ORIGIN], state[M2], state[UNIT]
         std = _scaled(math.sqrt(m2 / finite), unit)
         l2_norm = _scaled(math.sqrt(m2 + finite * mean * mean), unit)
         if self._complex:
-            counts[FIELDS.index("positive_count")] = 0.0
-            low = high = mean = std = math.nan
+            # The state is that of the magnitudes.
+            state[POSITIVE] = 0.0
+            state[MIN] = state[MAX] = state[MEAN] = std = math.nan
         else:
-            mean = min(max(_scaled(mean, unit), low), high)
-        return (*counts, low, high, mean, std, l2_norm)
+            state[MEAN] = min(max(_scaled(mean, unit), state[MIN]), state[MAX])
+        return _in_order((*state, std, l2_norm))
 
     def _update_complex(self, block: Array) -> None:
         finite = np.isfinite(block)
         nan = np.count_nonzero(np.isnan(block))
         inf = block.size - nan - np.count_nonzero(finite)
-        self._kernels.accumulate(np.abs(block[finite].astype(np.complex128)), self._state)
-        self._state[self._kernels.COUNT] += nan + inf
-        self._state[self._kernels.NAN] += nan
-        self._state[self._kernels.POS_INF] += inf
-
-
-@cache
-def _kernels() -> ModuleType:
-    # Here, for only who computes statistics should wait for the compiler.
-
-    return kernels
+        kernels.accumulate(np.abs(block[finite].astype(np.complex128)), self._state)
+        self._state[kernels.COUNT] += nan + inf
+        self._state[kernels.NAN] += nan
+        self._state[kernels.POS_INF] += inf
 
 
 @lru_cache(maxsize=64)
 def _meanings(dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
-    """Return the number that each of the 256 codes of a one-byte type stands for."""
+    """Return the number that each of the 256 codes of a one-byte type represents."""
     codes = np.arange(256, dtype=np.uint8)
     if dtype.kind == "b":
         codes, dtype = (codes != 0).view(np.uint8), np.dtype(np.uint8)  # any byte but 0 is true
@@ -166,7 +182,7 @@ def _meanings(dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
 
 
 def _widened(block: Array) -> Array:
-    """Return complex elements in a type that numpy calculates with."""
+    """Return complex elements in a type that numpy can calculate with."""
     if block.dtype != _COMPLEX32:
         return block
     return block.view("<f2").astype(np.float32).view(np.complex64)
@@ -178,7 +194,7 @@ def _blocks(values: Array) -> Iterator[Array]:
 
 
 def _scaled(value: float, unit: float) -> float:
-    """Return `value * unit`, which is infinite only if it is so by more than the last digits."""
+    """Return `value * unit`. If only rounding makes it infinite, return the largest float64 instead."""
     largest = sys.float_info.max
     if unit > 1 and largest < abs(value) * unit and abs(value) <= largest / unit * (1 + 1e-12):
         return math.copysign(largest, value)
@@ -186,7 +202,7 @@ def _scaled(value: float, unit: float) -> float:
 
 
 def summarise(values: Array) -> Statistics:
-    """Return the statistics of a 1-D array that is in memory as a whole."""
+    """Return the statistics of a 1-D array that is in memory completely."""
     running = RunningStatistics()
     running.update(values)
     return running.result()
@@ -194,11 +210,11 @@ def summarise(values: Array) -> Statistics:
 
 @lru_cache(maxsize=256)  # asked for every tensor
 def has_statistics(kind: ElementType | np.dtype[Any]) -> bool:
-    """Whether elements of this type are numbers that can be summarised.
+    """Return whether elements of this type are numbers that can be summarised.
 
-    Of opaque elements only the `ElementType` tells that they are none: their dtype is `uint8`.
+    Opaque elements can be told from numbers only by their `ElementType`: their dtype is `uint8`.
     """
     if isinstance(kind, ElementType):
         return not kind.is_opaque and has_statistics(kind.values)
-    # Not long double: it does not fit into float64, in which everything is accumulated.
+    # Long double is left out: it does not fit into float64, in which everything is accumulated.
     return kind.kind in "biu" or kind in _CODED or kind == _COMPLEX32 or kind.newbyteorder("=") in _SUMMABLE

@@ -1,1 +1,1 @@
-"""Reading the files of a dump: paths, bytes, and the headers of every file format."""
+"""Reading the files of a dump: their paths, their bytes, and the headers of every file format."""

@@ -1,4 +1,4 @@
-"""What the names and tables of a dump tell about its tensors."""
+"""What the names and tables in a dump tell about its tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from workers.model import Positional
 
 
 class TensorName(NamedTuple):
-    """What the name and the place of a dump file tell about its tensor. -1 and "" where they do not.
+    """What the name and the place of a dump file tell about its tensor; -1 and "" for what they do not tell.
 
-    A tuple, for a step has thousands, and a frozen dataclass takes four times as long to make.
+    A tuple, because a step has thousands, and a frozen dataclass takes four times as long to make.
     """
 
     net: str = ""
@@ -22,18 +22,18 @@ class TensorName(NamedTuple):
     io: str = ""
     slot: int = -1
     occurrence: int = 0
-    """Number of this dump among those of the same op and slot in one step, in order of time (loops)."""
+    """Number of this dump among those of the same op and slot in one step (loops), in order of time."""
     task: int = -1
     stream: int = -1
     timestamp: int = -1
     """Microseconds since the epoch, by the writer's clock."""
     format: str = ""
     declared_dtype: str = ""
-    """The type before the writer converted it, as the dump spells it."""
+    """The type before the writer converted the tensor, as the dump spells it."""
     full_name: str = ""
-    """The name of the operator as the framework spells it, where the dump says so."""
+    """The name of the operator as the framework spells it, if the dump has it."""
     sequence: int = -1
-    """Its place in the list that the dump itself keeps, where no time is known."""
+    """Its place in the list that the dump itself keeps, if no time is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class ReportedStatistics(Positional):
     """Statistics of one tensor as the dump system wrote them down."""
 
     source: str
-    """The file that says so."""
+    """The file that holds them."""
     name: TensorName
     dtype: str
     """As the file spells it."""
     shape: tuple[int, ...]
     statistics: Statistics = UNKNOWN
-    """NaN in each field that the file does not give, or gives by another definition."""
+    """NaN in each field that the file does not give, or gives by a different definition."""
     tensor: str = ""
-    """Path of the file that holds the tensor, where the report names it; else it is found by `name`."""
+    """Path of the file that holds the tensor, if the report names it; otherwise `name` identifies it."""
     checksum: str = ""
-    """As the file gives it, with its kind: `md5:...`, `crc32:...`."""
+    """As the file gives it, preceded by its kind: `md5:...`, `crc32:...`."""
     digits: int = 6
     """How many significant decimal digits its numbers have."""

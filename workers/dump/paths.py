@@ -1,4 +1,4 @@
-"""Paths of dump files: as text in the store, and never outside of the dump."""
+"""Paths of dump files: how they become text in the store, and that they stay inside the dump."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 
 
 def to_text(path: str) -> str:
-    """Return a path as valid Unicode: bytes that are no UTF-8, and `%`, become `%XX`.
+    """Return a path as valid Unicode: bytes that are not UTF-8, and `%`, become `%XX`.
 
-    The inverse is `from_text`. Nearly every path comes back as it is.
+    The inverse is `from_text`. Nearly every path stays as it is.
     """
     if "%" not in path and path.isprintable():
         return path
@@ -23,15 +23,15 @@ def to_text(path: str) -> str:
 
 
 def _escape(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":  # surrogateescape: a byte that is no UTF-8
+    if "\udc80" <= char <= "\udcff":  # surrogateescape: a byte that is not UTF-8
         return f"%{ord(char) - 0xDC00:02X}"
     return char
 
 
 def from_text(text: str) -> str:
-    """Return the path, as `os` functions take it, that `to_text` was given."""
+    """Return the path, as functions of `os` take it, that `to_text` made this text from."""
     raw = _ESCAPED.sub(lambda match: os.fsdecode(bytes([int(match[1], 16)])), text)
-    # Escaped bytes that stand together may form a character again.
+    # Adjacent escaped bytes may form a character again.
     return os.fsdecode(os.fsencode(raw))
 
 
@@ -45,8 +45,8 @@ def inside(root: Path, path: str) -> Path:
 
 
 def relative(path: str) -> str:
-    """Return `path`, if it is relative and stays below whatever it is joined to; see `inside`."""
-    # Most paths are told at a glance: this is asked for every file.
+    """Return `path` if it is relative and stays below whatever it is joined to; see `inside`."""
+    # Most paths are recognised at a glance: this is called for every file.
     is_suspect = ".." in path or not path.strip("./")
     parts = path.split("/") if is_suspect else ()
     if path.startswith("/") or "\0" in path or ".." in parts or (is_suspect and set(parts) <= {"", "."}):

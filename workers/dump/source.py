@@ -1,4 +1,4 @@
-"""Reading dump files: only regular files, only as large as planned, and only if they hold still."""
+"""Reading dump files: only regular files, only as large as planned, and only while they do not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ class OpenFile:
     """One dump file, open for reading. A context manager."""
 
     def __init__(self, root: Path | str, source: SourceFile, where: str) -> None:
-        """Open the file if it is what the listing saw; `where` names rank and step in errors.
+        """Open the file if it is still what the listing saw.
+
+        Args:
+            root: the dump.
+            source: the file, as the listing saw it.
+            where: the rank and the step, for error messages.
 
         Raises:
             SourceChanged: it vanished, or its size or time differ.
@@ -29,7 +34,7 @@ class OpenFile:
         """
         self._source = source
         self._where = where
-        # Text, for a `Path` per file costs as much as opening it.
+        # Text, because making a `Path` for each file costs as much as opening it.
         path = f"{root}/{paths.relative(source.path)}"
         try:
             self._fd = os.open(path, _FLAGS)
@@ -39,7 +44,7 @@ class OpenFile:
             raise AccessDenied(f"{where}: {source.path}: permission denied") from exc
         except OSError as exc:
             if exc.errno == errno.ELOOP:
-                raise SourceChanged(f"{where}: {source.path} is a symbolic link now") from exc
+                raise SourceChanged(f"{where}: {source.path} is now a symbolic link") from exc
             raise
         try:
             self.check_unchanged()
@@ -57,7 +62,7 @@ class OpenFile:
         """Raise `SourceChanged` if the file is no longer what the listing saw."""
         now = os.fstat(self._fd)
         if not stat.S_ISREG(now.st_mode):
-            raise SourceChanged(f"{self._where}: {self._source.path} is no regular file any more")
+            raise SourceChanged(f"{self._where}: {self._source.path} is not a regular file any more")
         if now.st_size != self._source.size or now.st_mtime_ns != self._source.mtime_ns:
             raise SourceChanged(
                 f"{self._where}: {self._source.path} changed while it was ingested "
@@ -66,34 +71,34 @@ class OpenFile:
 
     @property
     def changed_ns(self) -> int:
-        """When its inode changed last: writing and renaming set this time, and nobody can set it back."""
+        """When its inode last changed. Writing and renaming set this time, and nobody can set it back."""
         return os.fstat(self._fd).st_ctime_ns
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
-        """Return `nbytes` from `offset` on, fewer only at the end of the file."""
+        """Return `nbytes` from `offset` on; fewer only at the end of the file."""
         nbytes = min(nbytes, self._source.size - offset)
         if nbytes <= 0:
             return b""
-        found = os.pread(self._fd, nbytes, offset)
-        while len(found) < nbytes:  # 2 GiB limit, network file systems
-            more = os.pread(self._fd, nbytes - len(found), offset + len(found))
+        content = os.pread(self._fd, nbytes, offset)
+        while len(content) < nbytes:  # 2 GiB limit, network file systems
+            more = os.pread(self._fd, nbytes - len(content), offset + len(content))
             if not more:
                 break
-            found += more
-        return found
+            content += more
+        return content
 
     def pieces(self, buffer: memoryview, offset: int, nbytes: int, lead: bytes = b"") -> Iterator[memoryview]:
         """Yield `nbytes` from `offset` on in views of `buffer`, each valid until the next.
 
         Raises:
-            SourceChanged: something else than `lead` stands before them, or the file ends early.
+            SourceChanged: the bytes before them are not `lead`, or the file ends early.
         """
-        found = bytearray(len(lead))
+        lead_now = bytearray(len(lead))
         piece = buffer[:nbytes]
         # Header and payload of a small file arrive in one system call.
-        self._read([found, piece], offset - len(lead), len(lead) + len(piece))
-        if found != lead:
-            raise SourceChanged(f"{self._where}: {self._source.path} has another header now")
+        self._read([lead_now, piece], offset - len(lead), len(lead) + len(piece))
+        if lead_now != lead:
+            raise SourceChanged(f"{self._where}: {self._source.path} has a different header now")
         end = offset + nbytes
         while len(piece):
             yield piece
@@ -102,15 +107,15 @@ class OpenFile:
             self._read([piece], offset, len(piece))
 
     def _read(self, buffers: Sequence[bytearray | memoryview], position: int, nbytes: int) -> None:
-        """Fill buffers, of `nbytes` in all."""
+        """Fill buffers, which have `nbytes` in total."""
         if not nbytes or os.preadv(self._fd, buffers, position) == nbytes:
             return
-        # A short read is rare (2 GiB limit, network file systems): go on by hand.
+        # A short read is rare (2 GiB limit, network file systems): read the rest step by step.
         for part in buffers:
             view = memoryview(part)
             while view:
-                n = os.preadv(self._fd, [view], position)
-                if n == 0:
+                count = os.preadv(self._fd, [view], position)
+                if count == 0:
                     raise SourceChanged(f"{self._where}: {self._source.path} ended at byte {position}")
-                position += n
-                view = view[n:]
+                position += count
+                view = view[count:]

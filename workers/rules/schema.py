@@ -1,59 +1,81 @@
-"""What may stand in a file of rules: one pydantic model for each kind.
+"""What a file of rules may say: one pydantic model for each kind of rule.
 
-Names and meanings of thresholds follow MindSpore Insight's watchpoints (`max_gt`: fires where the maximum is
-greater than this), so that its users find them again.
+To add a kind, add its model here (its fields, and by its base class what it looks at), and a function that
+evaluates it: in `workers.rules.step_kinds`, `ingest.findings.series_kinds` or `ingest.findings.replicas`.
+
+Names and meanings of thresholds follow MindSpore Insight's watchpoints (`max_gt` fires if the maximum is
+greater), so that its users recognize them.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from workers.arrays.filter import Filter
 from workers.errors import UsageError
-from workers.rules.select import REGEX
-from workers.rules.step import COLUMNS
-from workers.rules.values import Parameter, Rule, Selector
+from workers.rules.names import REGEX
+from workers.rules.ranges import parse_range
+from workers.rules.step_columns import COLUMNS
+from workers.rules.values import Parameter, Rule, Scope, Selector
 
-#: Findings of a rule in one step that may be stored at most.
+#: The largest number of findings of a rule in one step that may be stored.
 MAX_LIMIT = 10_000
 
 Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(allow_inf_nan=False, gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Patterns: TypeAlias = tuple[str, ...]
-_SPAN = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+#: By kind, in the order of the documentation. Every model that gives its kind is in it.
+MODELS: dict[str, type[BaseRule]] = {}
 
 
 class BaseRule(BaseModel):
-    """What every rule has."""
+    """The fields of every rule."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
     """Lower case letters, digits and `_`: it is a label of metrics."""
     kind: str
+    """One of the kinds. May be left out to change a built-in rule."""
     description: str = ""
-    """What it means for who reads a finding."""
+    """What a finding means, for those who read it."""
     source: str = ""
     """Where definition and threshold come from."""
     severity: Literal["info", "warning", "critical"] = "warning"
+    """`info`, `warning` (default) or `critical`."""
     enabled: bool = True
+    """`false` switches the rule off."""
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 1000
-    """Findings that are stored of one step and rank; what is beyond is counted."""
+    """How many findings of one step and rank are stored; further ones are only counted."""
     include: Patterns = ()
     """Patterns over `Tensor.name`: globs, or `re:` and a regular expression that is searched. None: all."""
     exclude: Patterns = ()
+    """Patterns over the name, of which none may match."""
     op_type: Patterns = ()
+    """Patterns over the type of the operator."""
     exclude_op_type: Patterns = ()
+    """The same, of which none may match."""
     io: Patterns = ()
+    """Patterns over `input`, `output`, ..."""
     graph: Patterns = ()
+    """Patterns over the graph."""
     rank: tuple[tuple[int, int], ...] = ()
     """Ranks, such as 0-7 or [0, 2, 8-15]. None: all."""
 
+    scope: ClassVar[Scope] = Scope.STEPS
     _selects: ClassVar[tuple[str, ...]] = ("include", "exclude", "op_type", "exclude_op_type", "io", "graph")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Register a model by the kind that it gives."""
+        for kind in get_args(cls.model_fields["kind"].annotation):
+            MODELS[kind] = cls
 
     @field_validator("include", "exclude", "op_type", "exclude_op_type", "io", "graph", mode="before")
     @classmethod
@@ -69,16 +91,15 @@ class BaseRule(BaseModel):
             if isinstance(text, tuple):
                 spans.append(text)
                 continue
-            found = None if isinstance(text, bool) else _SPAN.fullmatch(str(text).strip())
-            first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-            if first > last:
+            ranks = None if isinstance(text, bool) else parse_range(str(text))
+            if ranks is None:
                 message = f"must be ranks such as 3, 0-7 or [0, 2, 8-15], got {text!r}"
                 raise ValueError(message)
-            spans.append((first, last))
+            spans.append(ranks)
         return tuple(spans)
 
     def compiled(self) -> Rule:
-        """Return it as the value that workers evaluate."""
+        """Return the value that is evaluated."""
         selector = Selector(
             **{name: getattr(self, name) for name in self._selects},
             dtype=getattr(self, "dtype", ()),
@@ -94,6 +115,7 @@ class BaseRule(BaseModel):
             getattr(self, "where", ""),
             self.limit,
             self.description,
+            self.scope,
         )
 
     def _parameter(self, name: str) -> Parameter:
@@ -102,24 +124,27 @@ class BaseRule(BaseModel):
 
 
 def _patterns(value: Any) -> Any:
+    """Return patterns, of which a single one may be given as text, after checking regular expressions."""
     patterns = (value,) if isinstance(value, str) else value
-    for one in patterns if isinstance(patterns, list | tuple) else ():
-        if isinstance(one, str) and one.startswith(REGEX):
+    for pattern in patterns if isinstance(patterns, list | tuple) else ():
+        if isinstance(pattern, str) and pattern.startswith(REGEX):
             try:
-                re.compile(one.removeprefix(REGEX))
+                re.compile(pattern.removeprefix(REGEX))
             except re.error as exc:
-                message = f"{one!r} is no regular expression: {exc}"
+                message = f"{pattern!r} is not a valid regular expression: {exc}"
                 raise ValueError(message) from exc
     return patterns
 
 
-class _StepRule(BaseRule):
-    """What looks at one step of one rank has the whole index to choose by."""
+class StepRule(BaseRule):
+    """A rule that looks at one step of one rank, and can choose by everything in its index."""
 
     dtype: Patterns = ()
     """Patterns over the element type."""
     where: str = ""
-    """A condition beside, as `find --where` takes it."""
+    """A further condition, in the form of `find --where`."""
+
+    scope: ClassVar[Scope] = Scope.STEP
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -137,21 +162,21 @@ class _StepRule(BaseRule):
         return value
 
 
-class NotFinite(_StepRule):
+class NotFinite(StepRule):
     """Elements that are NaN or infinite."""
 
     kind: Literal["not_finite"]
     of: tuple[Literal["nan", "pos_inf", "neg_inf"], ...] = ("nan", "pos_inf", "neg_inf")
     """What counts."""
     count_gt: Annotated[int, Field(ge=0)] = 0
-    """Fires where there are more than this many."""
+    """Fires if there are more than this many."""
 
 
-class _Bounded(_StepRule):
-    """Fires where any threshold that is given is exceeded."""
+class BoundedRule(StepRule):
+    """Fires if any of the given thresholds is exceeded."""
 
     @model_validator(mode="after")
-    def _has_a_bound(self) -> _Bounded:
+    def _has_a_bound(self) -> BoundedRule:
         bounds = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
         if all(getattr(self, name) is None for name in bounds):
             message = f"needs at least one of {', '.join(bounds)}"
@@ -159,7 +184,7 @@ class _Bounded(_StepRule):
         return self
 
 
-class Headroom(_Bounded):
+class Headroom(BoundedRule):
     """Largest magnitude as a share of the largest finite number of the type."""
 
     kind: Literal["headroom"]
@@ -167,7 +192,7 @@ class Headroom(_Bounded):
     share_ge: Share | None = None
 
 
-class TooLarge(_Bounded):
+class TooLarge(BoundedRule):
     """A statistic is greater than it may be. `rms` is the root mean square: no less than the mean of |x|."""
 
     kind: Literal["too_large"]
@@ -179,7 +204,7 @@ class TooLarge(_Bounded):
     l2_norm_gt: Number | None = None
 
 
-class TooSmall(_Bounded):
+class TooSmall(BoundedRule):
     """A statistic is less than it may be."""
 
     kind: Literal["too_small"]
@@ -191,40 +216,40 @@ class TooSmall(_Bounded):
     l2_norm_lt: Number | None = None
 
 
-class Range(_Bounded):
+class Range(BoundedRule):
     """Elements beyond a range, or a range too narrow or too wide. `spread` is maximum minus minimum."""
 
     kind: Literal["range"]
     min_ge: Number | None = None
-    """Fires where the minimum is below."""
+    """Fires if the minimum is below."""
     max_le: Number | None = None
-    """Fires where the maximum is above."""
+    """Fires if the maximum is above."""
     spread_lt: Number | None = None
     spread_gt: Number | None = None
 
 
-class Zeros(_StepRule):
+class Zeros(StepRule):
     """Share of elements that are zero."""
 
     kind: Literal["zeros"]
     share_ge: Share = 1.0
     elements_ge: Annotated[int, Field(ge=1)] = 1
-    """Smaller tensors are not looked at."""
+    """Smaller tensors are skipped."""
 
 
-class Disagreement(_StepRule):
-    """Statistics that the dump gives and that are not those of the elements."""
+class Disagreement(StepRule):
+    """Statistics in the dump that differ from those of the elements."""
 
     kind: Literal["disagreement"]
 
 
-class Overflow(_StepRule):
+class Overflow(StepRule):
     """An overflow that the hardware recorded."""
 
     kind: Literal["overflow"]
 
 
-class Condition(_StepRule):
+class Condition(StepRule):
     """The condition `where` alone."""
 
     kind: Literal["condition"]
@@ -235,29 +260,29 @@ Statistic: TypeAlias = Literal["l2_norm", "std", "mean", "min", "max"]
 
 
 class Unchanged(BaseRule):
-    """The same bytes in several steps in a row; the same statistics, where only these were dumped."""
+    """The same bytes in several steps in a row; the same statistics if only these were dumped."""
 
     kind: Literal["unchanged"]
     steps: Annotated[int, Field(ge=2, le=16)] = 3
-    """In how many steps it must be the same."""
+    """In how many steps the tensor must be the same."""
     elements_ge: Annotated[int, Field(ge=1)] = 1
 
 
 class Change(BaseRule):
-    """Change of a statistic from one step to the next, as a share of what it was."""
+    """Change of a statistic from one step to the next, relative to its value before."""
 
     kind: Literal["change"]
     statistic: Statistic = "l2_norm"
     ratio_gt: Positive
-    """Fires where |now - before| / (|before| + epsilon) is greater."""
+    """Fires if |now - before| / (|before| + epsilon) is greater."""
     epsilon: Positive = 1e-9
     before_ge: Number = 0.0
-    """Not looked at where the magnitude was less than this."""
+    """Tensors whose statistic had a smaller magnitude are skipped."""
     elements_ge: Annotated[int, Field(ge=1)] = 1
 
 
 class Outlier(BaseRule):
-    """A statistic against the history of the same tensor: by ratio to the median, and by robust z-score."""
+    """A statistic far from the history of its tensor, by its ratio to the median and its robust z-score."""
 
     kind: Literal["outlier"]
     statistic: Literal["l2_norm", "std"] = "l2_norm"
@@ -267,9 +292,9 @@ class Outlier(BaseRule):
     z_gt: Number = 3.5
     """Of log2 of the statistic: 0.6745 (x - median) / MAD. Both must be exceeded."""
     history: Annotated[int, Field(ge=3, le=64)] = 16
-    """Steps before that are looked at."""
+    """How many steps before are considered."""
     least: Annotated[int, Field(ge=3, le=64)] = 5
-    """Of which at least so many must have the tensor."""
+    """How many of these must have the tensor, at least."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Outlier:
@@ -279,45 +304,34 @@ class Outlier(BaseRule):
         return self
 
 
-class DivergenceRule(BaseRule):
-    """Tensors that replicas should agree on and do not, as `dump-ingest divergence` finds them."""
+class ReplicasRule(BaseRule):
+    """A rule that compares the ranks of a step."""
+
+    scope: ClassVar[Scope] = Scope.RANKS
+
+
+class DivergenceRule(ReplicasRule):
+    """Tensors on which replicas should agree and do not, as `dump-ingest divergence` finds them."""
 
     kind: Literal["divergence"]
 
 
-class MissingRule(BaseRule):
-    """What some ranks have and others have not: a step, an operator, a tensor."""
+class MissingRule(ReplicasRule):
+    """A step, an operator or a tensor that some ranks have and others do not."""
 
     kind: Literal["missing"]
     of: tuple[Literal["step", "operator", "tensor"], ...] = ("step", "operator", "tensor")
 
 
-AnyRule: TypeAlias = (
-    NotFinite
-    | Headroom
-    | TooLarge
-    | TooSmall
-    | Range
-    | Zeros
-    | Disagreement
-    | Overflow
-    | Condition
-    | Unchanged
-    | Change
-    | Outlier
-    | DivergenceRule
-    | MissingRule
-)
-MODELS: dict[str, type[BaseRule]] = {
-    model.model_fields["kind"].annotation.__args__[0]: model for model in AnyRule.__args__
-}
-#: Fields that no kind has of its own.
-COMMON_FIELDS = frozenset([*_StepRule.model_fields])
-RULE: TypeAdapter[AnyRule] = TypeAdapter(Annotated[AnyRule, Field(discriminator="kind")])
+#: Fields that are not of one kind alone.
+COMMON_FIELDS = frozenset(StepRule.model_fields)
+_ANY_RULE: Any = Annotated[reduce(or_, MODELS.values()), Field(discriminator="kind")]
+#: Checks a rule against the model of its kind.
+RULE: TypeAdapter[BaseRule] = TypeAdapter(_ANY_RULE)
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the JSON schema of a file of rules. A rule that changes a built-in one needs no `kind`."""
+    """Return the JSON schema of a file of rules. Rules that change a built-in one do not need a `kind`."""
     rule = RULE.json_schema(ref_template="#/$defs/{model}")
     definitions = rule.pop("$defs")
     changed = {
@@ -336,7 +350,7 @@ def file_schema() -> dict[str, Any]:
             "builtin": {
                 "type": "boolean",
                 "default": True,
-                "description": "Whether the built-in rules stay.",
+                "description": "Whether the built-in rules apply as well.",
             },
             "rules": {"type": "array", "items": {"anyOf": [rule, changed]}},
         },

@@ -1,35 +1,31 @@
-"""Rules and findings as values: what passes from the settings to the workers, and from them to the store.
+"""Rules as values: what passes from the settings to the workers.
 
-Reading rules from YAML, and checking them, is up to `ingest.rules`; here everything is right already.
+`workers.rules.load` reads rules from YAML and checks them. The values here are correct already, and need
+neither YAML nor pydantic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from workers.model import Positional
 from workers.store.model import Evaluated, Finding
 
-#: Kinds that look at one step of one rank: they are evaluated when it is committed.
-STEP_KINDS = frozenset(
-    [
-        "not_finite",
-        "headroom",
-        "too_large",
-        "too_small",
-        "zeros",
-        "range",
-        "disagreement",
-        "overflow",
-        "condition",
-    ]
-)
-#: Kinds that look at several steps or ranks: the consolidator evaluates them.
-SERIES_KINDS = frozenset(["unchanged", "change", "outlier", "divergence", "missing"])
-
 Parameter: TypeAlias = float | str | bool | tuple[str, ...] | None
+
+
+class Scope(StrEnum):
+    """What the rules of a kind look at."""
+
+    STEP = "one step"
+    """One step of one rank: the worker that commits it evaluates them."""
+    STEPS = "several steps"
+    """A tensor of a rank over several steps: the consolidator evaluates them."""
+    RANKS = "several ranks"
+    """The replicas of one step: the consolidator evaluates them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ class Selector(Positional):
     """First and last of each span; empty for all."""
 
     def has_rank(self, rank: int) -> bool:
-        """Whether it is about a rank."""
+        """Return whether the rule is about a rank."""
         return not self.rank or any(first <= rank <= last for first, last in self.rank)
 
 
@@ -65,16 +61,18 @@ class Rule(Positional):
     selector: Selector
     parameters: tuple[tuple[str, Parameter], ...]
     where: str = ""
-    """A condition that a tensor must fulfil beside; "" for none."""
+    """A condition that a tensor must fulfil as well; "" for none."""
     limit: int = 1000
-    """Findings that are stored of one step; more are counted."""
+    """How many findings of one step are stored; further ones are only counted."""
     description: str = ""
+    scope: Scope = Scope.STEP
+    """Follows from the kind."""
 
     def __getitem__(self, name: str) -> Any:
         return next(value for parameter, value in self.parameters if parameter == name)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what it says, without what it leaves at nothing."""
+        """Return the definition of the rule, without fields that are empty."""
         selector = {name: getattr(self.selector, name) for name in Selector.__match_args__}
         row: dict[str, Any] = {
             "kind": self.kind,
@@ -90,26 +88,26 @@ class Rule(Positional):
 
 @dataclass(frozen=True, slots=True)
 class RuleSet(Positional):
-    """Rules that are evaluated together. They are no part of a fingerprint: other rules, same bytes."""
+    """Rules that are evaluated together. Not part of a fingerprint: other rules leave the bytes the same."""
 
     rules: tuple[Rule, ...]
     digest: str
-    """Names the set: 16 hexadecimal digits over everything that decides what is found."""
+    """Names the set: 16 hexadecimal digits over everything that decides what the rules find."""
 
     @property
     def definitions(self) -> dict[str, dict[str, Any]]:
-        """What each rule says, by its name."""
+        """The definition of each rule, by its name."""
         return {rule.name: rule.to_dict() for rule in self.rules}
 
     @property
     def of_steps(self) -> tuple[Rule, ...]:
         """Those that look at one step of one rank."""
-        return tuple(rule for rule in self.rules if rule.kind in STEP_KINDS)
+        return tuple(rule for rule in self.rules if rule.scope is Scope.STEP)
 
     @property
     def of_series(self) -> tuple[Rule, ...]:
         """Those that look at several steps or ranks."""
-        return tuple(rule for rule in self.rules if rule.kind in SERIES_KINDS)
+        return tuple(rule for rule in self.rules if rule.scope is not Scope.STEP)
 
 
 def evaluated(
@@ -118,6 +116,13 @@ def evaluated(
     totals: Mapping[str, int],
     failed: Mapping[str, str],
 ) -> Evaluated:
-    """Put together what each rule of a set found."""
-    every = sorted((one for part in findings for one in part), key=lambda one: one.order)
-    return Evaluated(rules.digest, tuple(every), dict(totals), dict(failed))
+    """Return what the rules of a set found, the worst first.
+
+    Args:
+        rules: the set.
+        findings: those of each rule.
+        totals: by rule, how much it found, including what is not stored.
+        failed: by rule that could not be evaluated, why.
+    """
+    ordered = sorted((finding for part in findings for finding in part), key=lambda finding: finding.order)
+    return Evaluated(rules.digest, tuple(ordered), dict(totals), dict(failed))

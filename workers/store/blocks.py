@@ -1,4 +1,4 @@
-"""One step over several ranks as aligned arrays: what the consolidated view is made of.
+"""One step over several ranks as aligned arrays: what the cubes are made of.
 
 A tensor has one place on the axis of tensors, whichever rank dumped it and in whichever step. The axis only
 ever grows, so a place never changes its meaning.
@@ -23,7 +23,7 @@ TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
 
 
 class TensorKey(NamedTuple):
-    """What makes a tensor the same one on another rank, or in another step.
+    """What identifies a tensor on another rank, or in another step.
 
     A tuple, because it is looked up for every tensor of every rank and step: a dataclass takes five times as
     long to make and to hash.
@@ -37,7 +37,7 @@ class TensorKey(NamedTuple):
     slot: int
     occurrence: int = 0
     copy: int = 0
-    """Number of this tensor among those of one step that have everything else in common."""
+    """The number of this tensor among those of one step that agree in all other fields."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class TensorKey(NamedTuple):
 
     @property
     def operator(self) -> tuple[str, str, str, str, int]:
-        """What the tensors of one call of one operator have in common."""
+        """The part of the key that all tensors of one call of an operator share."""
         return self.net, self.graph, self.op_type, self.op_name, self.occurrence
 
 
@@ -55,7 +55,7 @@ class TensorAxis:
     """An append-only list of tensors, each with its place."""
 
     def __init__(self, keys: Iterable[TensorKey] = ()) -> None:
-        """Begin with `keys`, which must differ."""
+        """Begin with `keys`, which must differ from each other."""
         self._keys = list(keys)
         self._places = {key: place for place, key in enumerate(self._keys)}
 
@@ -74,20 +74,20 @@ class TensorAxis:
         return list(self._keys)
 
     def place(self, key: TensorKey) -> int | None:
-        """Return the place of a tensor; None where it is not on the axis."""
+        """Return the place of a tensor; None if it is not on the axis."""
         return self._places.get(key)
 
     def extend(self, keys: Iterable[TensorKey]) -> npt.NDArray[np.int64]:
-        """Return the places of `keys`, shape (n,); those that are new are put at the end."""
-        places = self._places
-        found = []
+        """Return the places of `keys`, shape (n,); new ones are added at the end."""
+        place_of = self._places
+        places = []
         for key in keys:
-            place = places.get(key)
+            place = place_of.get(key)
             if place is None:
-                place = places[key] = len(self._keys)
+                place = place_of[key] = len(self._keys)
                 self._keys.append(key)
-            found.append(place)
-        return np.array(found, np.int64)
+            places.append(place)
+        return np.array(places, np.int64)
 
 
 def tensors_of(tables: Tables) -> tuple[npt.NDArray[np.int64], list[TensorKey]]:
@@ -108,17 +108,17 @@ def tensors_of(tables: Tables) -> tuple[npt.NDArray[np.int64], list[TensorKey]]:
 class Block:
     """One step of several ranks. What a rank does not have is -1, NaN or zeros.
 
-    The arrays end where the axis ended when the block was made: later places are of tensors it has not.
+    The arrays end where the axis ended when the block was made: it does not have the tensors of later places.
     """
 
     step: int
     ranks: tuple[int, ...]
     row: npt.NDArray[np.int32]
-    """(rank, tensor): row of the index of the step, which is also the order of execution; -1 for none."""
+    """(rank, tensor): row of the index of the step, and thereby the order of execution; -1 for none."""
     statistics: npt.NDArray[np.float64]
-    """(rank, tensor, len(FIELDS)); NaN where nothing is known."""
+    """(rank, tensor, len(FIELDS)); NaN if unknown."""
     digest: npt.NDArray[np.uint8]
-    """(rank, tensor, 16); zeros where no elements were dumped."""
+    """(rank, tensor, 16); zeros if no elements were dumped."""
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
@@ -131,12 +131,12 @@ class Block:
         return cube
 
     def of_ranks(self, ranks: tuple[int, ...]) -> Block:
-        """Return what the block has of these ranks, all of which it has, in their order."""
+        """Return the block with these ranks alone, in this order; it must have all of them."""
         places = [self.ranks.index(rank) for rank in ranks]
         return Block(self.step, ranks, self.row[places], self.statistics[places], self.digest[places])
 
     def widened(self, width: int) -> Block:
-        """Return the block with `width` tensors, those that it did not know absent."""
+        """Return the block with `width` tensors; the added ones are absent."""
         more = width - self.row.shape[1]
         if more <= 0:
             return self
@@ -150,17 +150,17 @@ class Block:
 
 
 def block_of(step: int, tables: Mapping[int, Tables], axis: TensorAxis) -> Block:
-    """Align one step of the ranks in `tables` along `axis`, which takes the tensors that are new to it."""
+    """Align one step of the ranks in `tables` along `axis`, to which new tensors are added."""
     ranks = tuple(sorted(tables))
-    found = []
+    tensors = []
     for rank in ranks:
         rows, keys = tensors_of(tables[rank])
-        found.append((rows, axis.extend(keys)))
+        tensors.append((rows, axis.extend(keys)))
     width = len(axis)
     row = np.full((len(ranks), width), -1, np.int32)
     statistics = np.full((len(ranks), width, len(FIELDS)), np.nan)
     digest = np.zeros((len(ranks), width, DIGEST_BYTES), np.uint8)
-    for number, (rank, (rows, places)) in enumerate(zip(ranks, found, strict=True)):
+    for number, (rank, (rows, places)) in enumerate(zip(ranks, tensors, strict=True)):
         row[number, places] = rows
         statistics[number, places] = tables[rank].statistics[rows]
         digest[number, places] = tables[rank].digest[rows]

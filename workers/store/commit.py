@@ -7,73 +7,73 @@ the record and the metadata of every node below it. A leaf without that object d
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib.metadata import version
 from typing import Any
 
 from workers.dump.paths import to_text
-from workers.errors import DamagedStore, SourceChanged, StoreFormatError
+from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
+from workers.store.record import (
+    LEAF,
+    CommitRecord,
+    StepContents,
+    WithoutTensors,
+    decode_nodes,
+    decode_record,
+    root_format,
+    totals_of,
+)
 
 ROOT = "zarr.json"
-LEAF = "zarr.json"
-#: Commits that are asked for before the first of them is looked at.
+#: Commits that are requested before the first of them is looked at.
 _AT_ONCE = 256
-#: Below it: an object for each commit that took the place of another one, until the consolidated view has it.
+#: Below it: an object for each commit that took the place of another one, until the cubes have it.
 CHANGED = "consolidated/changed"
-#: Stands there in the place of a generation where a commit was removed.
+#: Stands there in the place of a generation if a commit was removed.
 REMOVED = "removed"
-#: Totals that stand elsewhere in the record, or in tables.
-_NOT_IN_RECORD = ("key", "fingerprint", "first_findings")
 _SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
 
 @dataclass(frozen=True, slots=True)
-class WithoutTensors:
-    """Why a step has no payloads of tensors. Its index, digests, statistics, findings and files are there."""
-
-    at: str
-    """Since when, in ISO 8601."""
-    by: str
-    """`gc`: they were removed. `policy`: they were never stored."""
-    reason: str
-    """For people."""
-
-    def __str__(self) -> str:
-        done = "were never stored" if self.by == "policy" else f"were removed on {self.at[:16]} by {self.by}"
-        return f"the tensors {done}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
 class Commit:
-    """What a reader knows of a committed step before it reads any table."""
+    """What a reader knows about a committed step before it reads any table."""
 
     key: StepKey
     fingerprint: str
     summary: CommitSummary
-    record: Mapping[str, Any]
+    record: CommitRecord
     nodes: Mapping[str, metadata.Document]
     """Metadata of every node of the generation, by its path in it."""
-    without_tensors: WithoutTensors | None = None
-    """Why there are no arrays `tensors/*`; None where they are there."""
+    packed_leaf: bytes
+    """The `zarr.json` that all of this was read from, compressed by zlib."""
+
+    @property
+    def without_tensors(self) -> WithoutTensors | None:
+        """Why there are no arrays `tensors/*`; None if they are there."""
+        return self.record.without_tensors
 
     @property
     def prefix(self) -> str:
         """Where the generation is, relative to the store."""
         return f"{self.key.path}/{self.fingerprint}"
 
+    def abridged(self, path: str) -> Commit:
+        """Return what it takes to read one array of the generation: small enough to go with each task."""
+        nodes = {path: self.nodes[path]} if path in self.nodes else {}
+        return replace(self, record=self.record.abridged(), nodes=nodes, packed_leaf=b"")
+
 
 class Nodes(Mapping[str, metadata.Document]):
-    """The metadata of the nodes of a generation, by path in it; unpacked when it is asked for.
+    """The metadata of the nodes of a generation, by path in it; unpacked when it is needed.
 
     Unpacked it takes thirty times as much memory, and a run has a commit for each rank and step.
     """
@@ -81,7 +81,7 @@ class Nodes(Mapping[str, metadata.Document]):
     __slots__ = ("_packed",)
 
     def __init__(self, packed: bytes) -> None:
-        """Take the `zarr.json` of a leaf, compressed by zlib."""
+        """Hold the checked `zarr.json` of a leaf, compressed by zlib."""
         self._packed = packed
 
     def __getitem__(self, path: str) -> metadata.Document:
@@ -99,14 +99,11 @@ class Nodes(Mapping[str, metadata.Document]):
 
 @lru_cache(maxsize=64)
 def _unpacked(packed: bytes) -> dict[str, metadata.Document]:
-    document = json.loads(zlib.decompress(packed))
-    length = len(document["attributes"][metadata.ATTRIBUTE]["fingerprint"]) + 1
-    inline: dict[str, metadata.Document] = document["consolidated_metadata"]["metadata"]
-    return {path[length:]: node for path, node in inline.items()}
+    return decode_nodes(zlib.decompress(packed))
 
 
 def ensure_root(objects: ObjectStore) -> None:
-    """Make a store where there is none.
+    """Make a store if there is none.
 
     Raises:
         StoreFormatError: the store was written by a newer version, or is something else.
@@ -115,34 +112,22 @@ def ensure_root(objects: ObjectStore) -> None:
     _ensure_root(objects, objects.get(ROOT))
 
 
-def _ensure_root(objects: ObjectStore, found: bytes | None) -> None:
-    if _root_attributes(objects, found) is None:
+def _ensure_root(objects: ObjectStore, data: bytes | None) -> None:
+    if data is None:
         root = metadata.group({metadata.ATTRIBUTE: {"format_version": metadata.FORMAT_VERSION}})
         objects.put(ROOT, metadata.encode(root))
+    else:
+        root_format(data, objects.address.url)
 
 
-def read_root(objects: ObjectStore) -> Mapping[str, Any] | None:
-    """Return the attributes of the store, or None when there is no store yet.
+def read_root(objects: ObjectStore) -> int | None:
+    """Return the format version of the store, or None if there is no store yet.
 
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.
     """
-    return _root_attributes(objects, objects.get(ROOT))
-
-
-def _root_attributes(objects: ObjectStore, data: bytes | None) -> Mapping[str, Any] | None:
-    if data is None:
-        return None
-    try:
-        attributes = json.loads(data)["attributes"][metadata.ATTRIBUTE]
-        format_version = int(attributes["format_version"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as exc:
-        raise StoreFormatError(
-            f"{objects.address.url} is a Zarr hierarchy, but no dump-ingest store",
-            hint="Choose another --store; nothing was written.",
-        ) from exc
-    _check_format(format_version, objects.address.url)
-    return dict(attributes)
+    data = objects.get(ROOT)
+    return None if data is None else root_format(data, objects.address.url)
 
 
 def write(
@@ -152,7 +137,7 @@ def write(
     origin: Origin,
     nodes: Mapping[str, metadata.Document],
     objects_to_write: Mapping[str, bytes],
-    facts: Mapping[str, Any],
+    contents: StepContents,
     without_tensors: WithoutTensors | None = None,
     replaces: str | None = None,
     now: datetime | None = None,
@@ -160,8 +145,8 @@ def write(
     """Make a step visible. Safe to call again; the same generation is then written again as it was.
 
     A task can be stopped for any time in between, and others commit meanwhile. So the last thing before the
-    commit is to look what is there. Between this look and the write is a window of milliseconds that object
-    stores offer no common way to close; watchers read commits again, see `Committed.recheck`.
+    commit is to look at the present one. Between this look and the write is a window of milliseconds that
+    object stores offer no common way to close; watchers read commits again, see `Committed.recheck`.
 
     Args:
         objects: the store.
@@ -169,7 +154,7 @@ def write(
         origin: where it comes from.
         nodes: metadata of every array and group of the generation, by path in it.
         objects_to_write: chunks of the generation that no task has written, by path in it.
-        facts: further fields of the record.
+        contents: what else the record lists.
         without_tensors: why no payloads of tensors are among the nodes, if so.
         replaces: the only other generation whose place this may take, "" for none; None for any.
         now: the time of the commit.
@@ -179,71 +164,86 @@ def write(
         StoreError: the store refused.
     """
     key, fingerprint = summary.key, summary.fingerprint
-    rank, leaf = f"rank_{key.rank}/zarr.json", f"{key.path}/{LEAF}"
-    found = objects.get_many([ROOT, rank])  # in one round trip
-    _ensure_root(objects, found.get(ROOT))
-    if rank not in found:
-        objects.put(rank, metadata.encode(metadata.group({"rank": key.rank})))
-    prefix = f"{key.path}/{fingerprint}"
+    _write_generation(objects, summary, nodes, objects_to_write)
+    present = _read_undamaged(objects, key)
+    if present is not None:
+        _refuse_if_late(present, fingerprint, replaces, without_tensors)
+    history = [] if present is None else [*present.record.previous, present.fingerprint]
+    record = CommitRecord(
+        format_version=_format_version(without_tensors),
+        without_tensors=without_tensors,
+        rank=key.rank,
+        step=key.step,
+        fingerprint=fingerprint,
+        committed_at=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+        source=Origin(**{name: to_text(value) for name, value in asdict(origin).items()}),
+        summary=totals_of(summary),
+        software=_software(),
+        previous=tuple(name for name in dict.fromkeys(history) if name != fingerprint),
+        nets=contents.nets,
+        graphs=contents.graphs,
+        stored=dict(contents.stored),
+        problems=contents.problems,
+        poison=contents.poison,
+    )
+    if key.step is not None and any(name != fingerprint for name in history):
+        # Before the commit: an announcement too many is harmless, one too few would leave the cubes as they
+        # were.
+        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
+    objects.put(f"{key.path}/{LEAF}", _encode_leaf(record.to_dict(), fingerprint, nodes))
+
+
+def _write_generation(
+    objects: ObjectStore,
+    summary: CommitSummary,
+    nodes: Mapping[str, metadata.Document],
+    objects_to_write: Mapping[str, bytes],
+) -> None:
+    """Write the root and the group of the rank, if they are missing, and all of the generation."""
+    rank = f"rank_{summary.key.rank}/zarr.json"
+    present = objects.get_many([ROOT, rank])  # in one round trip
+    _ensure_root(objects, present.get(ROOT))
+    if rank not in present:
+        objects.put(rank, metadata.encode(metadata.group({"rank": summary.key.rank})))
+    prefix = f"{summary.key.path}/{summary.fingerprint}"
     documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
     documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
     objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
-    there = _there(objects, key)
-    if there is not None:
-        _refuse_if_late(there, fingerprint, replaces, without_tensors)
-    history = [] if there is None else [*there.record["previous"], there.fingerprint]
-    record = {
-        **_without_tensors_fields(without_tensors),
-        "rank": key.rank,
-        "step": key.step,
-        "fingerprint": fingerprint,
-        "committed_at": (now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
-        "source": {name: to_text(value) for name, value in asdict(origin).items()},
-        "summary": {k: v for k, v in asdict(summary).items() if k not in _NOT_IN_RECORD},
-        "software": _software(),
-        "previous": [name for name in dict.fromkeys(history) if name != fingerprint],
-        **facts,
-    }
-    if key.step is not None and any(name != fingerprint for name in history):
-        # Before the commit: an announcement too many is harmless, one too few would leave the view as it was.
-        objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
+
+
+def _encode_leaf(
+    record: Mapping[str, Any], fingerprint: str, nodes: Mapping[str, metadata.Document]
+) -> bytes:
     below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
-    objects.put(leaf, metadata.encode(metadata.leaf(record, below)))
+    return metadata.encode(metadata.leaf(record, below))
 
 
-def drop_tensors(objects: ObjectStore, found: Commit, without: WithoutTensors) -> Commit:
+def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) -> Commit:
     """Commit a step again without the payloads of its tensors. Deletes nothing: that is for the caller.
 
     From here on no reader looks for them, so no plain Zarr reader takes a missing chunk for zeros.
     """
-    nodes = {path: node for path, node in found.nodes.items() if not metadata.is_of_tensors(path)}
-    dropped = {path: size for path, size in found.record["stored"].items() if metadata.is_of_tensors(path)}
-    summary = dict(found.record["summary"])
-    summary["stored_bytes"] = max(summary["stored_bytes"] - sum(dropped.values()), 0)
-    summary["objects"] = max(summary["objects"] - len(dropped) - len(found.nodes) + len(nodes), 0)
-    record = {
-        **found.record,
-        **_without_tensors_fields(without),
-        "summary": summary,
-        "stored": {path: size for path, size in found.record["stored"].items() if path not in dropped},
-    }
-    below = {f"{found.fingerprint}/{path}".rstrip("/"): node for path, node in nodes.items()}
-    data = metadata.encode(metadata.leaf(record, below))
-    objects.put(f"{found.key.path}/{LEAF}", data)
-    return parse(data, found.key)
+    nodes = {path: node for path, node in commit.nodes.items() if not metadata.is_of_tensors(path)}
+    stored, totals = commit.record.stored, commit.record.summary
+    dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
+    # As it was written: what a later version has added to it stays.
+    record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
+    record["format_version"] = _format_version(without)
+    record["without_tensors"] = asdict(without)
+    record["summary"]["stored_bytes"] = max(totals.stored_bytes - sum(dropped.values()), 0)
+    record["summary"]["objects"] = max(totals.objects - len(dropped) - len(commit.nodes) + len(nodes), 0)
+    record["stored"] = {path: size for path, size in stored.items() if path not in dropped}
+    data = _encode_leaf(record, commit.fingerprint, nodes)
+    objects.put(f"{commit.key.path}/{LEAF}", data)
+    return parse(data, commit.key)
 
 
-def _without_tensors_fields(without: WithoutTensors | None) -> dict[str, Any]:
-    if without is None:
-        return {"format_version": metadata.FORMAT_VERSION}
-    return {
-        "format_version": metadata.WITHOUT_TENSORS_FORMAT_VERSION,
-        "without_tensors": asdict(without),
-    }
+def _format_version(without: WithoutTensors | None) -> int:
+    return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION
 
 
-def _there(objects: ObjectStore, key: StepKey) -> Commit | None:
-    """Return the commit that there is; before a damaged one nothing is known, and its place is taken."""
+def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
+    """Return the present commit; None if it is damaged, because then a new one takes its place."""
     try:
         return read(objects, key)
     except DamagedStore:
@@ -251,14 +251,15 @@ def _there(objects: ObjectStore, key: StepKey) -> Commit | None:
 
 
 def _refuse_if_late(
-    there: Commit, fingerprint: str, replaces: str | None, without_tensors: WithoutTensors | None
+    present: Commit, fingerprint: str, replaces: str | None, without_tensors: WithoutTensors | None
 ) -> None:
-    """Raise SourceChanged where the commit that is there is not one that the plan knew of."""
-    if there.fingerprint == fingerprint:
-        if there.without_tensors is not None and there.without_tensors.by == "gc" and without_tensors is None:
-            raise SourceChanged(f"{there.key}: its tensors were removed from the store meanwhile")
-    elif replaces is not None and there.fingerprint != replaces:
-        raise SourceChanged(f"{there.key}: another generation of it was committed since it was planned")
+    """Raise SourceChanged if the present commit is not one that the plan knew."""
+    if present.fingerprint == fingerprint:
+        removed = present.without_tensors
+        if removed is not None and removed.by == "gc" and without_tensors is None:
+            raise SourceChanged(f"{present.key}: its tensors were removed from the store meanwhile")
+    elif replaces is not None and present.fingerprint != replaces:
+        raise SourceChanged(f"{present.key}: another generation of it was committed since it was planned")
 
 
 @cache
@@ -267,7 +268,7 @@ def _software() -> dict[str, str]:
 
 
 def read(objects: ObjectStore, key: StepKey) -> Commit | None:
-    """Return the commit of a step, or None when the step is not there."""
+    """Return the commit of a step, or None if the step is not in the store."""
     data = objects.get(f"{key.path}/{LEAF}")
     return None if data is None else parse(data, key)
 
@@ -275,50 +276,53 @@ def read(objects: ObjectStore, key: StepKey) -> Commit | None:
 def read_many(
     objects: ObjectStore, keys: Sequence[StepKey]
 ) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
-    """Return the commits of those of the steps that are there, and what is wrong with damaged ones.
+    """Return the commits of those of the steps that are in the store, and what is wrong with damaged ones.
 
-    Both in the order of `keys`; a bounded number is asked for at once.
+    Both in the order of `keys`; at most 256 are requested at once.
     """
     commits: dict[StepKey, Commit] = {}
     damaged: dict[StepKey, str] = {}
-    for start in range(0, len(keys), _AT_ONCE):
-        names = {f"{key.path}/{LEAF}": key for key in keys[start : start + _AT_ONCE]}
-        for name, data in objects.get_many(list(names)).items():
-            try:
-                commits[names[name]] = parse(data, names[name])
-            except DamagedStore as exc:
-                damaged[names[name]] = exc.message
+    for key, data in _leaves(objects, keys):
+        try:
+            commits[key] = parse(data, key)
+        except DamagedStore as exc:
+            damaged[key] = exc.message
     return commits, damaged
 
 
 def read_fingerprints(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, str]:
-    """Return what is committed of those of the steps that are there, by the name of the generation.
+    """Return the name of the committed generation of those of the steps that are in the store.
 
-    A damaged commit is none. Takes half the time of `read_many`, and keeps nothing else.
+    Leaves out damaged commits. Takes half the time of `read_many`, and keeps nothing else.
     """
-    found: dict[StepKey, str] = {}
+    fingerprints: dict[StepKey, str] = {}
+    for key, data in _leaves(objects, keys):
+        with suppress(DamagedStore):
+            fingerprints[key] = decode_record(data, key).fingerprint
+    return fingerprints
+
+
+def _leaves(objects: ObjectStore, keys: Sequence[StepKey]) -> Iterator[tuple[StepKey, bytes]]:
     for start in range(0, len(keys), _AT_ONCE):
         names = {f"{key.path}/{LEAF}": key for key in keys[start : start + _AT_ONCE]}
         for name, data in objects.get_many(list(names)).items():
-            with suppress(DamagedStore):
-                found[names[name]] = _parsed(data, names[name])[0].fingerprint
-    return found
+            yield names[name], data
 
 
 def list_ranks(objects: ObjectStore) -> list[int]:
-    """Return the ranks for which there is anything at all, in order."""
+    """Return the ranks of which the store has anything at all, in order."""
     names = objects.children()
     return sorted(int(name[5:]) for name in names if name.startswith("rank_") and name[5:].isdecimal())
 
 
 def list_steps(objects: ObjectStore, rank: int) -> set[int]:
-    """Return the steps of a rank for which there is anything at all, committed or not."""
+    """Return the steps of a rank of which the store has anything at all, committed or not."""
     names = objects.children(f"rank_{rank}")
     return {int(name[5:]) for name in names if name.startswith("step_") and name[5:].isdecimal()}
 
 
 def list_keys(objects: ObjectStore, ranks: Iterable[int] | None = None) -> list[StepKey]:
-    """Return the steps for which there is anything at all, committed or not, in order; run files, too."""
+    """Return the steps of which the store has anything, committed or not, in order; run files, too."""
     keys = []
     for rank in list_ranks(objects) if ranks is None else ranks:
         for name in objects.children(f"rank_{rank}"):
@@ -333,81 +337,9 @@ def parse(data: bytes, key: StepKey) -> Commit:
     """Read the `zarr.json` of a leaf.
 
     Raises:
-        DamagedStore: it is no commit of this step.
+        DamagedStore: it is not a commit of this step.
         StoreFormatError: a newer version wrote it.
     """
-    summary, record, without = _parsed(data, key)
-    nodes = Nodes(zlib.compress(data, 1))  # unpacked when they are needed
-    return Commit(key, summary.fingerprint, summary, record, nodes, without)
-
-
-def _parsed(data: bytes, key: StepKey) -> tuple[CommitSummary, Mapping[str, Any], WithoutTensors | None]:
-    try:
-        document = json.loads(data)
-        record = document["attributes"][metadata.ATTRIBUTE]
-        _check_format(record["format_version"], str(key), metadata.WITHOUT_TENSORS_FORMAT_VERSION)
-        if (record["rank"], record["step"]) != (key.rank, key.step):
-            raise DamagedStore(
-                f"{key.path}/{LEAF} is the commit of rank {record['rank']} step {record['step']}"
-            )
-        fingerprint = record["fingerprint"]
-        _check_record(record)
-        # A later version may have added totals that this one does not know.
-        known = {field.name for field in fields(CommitSummary)} - {*_NOT_IN_RECORD}
-        totals = {name: value for name, value in record["summary"].items() if name in known}
-        summary = CommitSummary(key=key, fingerprint=fingerprint, **totals)
-        _check_nodes(document["consolidated_metadata"]["metadata"])
-        without = record.get("without_tensors")
-        without_tensors = None if without is None else WithoutTensors(**without)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise DamagedStore(f"{key.path}/{LEAF} is no commit record: {exc!r:.300}") from exc
-    return summary, record, without_tensors
-
-
-def _check_nodes(nodes: Mapping[str, Any]) -> None:
-    if not all(isinstance(node, dict) for node in nodes.values()):
-        raise TypeError("metadata")
-
-
-#: The name of a generation: a part of keys, hence no `..` and no `/`.
-_FINGERPRINT = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_INTEGERS = {field.name for field in fields(CommitSummary) if field.type == "int"}
-
-
-def _check_record(record: Mapping[str, Any]) -> None:
-    """Raise TypeError or ValueError for a record that nobody wrote who meant it: readers print and add these.
-
-    What is not known here may be anything, for later versions.
-    """
-    summary, source, stored = record["summary"], record["source"], record["stored"]
-    names = [record["fingerprint"], *record["previous"]]
-    if not all(isinstance(name, str) and _FINGERPRINT.fullmatch(name) for name in names):
-        raise ValueError("fingerprint")
-    for name in _INTEGERS & summary.keys():
-        if type(summary[name]) is not int or not 0 <= summary[name] < 2**63:
-            raise ValueError(name)
-    if summary["status"] not in ("complete", "partial"):
-        raise ValueError("status")
-    counts = (stored, summary.get("findings", {}))
-    if not all(type(n) is int and 0 <= n < 2**63 for one in counts for n in one.values()):
-        raise ValueError("stored")
-    lists = [record.get(name, []) for name in ("problems", "nets", "graphs")]
-    tables = [source, summary.get("severities", {}), summary.get("failed_rules", {})]
-    tables.append(record.get("without_tensors") or {})
-    texts = [*(text for one in lists for text in one), *(text for one in tables for text in one.values())]
-    if not all(isinstance(one, list) for one in lists) or not all(isinstance(text, str) for text in texts):
-        raise TypeError("text")
-    datetime.fromisoformat(record["committed_at"])
-
-
-def _check_format(version: int, what: str, newest: int = metadata.FORMAT_VERSION) -> None:
-    if metadata.OLDEST_FORMAT_VERSION <= version <= newest:
-        return
-    newer = version > newest
-    raise StoreFormatError(
-        f"{what} has store format {version}; this version of dump-ingest reads "
-        f"{metadata.OLDEST_FORMAT_VERSION} to {newest}",
-        hint="Upgrade dump-ingest on this machine; nothing was written."
-        if newer
-        else "Ingest the dump into a new store; nothing was written.",
-    )
+    record = decode_record(data, key)
+    packed = zlib.compress(data, 1)
+    return Commit(key, record.fingerprint, record.commit_summary(), record, Nodes(packed), packed)

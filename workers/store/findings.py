@@ -5,8 +5,8 @@
     findings/{rules}/labels         (finding, label) text
     findings/{rules}/numbers        (finding, number) float64
 
-`{rules}` names the set of rules, so what one set found never takes the place of what another one did. Where
-nothing was found, the commit record says so, and there are no tables.
+`{rules}` names the set of rules, so the findings of one set never replace those of another one. If there are
+no findings, the commit record says so, and the tables are missing.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ NUMBERS = ("row", "value", "threshold")
 
 
 def encode(
-    definitions: Mapping[str, Mapping[str, Any]], found: Evaluated
+    definitions: Mapping[str, Mapping[str, Any]], evaluated: Evaluated
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunks, by their paths in the generation; none for no findings."""
-    if not found.findings:
+    findings = evaluated.findings
+    if not findings:
         return {}, {}
-    labels = np.array([[getattr(one, name) for name in LABELS] for one in found.findings], object)
-    numbers = np.array([[getattr(one, name) for name in NUMBERS] for one in found.findings], np.float64)
-    definitions = {name: dict(rule) for name, rule in definitions.items() if name in found.totals}
-    where = f"{GROUP}/{found.rules}"
+    labels = np.array([[getattr(finding, name) for name in LABELS] for finding in findings], object)
+    numbers = np.array([[getattr(finding, name) for name in NUMBERS] for finding in findings], np.float64)
+    definitions = {name: dict(rule) for name, rule in definitions.items() if name in evaluated.totals}
+    where = f"{GROUP}/{evaluated.rules}"
     documents = {
         GROUP: metadata.group(),
         where: metadata.group({"rules": definitions}),
@@ -68,36 +69,37 @@ def decode(
         chunk = chunks.get(f"{path}/c/0/0")
         if chunk is None or path not in documents:
             raise DamagedStore(f"{key}: {path} is missing")
-        rows, width = documents[path]["shape"]
-        fields = documents[path]["attributes"].get("fields", [])
-        if not set(known) <= set(fields) or len(fields) != width:
-            raise DamagedStore(f"{key}: {path} has not the columns {', '.join(known)}")
-        table = tables.decode_table(chunk, data_type, (rows, width), f"{key}: {path}")
-        columns.update((field, table[:, fields.index(field)].tolist()) for field in known)
+        columns |= _decode_columns(chunk, data_type, documents[path], known, f"{key}: {path}")
     try:
-        return [
-            Finding(
-                str(rule),
-                _severity(severity),
-                key.rank,
-                key.step or 0,
-                int(row),
-                str(graph),
-                str(name),
-                float(value),
-                float(threshold),
-                str(reason),
-            )
-            for rule, severity, graph, name, reason, row, value, threshold in zip(
-                *(columns[one] for one in (*LABELS, *NUMBERS)), strict=True
-            )
-        ]
+        rows = zip(*columns.values(), strict=True)
+        return [_finding(key, dict(zip(columns, row, strict=True))) for row in rows]
     except (ValueError, TypeError, OverflowError) as exc:
         raise DamagedStore(f"{key}: {GROUP}/{rules} is damaged: {exc}") from exc
 
 
-def _severity(text: object) -> str:
-    if text not in SEVERITIES:
-        message = f"{text!r} is no severity"
+def _decode_columns(
+    chunk: bytes, data_type: str, document: metadata.Document, known: Sequence[str], where: str
+) -> dict[str, Sequence[object]]:
+    """Return the columns of one table that this version knows, by name."""
+    shape = tables.shape_of(document, where)
+    fields = tables.fields_of(document, shape[1], where)
+    if not set(known) <= set(fields):
+        raise DamagedStore(f"{where} does not have the columns {', '.join(known)}")
+    table = tables.decode_table(chunk, data_type, shape, where)
+    return {field: table[:, fields.index(field)].tolist() for field in known}
+
+
+def _finding(key: StepKey, columns: Mapping[str, Any]) -> Finding:
+    """Return the finding of one row, by the names of its columns."""
+    if columns["severity"] not in SEVERITIES:
+        message = f"{columns['severity']!r} is not a severity"
         raise ValueError(message)
-    return str(text)
+    texts = {name: str(columns[name]) for name in LABELS}
+    return Finding(
+        **texts,
+        rank=key.rank,
+        step=key.step or 0,
+        row=int(columns["row"]),
+        value=float(columns["value"]),
+        threshold=float(columns["threshold"]),
+    )

@@ -1,7 +1,7 @@
 """Zarr v3 metadata documents, as plain JSON.
 
-Format: zarr-specs, "Zarr core specification" version 3.1. Written by hand because a worker then needs no
-zarr-python to commit a step; the tests open the result with zarr-python, zarrs and TensorStore.
+Format: zarr-specs, "Zarr core specification" version 3.1. Written by hand, so that a worker can commit a step
+without zarr-python; the tests open the result with zarr-python, zarrs and TensorStore.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
+
 from workers.arrays import dtypes
 from workers.store import shards
 from workers.store.model import ArraySpec
 
 Document: TypeAlias = dict[str, Any]
 
-#: The attribute of a group under which everything of ours stands.
+#: The attribute of a group that holds everything of ours.
 ATTRIBUTE = "dump_ingest"
-#: What the compressor can take in.
+#: The most that the compressor accepts.
 _MAX_CHUNK_NBYTES = 2**31
 #: Raised when an older version could no longer read a store.
 FORMAT_VERSION = 2
-#: The same of a leaf that is kept without its tensors: an older version would take it for damaged.
+#: The same for a leaf that is kept without its tensors: an older version would report it as damaged.
 WITHOUT_TENSORS_FORMAT_VERSION = 3
 #: The oldest format that this version reads. Format 1 was never released.
 OLDEST_FORMAT_VERSION = 2
 
 
 def is_of_tensors(path: str) -> bool:
-    """Say whether a node or an object of a generation is, or is below, the group `tensors`."""
+    """Return whether a node or an object of a generation is, or is below, the group `tensors`."""
     return path == "tensors" or path.startswith("tensors/")
 
 
@@ -44,6 +46,26 @@ def leaf(record: Mapping[str, Any], nodes: Mapping[str, Document]) -> Document:
     return {**group({ATTRIBUTE: dict(record)}), "consolidated_metadata": inline}
 
 
+class _OwnAttributes(msgspec.Struct):
+    dump_ingest: msgspec.Raw
+
+
+class _Group(msgspec.Struct):
+    attributes: _OwnAttributes
+
+
+_DECODE_GROUP = msgspec.json.Decoder(_Group).decode
+
+
+def own_attributes(data: bytes) -> msgspec.Raw:
+    """Return what stands under our attribute in the `zarr.json` of a group, to be decoded as its type.
+
+    Raises:
+        ValueError, RecursionError: it is not such a document.
+    """
+    return _DECODE_GROUP(data).attributes.dump_ingest
+
+
 def packed_array(spec: ArraySpec, length: int) -> Document:
     """Return the metadata of a packed array of `length` elements."""
     name = spec.path.rsplit("/", 1)[-1]
@@ -54,7 +76,7 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
     """Return the grid of a packed array from its metadata: the inverse of `packed_array`.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: this is no packed array.
+        KeyError, TypeError, ValueError, AttributeError: this is not a packed array.
     """
     (sharding,) = document["codecs"]
     configuration = sharding["configuration"]
@@ -80,7 +102,7 @@ def table_array(
         if data_type != "uint8":
             serializer["configuration"] = {"endian": "little"}
     zstd = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
-    # A chunk may not be empty, also where the table is.
+    # A chunk may not be empty, even if the table is.
     chunk = (max(shape[0], 1), max(shape[1], 1))
     document = _array(shape, data_type, chunk, [serializer, zstd, {"name": "crc32c"}], dimension_names)
     document["attributes"] = {"fields": list(fields)}
@@ -110,7 +132,7 @@ def _array(
 
 
 def fill_value(data_type: str) -> Any:
-    """Return the number whose bits are zero as it stands in the metadata of an array."""
+    """Return the number whose bits are all zero, as the metadata of an array spells it."""
     if data_type == "string":
         return ""
     if data_type == "bool":
@@ -123,6 +145,10 @@ def fill_value(data_type: str) -> Any:
 
 
 def encode(document: Document) -> bytes:
-    """Return a metadata document as the bytes of `zarr.json`; NaN is refused, for JSON has none."""
+    """Return a metadata document as the bytes of `zarr.json`.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, which JSON does not have.
+    """
     # Compact: with line breaks, Python encodes ten times as slowly, and that is a third of a small commit.
     return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()

@@ -1,4 +1,4 @@
-"""Values of the store: where it is, how it is cut, what a row and a finding are, what a commit totals."""
+"""Values of the store: its address and grid, kinds of rows, findings, and the totals of a commit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
 
 from workers.model import MIB, Positional, StepKey
 
+#: What a counter of 64 bits holds, checked when it is decoded.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 #: From the mildest to the worst.
 SEVERITIES = ("info", "warning", "critical")
 WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
@@ -20,18 +24,18 @@ class RowKind(StrEnum):
 
     TENSOR = "tensor"
     STATISTICS = "statistics"
-    """A tensor of which only statistics were dumped: they stand in a table that is kept as a file."""
+    """A tensor of which only statistics were dumped, in a table that is kept as a file."""
     OVERFLOW = "overflow"
-    """What the hardware wrote down about an operator that overflowed."""
+    """What the hardware recorded about an operator that overflowed."""
     FILE = "file"
     """Kept as it is: IR, execution order, CSV, JSON, anything with an unknown name."""
     QUARANTINED = "quarantined"
-    """Claims to be a tensor and is not; its raw bytes are kept where they could be read."""
+    """Claims to be a tensor and is not; its raw bytes are kept if they could be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where a store is. Holds no credentials: those come from the environment of each process."""
+    """Where a store is. Without credentials: those come from the environment of each process."""
 
     url: str
     options: str = "{}"
@@ -45,7 +49,7 @@ class Grid:
     chunk_nbytes: int = MIB
     """Inner chunks: what a small read costs."""
     shard_nbytes: int = 128 * MIB
-    """Shards before compression: what one object holds; but into a directory, a task keeps it in memory."""
+    """Shards before compression: one object each. A task keeps one in memory, except for a directory."""
     job_nbytes: int = 128 * MIB
     """What one task reads, unless one tensor or one set of possible copies is larger."""
     keep_device_layout: bool = False
@@ -80,7 +84,7 @@ class ArraySpec:
         return self.shard * self.itemsize
 
     def shards_for(self, nbytes: int) -> int:
-        """How many shards hold `nbytes` payload bytes."""
+        """Return how many shards hold `nbytes` payload bytes."""
         return math.ceil(nbytes / self.shard_nbytes)
 
 
@@ -92,7 +96,7 @@ class Origin:
     host: str
     root: str
     rank_from: str = "path"
-    """What gave the rank: the path, the user, a rank table, or the id of the device or process."""
+    """What the rank was taken from: the path, the user, a rank table, or the id of the device or process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +106,22 @@ class Finding(Positional):
     rule: str
     severity: str
     rank: int | None
-    """None where it is about no one rank."""
+    """None if it is not about a single rank."""
     step: int
     row: int
-    """Of the index of that step; -1 where it is about no one tensor."""
+    """Of the index of that step; -1 if it is not about a single tensor."""
     graph: str
     name: str
-    """Of the tensor; "" where it is about none."""
+    """Of the tensor; "" if it is not about one."""
     value: float
-    """What was compared; NaN where nothing was."""
+    """What was compared with the threshold; NaN if nothing was."""
     threshold: float
     reason: str
     """A sentence."""
 
     @property
     def order(self) -> tuple[int, int, int, int, str]:
-        """A sort key: the worst first, then the first."""
+        """A sort key: the worst first, then the earliest."""
         rank = -1 if self.rank is None else self.rank
         return (-SEVERITIES.index(self.severity), self.step, rank, self.row, self.rule)
 
@@ -133,9 +137,9 @@ class Evaluated:
     rules: str
     """The digest of the set."""
     findings: tuple[Finding, ...] = ()
-    """What is stored: of each rule no more than its limit. The worst first, then in order of execution."""
+    """The stored ones: of each rule at most its limit. The worst first, then in order of execution."""
     totals: Mapping[str, int] = field(default_factory=dict)
-    """By rule that found something: how much, all of it counted."""
+    """By rule that found something: how many findings, including those that are not stored."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """By rule that could not be evaluated: why."""
 
@@ -145,50 +149,46 @@ class Evaluated:
         return {finding.rule: finding.severity for finding in self.findings}
 
 
-@dataclass(frozen=True, slots=True)
-class CommitSummary:
-    """The totals of one committed step; also part of its commit record."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the record of a commit counts and names; in the order in which it is written."""
 
-    key: StepKey
-    fingerprint: str
-    status: str
-    """`complete`, or `partial` when something is quarantined or missing."""
-    tensors: int
-    files: int
-    quarantined: int
-    overflows: int
+    status: Literal["complete", "partial"]
+    """`partial` when something is quarantined or missing."""
+    tensors: Count
+    files: Count
+    quarantined: Count
+    overflows: Count
     """Overflow records."""
-    statistics_only: int
+    statistics_only: Count
     """Tensors of which only statistics were dumped; they count neither as tensors nor as files."""
-    disagreements: int
+    disagreements: Count
     """Tensors whose statistics, as the dump gives them, differ from the computed ones."""
-    unparsed: int
+    unparsed: Count
     """Files in a step whose name is not understood; kept as files."""
-    duplicates: int
+    duplicates: Count
     """Tensors whose payload is that of another tensor of the step."""
-    raw_bytes: int
-    stored_bytes: int
+    raw_bytes: Count
+    stored_bytes: Count
     """Of shards and tables; metadata documents are not counted."""
-    objects: int
+    objects: Count
     """Objects written for this step, metadata documents included."""
-    nan_count: int
-    pos_inf_count: int
-    neg_inf_count: int
-    nan_tensors: int
-    pos_inf_tensors: int
-    neg_inf_tensors: int
-    anomalous_tensors: int
+    nan_count: Count
+    pos_inf_count: Count
+    neg_inf_count: Count
+    nan_tensors: Count
+    pos_inf_tensors: Count
+    neg_inf_tensors: Count
+    anomalous_tensors: Count
     """Tensors with at least one NaN or infinity."""
     rules: str = ""
-    """Which set of rules was evaluated: its digest; "" where none was, as in steps of earlier versions."""
-    findings: Mapping[str, int] = field(default_factory=dict)
-    """By rule that found something: how much, what was not stored for its limit included."""
+    """Which set of rules was evaluated: its digest; "" if none was, as in steps of earlier versions."""
+    findings: Mapping[str, Count] = field(default_factory=dict)
+    """By rule that found something: how many findings, including those that are not stored."""
     severities: Mapping[str, str] = field(default_factory=dict)
     """By the same rules: info, warning or critical."""
     failed_rules: Mapping[str, str] = field(default_factory=dict)
-    """By rule that could not be evaluated: why. The step stands without it."""
-    first_findings: tuple[Finding, ...] = field(default=(), compare=False)
-    """The worst of them, a few: for logs and messages. Not in the commit record, the tables have them all."""
+    """By rule that could not be evaluated: why. The step is committed without it."""
 
     @property
     def is_anomalous(self) -> bool:
@@ -198,9 +198,19 @@ class CommitSummary:
 
     @property
     def findings_by_severity(self) -> dict[str, int]:
-        """How much was found, by severity."""
+        """The number of findings by severity."""
         totals: dict[str, int] = {}
         for rule, count in self.findings.items():
             severity = self.severities.get(rule, "")
             totals[severity] = totals.get(severity, 0) + count
         return totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSummary(Totals):
+    """The totals of one committed step, and which step that is."""
+
+    key: StepKey
+    fingerprint: str
+    first_findings: tuple[Finding, ...] = field(default=(), compare=False)
+    """The worst of them, a few: for logs and messages. Not in the commit record; the tables have them all."""

@@ -1,7 +1,8 @@
 """Chunks of N-dimensional Zarr arrays, plain or sharded along one axis, encoded and decoded whole.
 
-Numbers are `bytes`, `blosc` (lz4, shuffle), `crc32c`; text is `vlen-utf8`, `zstd`, `crc32c`. A sharded array
-cuts each of its chunks into inner chunks along one axis (format: see `shards`), all of which are written.
+The codecs of numbers are `bytes`, `blosc` (lz4, shuffle), `crc32c`; those of text are `vlen-utf8`, `zstd`,
+`crc32c`. A sharded array cuts each of its chunks into inner chunks along one axis (format: see `shards`), all
+of which are written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, VLenUTF8, Zstd, blosc
 
 from workers.errors import DamagedStore
+from workers.model import ceil_div
 from workers.store import untrusted
 from workers.store.shards import crc32c, without_crc32c
 
@@ -31,7 +33,7 @@ _VLEN = VLenUTF8()
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """Everything about one array but its length: type, chunks, codecs, names of its axes."""
+    """Everything about one array except its shape: type, chunks, codecs, names of its axes."""
 
     path: str
     data_type: str
@@ -40,9 +42,9 @@ class ArrayLayout:
     chunk: tuple[int, ...]
     """One object: the chunk of a plain array, the shard of a sharded one."""
     fill: Any
-    """What stands where nothing was written, as numpy has it."""
+    """The value of elements that were never written, as numpy has it."""
     inner: int = 0
-    """Length of an inner chunk along `inner_axis`; 0 where the array is not sharded."""
+    """Length of an inner chunk along `inner_axis`; 0 if the array is not sharded."""
     inner_axis: int = 0
     attributes: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
 
@@ -92,28 +94,28 @@ class ArrayLayout:
 
     def keys(self, shape: tuple[int, ...]) -> dict[tuple[int, ...], str]:
         """Return the keys of all chunks of the array at this shape, by index."""
-        counts = [range(-(-length // chunk)) for length, chunk in zip(shape, self.chunk, strict=True)]
+        counts = [range(ceil_div(length, chunk)) for length, chunk in zip(shape, self.chunk, strict=True)]
         return {index: self.key(index) for index in product(*counts)}
 
     def full(self) -> Array:
-        """Return one chunk in which nothing was written."""
+        """Return one chunk that was never written."""
         return np.full(self.chunk, self.fill, self.dtype)
 
     def encode(self, chunk: Array) -> bytes:
-        """Return one chunk as an object. What is missing at the ends of its axes is filled up."""
+        """Return one chunk as an object; a shorter one is filled up at the ends of its axes."""
         if chunk.shape != self.chunk:
             whole = self.full()
             whole[tuple(slice(length) for length in chunk.shape)] = chunk
             chunk = whole
         if not self.inner:
-            return self._encode_one(chunk)
-        parts = [self._encode_one(part) for part in self._parts(chunk)]
+            return self._encode_part(chunk)
+        parts = [self._encode_part(part) for part in self._parts(chunk)]
         lengths = np.array([len(part) for part in parts], "<u8")
         index = np.stack([np.cumsum(lengths) - lengths, lengths], axis=1).astype("<u8").tobytes()
         return b"".join([*parts, index, crc32c(index)])
 
     def decode(self, data: bytes | None, where: str) -> Array:
-        """Return the chunk that `encode` made an object of; None is a chunk in which nothing was written.
+        """Return the chunk that `encode` turned into `data`; None stands for one that was never written.
 
         Raises:
             DamagedStore: it is damaged; `where` names the object.
@@ -121,7 +123,7 @@ class ArrayLayout:
         if data is None:
             return self.full()
         if not self.inner:
-            return self._decode_one(data, self.chunk, where)
+            return self._decode_part(data, self.chunk, where)
         count = self.chunk[self.inner_axis] // self.inner
         nbytes = count * _ENTRY_NBYTES + _CRC_NBYTES
         if len(data) < nbytes:
@@ -131,7 +133,7 @@ class ArrayLayout:
         for part, (offset, length) in zip(self._parts(whole), index.tolist(), strict=True):
             if offset + length > len(data):
                 raise DamagedStore(f"{where}: an inner chunk is missing")
-            part[...] = self._decode_one(data[offset : offset + length], self._inner_shape(), where)
+            part[...] = self._decode_part(data[offset : offset + length], self._inner_shape(), where)
         return whole
 
     def _inner_shape(self) -> tuple[int, ...]:
@@ -161,7 +163,7 @@ class ArrayLayout:
         }
         return [to_bytes, squeezed, {"name": "crc32c"}]
 
-    def _encode_one(self, chunk: Array) -> bytes:
+    def _encode_part(self, chunk: Array) -> bytes:
         if self.data_type == "string":
             encoded = bytes(_ZSTD.encode(_VLEN.encode(np.ascontiguousarray(chunk, object).reshape(-1))))
         else:
@@ -169,16 +171,16 @@ class ArrayLayout:
             encoded = bytes(_blosc(self.dtype.itemsize).encode(little.reshape(-1).view(np.uint8)))
         return encoded + crc32c(encoded)
 
-    def _decode_one(self, data: bytes, shape: tuple[int, ...], where: str) -> Array:
+    def _decode_part(self, data: bytes, shape: tuple[int, ...], where: str) -> Array:
         body = without_crc32c(data, where)
         try:
-            # What it says of its own size is not to be believed before it is compared.
+            # A chunk states its own size: that is compared before memory is taken for it.
             if self.data_type == "string":
                 texts = untrusted.texts(untrusted.zstd(body), math.prod(shape))
                 return np.asarray(texts, object).reshape(shape)
             if not untrusted.blosc_is(body, math.prod(shape) * self.dtype.itemsize):
                 claimed = int.from_bytes(body[4:8], "little")
-                raise DamagedStore(f"{where}: {claimed} bytes, which is not its size")
+                raise DamagedStore(f"{where}: it states a size of {claimed} bytes, which is wrong")
             raw = _blosc(self.dtype.itemsize).decode(body)
             return np.frombuffer(raw, self.dtype.newbyteorder("<")).reshape(shape)
         except (ValueError, RuntimeError, MemoryError) as exc:

@@ -3,7 +3,7 @@
     rank_{r}/removed/zarr.json                                a group without members
     rank_{r}/removed/{step}.{milliseconds}.{fingerprint}      one for each removed generation
 
-The middle of the name is when the removed generation was committed. So one listing says everything that a
+The middle of the name is when the removed generation was committed. So one listing has everything that a
 watcher needs. What is in them is for people.
 """
 
@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from workers.model import SourceFile
 from workers.store import metadata
@@ -32,17 +31,26 @@ class Tombstone:
     committed_ms: int
     """When the removed generation was committed, in milliseconds since the epoch."""
 
+    @classmethod
+    def from_name(cls, rank: int, name: str) -> Tombstone | None:
+        """Return the tombstone of a rank that has this name; None if it is not the name of one."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        step, committed_ms, fingerprint = match.groups()
+        return cls(rank, int(step), fingerprint, int(committed_ms))
+
     @property
     def path(self) -> str:
         """Where it is, relative to the store."""
         return f"{_directory(self.rank)}/{self.step}.{self.committed_ms}.{self.fingerprint}"
 
     def covers(self, fingerprint: str, files: Iterable[SourceFile] = ()) -> bool:
-        """Whether a listing is of what was removed, or of what is left of that.
+        """Return whether a listing shows what was removed, or what is left of that.
 
         Args:
             fingerprint: of the listing.
-            files: of the listing; none for not known.
+            files: of the listing; empty if they are not known.
         """
         if fingerprint == self.fingerprint:
             return True
@@ -50,14 +58,15 @@ class Tombstone:
         return newest is not None and newest <= self.committed_ms * 1_000_000
 
 
-def write(objects: ObjectStore, one: Tombstone, facts: Mapping[str, Any]) -> None:
-    """Write a tombstone, with facts about the removal for people. Safe to call again."""
-    objects.put(one.path, json.dumps({**asdict(one), **facts}).encode())
+def write(objects: ObjectStore, tombstone: Tombstone, *, removed_at: str, why: str) -> None:
+    """Write a tombstone; `removed_at` (ISO 8601) and `why` are for people. Safe to call again."""
+    content = {**asdict(tombstone), "removed_at": removed_at, "why": why}
+    objects.put(tombstone.path, json.dumps(content).encode())
 
 
 def ensure_group(objects: ObjectStore, rank: int) -> None:
-    """Make the group that tombstones of a rank are in."""
-    # The members of a group with such metadata are not listed: tombstones are no part of the hierarchy.
+    """Make the group that holds the tombstones of a rank."""
+    # Readers do not list the members of a group with such metadata: tombstones are not part of the hierarchy.
     no_members = {"kind": "inline", "must_understand": False, "metadata": {}}
     group = {**metadata.group(), "consolidated_metadata": no_members}
     objects.put(f"{_directory(rank)}/zarr.json", metadata.encode(group))
@@ -65,12 +74,12 @@ def ensure_group(objects: ObjectStore, rank: int) -> None:
 
 def read(objects: ObjectStore, rank: int) -> dict[int, list[Tombstone]]:
     """Return the tombstones of a rank by step."""
-    found: dict[int, list[Tombstone]] = {}
+    tombstones: dict[int, list[Tombstone]] = {}
     for name in objects.children(_directory(rank)):
-        if match := _NAME.fullmatch(name):
-            step, committed_ms, fingerprint = match.groups()
-            found.setdefault(int(step), []).append(Tombstone(rank, int(step), fingerprint, int(committed_ms)))
-    return found
+        tombstone = Tombstone.from_name(rank, name)
+        if tombstone is not None:
+            tombstones.setdefault(tombstone.step, []).append(tombstone)
+    return tombstones
 
 
 def _directory(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""A source file from the store: the part of it that each row of the index has, byte for byte."""
+"""Rebuilding source files: the part of its file that each row of the index has, byte for byte."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.store.step import StoredStep
 
 
 def begin_of(step: StoredStep, row: int) -> int:
-    """Return where in its source file the part of a row begins, in bytes."""
+    """Return where the part of a row begins in its source file, in bytes."""
     table = step.tables
     return int(table.number("source_offset")[row]) - len(_bytes(table.label("lead")[row]))
 
 
 def nbytes_of(step: StoredStep, row: int) -> int:
-    """Return how many bytes of its source file the part of a row has."""
+    """Return how many bytes the part of a row has in its source file."""
     table = step.tables
     around = len(_bytes(table.label("lead")[row])) + len(_bytes(table.label("tail")[row]))
     return int(table.number("source_nbytes")[row]) + around
@@ -28,9 +28,9 @@ def nbytes_of(step: StoredStep, row: int) -> int:
 def part(
     step: StoredStep, row: int, payload: Iterable[bytearray]
 ) -> Iterator[bytes | bytearray | memoryview]:
-    """Yield what a source file has of a row: what stands before the payload, the payload, what stands behind.
+    """Yield the part of a source file that a row has: bytes before the payload, the payload, bytes after it.
 
-    The digest of what is stored is compared when the payload has come to its end.
+    The digest of the payload is compared when its last piece has been read.
 
     Args:
         step: the step.
@@ -38,7 +38,7 @@ def part(
         payload: what is stored for it, in pieces, as `StoredStep.payloads` gives it.
 
     Raises:
-        DamagedStore: the payload is missing, damaged or not that of its digest.
+        DamagedStore: the payload is missing or damaged, or does not match its digest.
     """
     table = step.tables
     yield _bytes(table.label("lead")[row])
@@ -63,7 +63,7 @@ def _checked(pieces: Iterable[bytearray], digest: bytes) -> Iterator[bytearray]:
 def _as_in_source(
     step: StoredStep, row: int, pieces: Iterator[bytearray]
 ) -> Iterator[bytearray | memoryview]:
-    """Return the payload as the file had it: what was brought into host layout goes back."""
+    """Yield the payload as the file had it: in device layout, if it was brought into host layout."""
     device = step.device(row)
     if device is None or step.is_in_device_layout(row):
         yield from pieces

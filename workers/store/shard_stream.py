@@ -8,29 +8,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from workers.model import MIB
+from workers.model import MIB, ceil_div
 from workers.store.shards import Chunk, ShardReader
 
 #: Runs of chunks that are fetched and decoded ahead of need.
 _RUNS_AHEAD = 3
-#: Decoded chunks that are kept, in bytes: a tensor that is stored once and named several times, up to this
-#: size, is fetched once.
+#: Decoded chunks that are kept, in bytes: a tensor up to this size that is stored once and named several
+#: times is fetched once.
 _KEPT_NBYTES = 32 * MIB
 
 
 class ShardStream:
-    """Reads ranges of one array, which are known before, in order.
+    """Reads ranges of one array, which are known in advance, in order.
 
-    Used as `with ShardStream(reader, ranges) as stream:`; `pieces` may then be asked for these ranges, one
-    after the other. Memory: `_KEPT_NBYTES`, and `_RUNS_AHEAD` + 1 runs of the reader (16 MiB each) and their
+    Used as `with ShardStream(reader, ranges) as stream:`; call `pieces` then for these ranges, one after the
+    other. Memory: `_KEPT_NBYTES`, and `_RUNS_AHEAD` + 1 runs of the reader (16 MiB each) and their
     encoded form. Not safe to share between threads.
     """
 
     def __init__(self, reader: ShardReader, ranges: Sequence[tuple[int, int]]) -> None:
-        """Begin to fetch what these (start, stop) ranges of elements need; they are sorted."""
+        """Begin to fetch the chunks of these sorted (start, stop) ranges of elements."""
         self._reader = reader
         self._kept = max(_KEPT_NBYTES // reader.spec.chunk_nbytes, 1)
-        # One after the other: how many there are is up to metadata that anybody may have written.
+        # Lazily: the number of chunks comes from metadata that anybody may have written.
         self._runs = (
             run
             for span in _spans(reader.spec.chunk, [r for r in ranges if r[0] < r[1]])
@@ -47,21 +47,21 @@ class ShardStream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drop what is on its way."""
+        """Cancel what is being fetched."""
         self._threads.shutdown(cancel_futures=True)
 
     def pieces(self, start: int, stop: int, piece: int) -> Iterator[bytearray]:
         """Yield the bytes of elements `start` to `stop` in pieces of at most `piece` elements.
 
         Raises:
-            DamagedStore: a chunk of these is missing or damaged; other ranges can still be read.
+            DamagedStore: one of their chunks is missing or damaged; other ranges can still be read.
         """
         size = self._reader.spec.chunk
         for begin in range(start, stop, piece):
             end = min(begin + piece, stop)
             out = bytearray((end - begin) * self._reader.spec.itemsize)
-            for number in range(begin // size, -(-end // size)):
-                chunk = self._chunk(number, -(-stop // size))
+            for number in range(begin // size, ceil_div(end, size)):
+                chunk = self._chunk(number, ceil_div(stop, size))
                 self._reader.copy(number, chunk, begin, end, out)
             yield out
 
@@ -73,7 +73,7 @@ class ShardStream:
                 run, future = self._ahead.popleft()
                 self._keep(run, future.result())
             else:
-                # It has come and gone: a tensor larger than what is kept, under another name.
+                # It was fetched and dropped before: a tensor larger than what is kept, under another name.
                 run = next(self._reader.runs(number, last))
                 self._keep(run, self._reader.chunks(run))
         return self._chunks[number]
@@ -89,10 +89,10 @@ class ShardStream:
 
 
 def _spans(chunk: int, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the spans of chunks that hold any of the sorted ranges, each chunk once."""
+    """Yield the spans of chunks that the sorted ranges touch, each chunk once."""
     first = last = 0
     for start, stop in ranges:
-        begin, end = start // chunk, -(-stop // chunk)
+        begin, end = start // chunk, ceil_div(stop, chunk)
         if begin > last:
             if last > first:
                 yield first, last

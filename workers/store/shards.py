@@ -1,12 +1,12 @@
 """Whole shards of the standard `sharding_indexed` codec, encoded and decoded piece by piece.
 
-Format: zarr-specs, "Sharding codec" version 1.0: encoded inner chunks one behind the other, then an index of
-(offset, nbytes) pairs as little-endian uint64, then the crc32c of the index. An inner chunk that was never
-written is 2**64-1 twice. Inner chunks are `bytes`, `blosc`, `crc32c`.
+Format: zarr-specs, "Sharding codec" version 1.0: encoded inner chunks one after the other, then an index of
+(offset, nbytes) pairs as little-endian uint64, then the crc32c of the index. The index has 2**64-1 twice for
+an inner chunk that was never written. The codecs of inner chunks are `bytes`, `blosc`, `crc32c`.
 
-Written here rather than by zarr-python because a shard is then encoded while its data is in cache, in
-memory bounded by one encoded chunk, or by one shard where that is uploaded by one PUT; and read here because
-zarr-python fills in zeros where a chunk is missing, while for us that is damage.
+Shards are written here rather than by zarr-python because each is then encoded while its data is in cache,
+with memory for one encoded chunk, or for one shard if it is uploaded by one PUT. They are read here because
+zarr-python fills in zeros for a missing chunk, which is damage here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from numcodecs import Blosc, blosc
 
 from workers.errors import DamagedStore
-from workers.model import MIB
+from workers.model import MIB, ceil_div
 from workers.store import untrusted
 from workers.store.model import ArraySpec
 from workers.store.objects import ObjectStore
@@ -34,12 +34,12 @@ from workers.store.pieces import NewObject
 _MISSING = 2**64 - 1
 _CRC_BYTES = 4
 _INDEX_ENTRY_BYTES = 16
-#: The index of a shard is fetched with what stands before it, this much in all: a small shard is then in hand
-#: as a whole, and its chunks need no further request.
+#: The index of a shard is fetched together with the bytes before it, this many in all: a small shard then
+#: comes as a whole, and its chunks cost no further request.
 _TAIL_NBYTES = 64 * 1024
 #: Chunks that are fetched in one request, in bytes before compression.
 _RUN_NBYTES = 16 * MIB
-#: Requests on their way at once, of one large read.
+#: Requests of one large read that are on their way at once.
 _RUNS_AT_ONCE = 4
 
 
@@ -73,15 +73,15 @@ def bytes_codec(spec: ArraySpec) -> dict[str, Any]:
 def _blosc_config(spec: ArraySpec) -> dict[str, Any]:
     numbers = {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle"}
     text = {"cname": "zstd", "clevel": 3, "shuffle": "noshuffle"}
-    # complex128 is two float64: bits are shuffled by the part.
+    # complex128 is two float64: bits are shuffled within each.
     typesize = spec.itemsize // 2 if spec.data_type.startswith("complex") else spec.itemsize
     return {**(text if spec.path == "files" else numbers), "typesize": typesize, "blocksize": 0}
 
 
 @lru_cache(maxsize=64)
 def _blosc(spec: ArraySpec) -> Blosc:
-    # With threads the blocks of a chunk come in any order, and the same source would not give the same bytes.
-    # For the whole process, as zarr-python does.
+    # With threads the blocks of a chunk come in any order, and the same values would not give the same bytes.
+    # This is set for the whole process, as zarr-python does.
     blosc.use_threads = False
     config = _blosc_config(spec)
     shuffle = {"noshuffle": Blosc.NOSHUFFLE, "bitshuffle": Blosc.BITSHUFFLE}[config["shuffle"]]
@@ -106,9 +106,9 @@ def without_crc32c(data: bytes, where: str) -> bytes:
 
 
 class ShardPacker:
-    """Packs payloads one behind the other into whole shards.
+    """Packs payloads one after the other into whole shards.
 
-    Used as `with ShardPacker(...) as packer:`. When the block has ended, every shard is written; when it ends
+    Used as `with ShardPacker(...) as packer:`. When the block has ended, every shard is written; if it ends
     with an error, nothing is left of the last one. Memory: one inner chunk, and what the new objects hold.
     """
 
@@ -132,7 +132,7 @@ class ShardPacker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what is left; after an error, remove it."""
+        """Write the last shard; after an error, drop it."""
         try:
             if error is None:
                 self.close()
@@ -147,23 +147,23 @@ class ShardPacker:
         return self._shard * self._spec.shard + in_shard
 
     def append(self, payload: memoryview) -> None:
-        """Pack `payload`, whole elements as plain bytes; a large one may come in several calls."""
+        """Pack `payload`, whole elements as plain bytes; a large payload may come in several calls."""
         size = self._spec.chunk_nbytes
         while len(payload):
             if not self._filled and len(payload) >= size:
                 self._encode(payload[:size])
                 payload = payload[size:]
                 continue
-            take = min(size - self._filled, len(payload))
-            self._buffer[self._filled : self._filled + take] = payload[:take]
-            self._filled += take
-            payload = payload[take:]
+            fitting = min(size - self._filled, len(payload))
+            self._buffer[self._filled : self._filled + fitting] = payload[:fitting]
+            self._filled += fitting
+            payload = payload[fitting:]
             if self._filled == size:
                 self._encode(self._buffer)
                 self._filled = 0
 
     def close(self) -> None:
-        """Write what is left as the last shard, its last chunk filled up with zeros."""
+        """Write the rest as the last shard, its last chunk filled up with zeros."""
         if self._filled:
             self._buffer[self._filled :] = bytes(len(self._buffer) - self._filled)
             self._encode(self._buffer)
@@ -218,19 +218,19 @@ class ShardCounter(nullcontext[None]):
         self._nbytes += len(payload)
 
 
-#: What takes payloads.
+#: What payloads are appended to.
 Packer: TypeAlias = ShardPacker | ShardCounter
 
 
-#: A chunk as it was packed; or, as text, what is wrong with it.
+#: A decoded chunk as bytes; or, as text, what is wrong with it.
 Chunk: TypeAlias = bytes | str
 
 
 class ShardReader:
     """Reads element ranges of one packed array. Safe to share between threads.
 
-    Keeps the index of each shard that it has seen, the whole of those up to `_TAIL_NBYTES`, and the chunk
-    that was read last, so that neighbours are read at once.
+    Keeps the index of each shard that it has read, all of a shard that is smaller than `_TAIL_NBYTES`, and
+    the chunk that was read last, so that reading a neighbour costs nothing.
     """
 
     def __init__(self, objects: ObjectStore, prefix: str, spec: ArraySpec) -> None:
@@ -246,22 +246,23 @@ class ShardReader:
     def read(self, start: int, stop: int) -> bytearray:
         """Return the bytes of elements `start` to `stop`.
 
-        Requests: one for the index of each shard touched, if it was not seen before, and one for each
-        `_RUN_NBYTES` of chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and those runs twice.
+        Requests: one for the index of each shard that was not read before, and one for each `_RUN_NBYTES` of
+        chunks, `_RUNS_AT_ONCE` at a time. Memory: the result, and these runs twice.
 
         Raises:
             DamagedStore: a shard or chunk is missing, or its checksum does not match.
         """
         if start >= stop:
             return bytearray()
-        # First, for the index of a real shard shows that the grid is not made up: no memory is taken for one.
+        # First, because the index of a real shard shows that the grid is not made up. Otherwise, memory would
+        # be taken for whatever the metadata says.
         self._index(start // self.spec.shard)
         try:
             out = bytearray((stop - start) * self.spec.itemsize)
         except MemoryError as exc:
             nbytes = (stop - start) * self.spec.itemsize
-            raise DamagedStore(f"{self._prefix}: {nbytes} bytes, more than there is memory") from exc
-        runs = list(self.runs(start // self.spec.chunk, -(-stop // self.spec.chunk)))
+            raise DamagedStore(f"{self._prefix}: {nbytes} bytes do not fit into memory") from exc
+        runs = list(self.runs(start // self.spec.chunk, ceil_div(stop, self.spec.chunk)))
 
         def fill(run: range) -> None:
             for number, chunk in zip(run, self.chunks(run), strict=True):
@@ -276,7 +277,7 @@ class ShardReader:
         return out
 
     def copy(self, number: int, chunk: Chunk, start: int, stop: int, out: bytearray) -> None:
-        """Copy what one chunk has of elements `start` to `stop` into `out`, which holds these.
+        """Copy what one chunk has of elements `start` to `stop` into `out`, which holds these elements.
 
         Raises:
             DamagedStore: the chunk is damaged.
@@ -289,7 +290,7 @@ class ShardReader:
         out[(begin - start) * itemsize : (end - start) * itemsize] = part
 
     def runs(self, first: int, last: int) -> Iterator[range]:
-        """Cut chunks `first` to `last` into what is fetched in one request: of one shard, and bounded."""
+        """Cut chunks `first` to `last` into runs for one request each: within one shard, and bounded."""
         longest = max(_RUN_NBYTES // self.spec.chunk_nbytes, 1)
         while first < last:
             end_of_shard = (first // self.spec.chunks_per_shard + 1) * self.spec.chunks_per_shard
@@ -298,7 +299,7 @@ class ShardReader:
             first = end
 
     def chunks(self, run: range) -> list[Chunk]:
-        """Fetch and decode the chunks of one run. What is damaged comes as text.
+        """Fetch and decode the chunks of one run; for a damaged chunk, return what is wrong as text.
 
         Raises:
             StoreError: the store cannot be reached.
@@ -342,7 +343,7 @@ class ShardReader:
         try:
             body = without_crc32c(encoded, where)
             if not untrusted.blosc_is(body, self.spec.chunk_nbytes):
-                return f"{where}: it says that it has another size than {self.spec.chunk_nbytes} bytes"
+                return f"{where}: its header states another size than {self.spec.chunk_nbytes} bytes"
             decoded = bytes(_blosc(self.spec).decode(body))
         except DamagedStore as exc:
             return exc.message
@@ -353,7 +354,7 @@ class ShardReader:
         return decoded
 
     def _index(self, shard: int) -> npt.NDArray[np.uint64]:
-        # One at a time: what is read in several requests at once begins with one index.
+        # One at a time: threads that read the same shard at once need its index once.
         with self._index_lock:
             if shard not in self._indexes:
                 key = self._key(shard)

@@ -1,4 +1,4 @@
-"""A committed step as it lies in the store: its index, and the payload of each row of it."""
+"""A committed step in the store: its index, and the payload of each row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+)?")
 
 @dataclass(eq=False)
 class StoredStep:
-    """One committed generation of one rank and step. Nothing is read before it is asked for."""
+    """One committed generation of one rank and step. Nothing is read before it is needed."""
 
     objects: ObjectStore
     commit: Commit
@@ -40,12 +40,12 @@ class StoredStep:
 
     @property
     def has_tensors(self) -> bool:
-        """Whether the payloads of its tensors are there; `commit.without_tensors` says why not."""
+        """Whether the payloads of its tensors are there; `commit.without_tensors` tells why not."""
         return self.commit.without_tensors is None
 
     @property
     def tables(self) -> Tables:
-        """Index and statistics, one row per source file; read at once when first asked for.
+        """Index and statistics, one row per source file; read in one request when first used.
 
         Raises:
             DamagedStore: they are missing or damaged.
@@ -53,8 +53,8 @@ class StoredStep:
         """
         if self._tables is None:
             prefix = self.commit.prefix
-            found = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
-            chunks = {key[len(prefix) + 1 :]: data for key, data in found.items()}
+            contents = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
+            chunks = {key[len(prefix) + 1 :]: data for key, data in contents.items()}
             nodes = dict(self.commit.nodes)
             where = str(self.key)
             with self.asking_again():
@@ -64,7 +64,7 @@ class StoredStep:
 
     @contextmanager
     def asking_again(self) -> Iterator[None]:
-        """Have what is missing told as removed, where it was removed since the step was opened.
+        """Turn damage into an error that says the step was removed, if it was removed since it was opened.
 
         Raises:
             StepRemoved, TensorsRemoved: in the place of `DamagedStore`.
@@ -77,7 +77,7 @@ class StoredStep:
             raise
 
     def removed_meanwhile(self) -> UsageError | None:
-        """Return what happened to the step since it was opened; None if it is as it was. Asks the store."""
+        """Ask the store what happened to the step since it was opened; None if it is as it was."""
         try:
             now = commit.read(self.objects, self.key)
         except DamagedStore:
@@ -91,7 +91,7 @@ class StoredStep:
         return None
 
     def forget_tables(self) -> None:
-        """Let go of the index; it is read again when it is asked for."""
+        """Free the memory of the index; it is read again when it is used."""
         self._tables = None
 
     def element(self, row: int) -> ElementType:
@@ -109,7 +109,7 @@ class StoredStep:
         return tuple(int(n) for n in self.tables.shape[row, :ndim])
 
     def device(self, row: int) -> DeviceLayout | None:
-        """Return how a tensor row lay in the memory of the accelerator; None for in the order of its axes."""
+        """Return how a tensor row lay in the memory of the accelerator; None if in the order of its axes."""
         lengths = str(self.tables.label("device_shape")[row])
         if not self.tables.label("layout")[row]:
             return None
@@ -124,11 +124,11 @@ class StoredStep:
         return layout
 
     def is_in_device_layout(self, row: int) -> bool:
-        """Whether the payload of a row is stored as it lay in the memory of the accelerator."""
+        """Return whether the payload of a row is stored as it lay in the memory of the accelerator."""
         return bool(self.tables.label("layout")[row] == "device")
 
     def read(self, row: int, start: int = 0, stop: int | None = None) -> bytearray:
-        """Return payload bytes `start` to `stop` of one row, which must fall on elements of its array.
+        """Return payload bytes `start` to `stop` of one row; both must be multiples of the item size.
 
         Raises:
             DamagedStore: they are missing or damaged.
@@ -140,16 +140,16 @@ class StoredStep:
         if place is None or start == stop:
             return bytearray()
         reader, first = place
-        # Odd ends occur only where an array of bytes holds larger elements.
+        # Other ends occur only in an array of bytes that holds larger elements.
         itemsize = reader.spec.itemsize
         with self.asking_again():
             return reader.read(first + start // itemsize, first + stop // itemsize)
 
     def payloads(self, rows: Iterable[int], piece_nbytes: int) -> Iterator[tuple[int, Iterator[bytearray]]]:
-        """Yield each row with its payload in pieces; in the order of the store, so each chunk is read once.
+        """Yield each row with its payload in pieces, in the order of the store: each chunk is read once.
 
-        Chunks are fetched ahead of need, some tens of MiB. Pieces must be consumed before the next row;
-        they raise what `read` raises.
+        Chunks are fetched ahead of need, some tens of MiB. Consume the pieces before the next row; they raise
+        what `read` raises.
         """
         array, offset, size = (
             self.tables.label("array"),
@@ -167,17 +167,22 @@ class StoredStep:
             reader = next(iter(places.values()))[0]
             with ShardStream(reader, list(ranges.values())) as stream:
                 for row, (start, stop) in ranges.items():
-                    yield row, self._asking(stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize))
+                    yield (
+                        row,
+                        self._with_asking_again(
+                            stream.pieces(start, stop, piece_nbytes // reader.spec.itemsize)
+                        ),
+                    )
 
-    def _asking(self, pieces: Iterator[bytearray]) -> Iterator[bytearray]:
+    def _with_asking_again(self, pieces: Iterator[bytearray]) -> Iterator[bytearray]:
         with self.asking_again():
             yield from pieces
 
     def _place(self, row: int) -> tuple[ShardReader, int] | None:
-        """Return the reader of a row's array, and the first element in it; None where it has no elements."""
+        """Return the reader of a row's array, and its first element in it; None for an empty row."""
         path = str(self.tables.label("array")[row])
         if not _ARRAY.fullmatch(path):  # a part of keys
-            raise DamagedStore(f"{self.key}: {path!r:.100} is no name of an array")
+            raise DamagedStore(f"{self.key}: {path!r:.100} is not the name of an array")
         first = int(self.tables.number("offset")[row])
         if int(self.tables.number("size")[row]) == 0:
             return None
@@ -190,7 +195,7 @@ class StoredStep:
         return self._readers[path], first
 
     def has_payload(self, row: int) -> bool:
-        """Whether the step was kept with the payload of a row: that of a tensor may have been let go."""
+        """Return whether the payload of a row is stored: a step may be kept without those of its tensors."""
         return self.has_tensors or not metadata.is_of_tensors(str(self.tables.label("array")[row]))
 
     def packed_spec(self, path: str) -> ArraySpec:
@@ -198,7 +203,7 @@ class StoredStep:
 
         Raises:
             TensorsRemoved: the step is kept without its tensors.
-            DamagedStore: there is no such array, or its metadata is damaged.
+            DamagedStore: the array is missing, or its metadata is damaged.
         """
         document, without = self.commit.nodes.get(path), self.commit.without_tensors
         if without is not None and metadata.is_of_tensors(path):

@@ -1,8 +1,8 @@
 """The tables of a leaf: the index (labels, numbers, shape, digest) and the statistics.
 
-A table is a 2-D array of one chunk, (row, field), whose attribute `fields` names the columns. Few wide
-tables instead of one array per column: a step then costs ten small objects instead of forty, and one round
-trip each to open.
+A table is a 2-D array of one chunk, (row, field), whose attribute `fields` names the columns. There are few
+wide tables instead of one array per column, so that a step has ten small objects instead of forty, each of
+which costs one round trip to open.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from numcodecs import VLenUTF8, Zstd
 from workers.arrays import statistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, DumpError
-from workers.store import metadata, untrusted
+from workers.store import metadata, problems, untrusted
 from workers.store.shards import crc32c, without_crc32c
 
-#: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are what stands in
-#: the source file before and behind the payload, as latin-1 text. `layout` is `device` where the payload is
-#: stored as it lay in the memory of the accelerator, `host` where it was brought into the order of its axes,
-#: and "" where it needed nothing; `device_shape` are the lengths of its axes there, with commas. `record` is
-#: JSON; `statistics_from` is `computed` or the file that gave the statistics.
+#: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
+#: the source file before and after the payload, as latin-1 text. `layout` is `device` if the payload is
+#: stored as it lay in the memory of the accelerator, `host` if it was brought into the order of its axes, and
+#: "" if it needed nothing; `device_shape` has the lengths of its axes there, with commas. `record` is JSON;
+#: `statistics_from` is `computed` or the file that gave the statistics.
 LABELS = (
     "kind",
     "net",
@@ -51,8 +51,8 @@ LABELS = (
 #: Integer columns of the index. `sequence` is the place in the list that the dump itself keeps. `offset` and
 #: `size` are in elements of the packed array, `nbytes` is the stored payload in bytes. `source_offset` is
 #: where the payload begins in the source file, `source_nbytes` how many bytes it has there, `source_size` the
-#: bytes of that file. `fortran_order` is 0 or 1, `groups` those of a convolution in device layout; times are
-#: those of the source file.
+#: bytes of that file. `fortran_order` is 0 or 1, `groups` counts those of a convolution in device layout;
+#: times are those of the source file.
 NUMBERS = (
     "slot",
     "occurrence",
@@ -78,7 +78,7 @@ _VLEN = VLenUTF8()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """The rows of one leaf: one for each tensor, and for each file that holds none."""
+    """The rows of one leaf: one for each tensor, and for each file without tensors."""
 
     labels: npt.NDArray[Any]
     """(row, len(LABELS)) of str."""
@@ -87,9 +87,29 @@ class Tables:
     shape: npt.NDArray[np.int64]
     """(row, axis): lengths of the axes, -1 beyond the last."""
     digest: npt.NDArray[np.uint8]
-    """(row, 16): XXH3-128 of the payload, zeros where nothing could be read."""
+    """(row, 16): XXH3-128 of the payload, zeros if it could not be read."""
     statistics: npt.NDArray[np.float64]
     """(row, len(statistics.FIELDS))."""
+    known_disagreeing: npt.NDArray[np.bool_] | None = None
+    """(row,): see `disagreeing`. None for tables that were read from a store, which does not have it."""
+
+    @property
+    def disagreeing(self) -> npt.NDArray[np.bool_]:
+        """Whether the statistics that the dump gives for a tensor differ from the computed ones, (row,)."""
+        known = self.known_disagreeing
+        return problems.disagreeing(self.label("problem")) if known is None else known
+
+    def only(self, row: int) -> Tables:
+        """Return the tables of one row, which is row 0 there."""
+        known = self.known_disagreeing
+        return Tables(
+            labels=self.labels[row : row + 1],
+            numbers=self.numbers[row : row + 1],
+            shape=self.shape[row : row + 1],
+            digest=self.digest[row : row + 1],
+            statistics=self.statistics[row : row + 1],
+            known_disagreeing=None if known is None else known[row : row + 1],
+        )
 
     def label(self, name: str) -> npt.NDArray[Any]:
         """Return one text column."""
@@ -108,7 +128,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _TableFormat:
     path: str
     data_type: str
     dimension: str
@@ -116,11 +136,11 @@ class _Table:
 
 
 _TABLES = {
-    "labels": _Table("index/labels", "string", "label", LABELS),
-    "numbers": _Table("index/numbers", "int64", "number", NUMBERS),
-    "shape": _Table("index/shape", "int64", "axis", ()),
-    "digest": _Table("index/digest", "uint8", "digest_byte", ()),
-    "statistics": _Table("statistics", "float64", "statistic", statistics.FIELDS),
+    "labels": _TableFormat("index/labels", "string", "label", LABELS),
+    "numbers": _TableFormat("index/numbers", "int64", "number", NUMBERS),
+    "shape": _TableFormat("index/shape", "int64", "axis", ()),
+    "digest": _TableFormat("index/digest", "uint8", "digest_byte", ()),
+    "statistics": _TableFormat("statistics", "float64", "statistic", statistics.FIELDS),
 }
 
 
@@ -152,7 +172,7 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
         chunk = chunks.get(f"{table.path}/c/0/0")
         if chunk is None or table.path not in documents:
             raise DamagedStore(f"{where}: {table.path} is missing")
-        rows, columns = _shape_of(documents[table.path], f"{where}: {table.path}")
+        rows, columns = shape_of(documents[table.path], f"{where}: {table.path}")
         array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
         arrays[name] = _by_field(array, table, documents[table.path], where)
     if len({len(array) for array in arrays.values()}) > 1:
@@ -161,59 +181,66 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
 
 
 def check(
-    found: Tables, documents: dict[str, metadata.Document], where: str, *, has_tensors: bool = True
+    decoded: Tables, documents: dict[str, metadata.Document], where: str, *, has_tensors: bool = True
 ) -> Tables:
-    """Return the tables of a leaf, if they are such as somebody could have meant; see `decode`.
+    """Return the tables of a leaf, if readers can rely on them; see `decode`.
 
     Raises:
-        DamagedStore: they are not.
+        DamagedStore: a value is impossible; `where` names the step.
     """
-    for wrong in _impossible(found, documents, has_tensors=has_tensors):
-        raise DamagedStore(f"{where}: index/{wrong}")
-    return found
+    for problem in _impossible(decoded, documents, has_tensors=has_tensors):
+        raise DamagedStore(f"{where}: index/{problem}")
+    return decoded
 
 
-def _shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
+def shape_of(document: metadata.Document, where: str) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a table; `where` names it.
+
+    Raises:
+        DamagedStore: its metadata does not have them.
+    """
     try:
         rows, columns = document["shape"]
     except (KeyError, TypeError, ValueError) as exc:
-        raise DamagedStore(f"{where} has no shape of two axes") from exc
+        raise DamagedStore(f"{where} does not have a shape of two axes") from exc
     if not all(type(n) is int and 0 <= n < untrusted.MAX_TABLE_NBYTES for n in (rows, columns)):
         raise DamagedStore(f"{where} has an impossible shape")
     return rows, columns
 
 
 def _impossible(
-    found: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool
+    decoded: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool
 ) -> Iterator[str]:
-    """Yield what in an index nobody could have meant.
+    """Yield the values of an index that dump-ingest never writes.
 
-    A reader takes memory for `size` elements, and reads them at `offset`: so they are within their array.
+    A reader takes memory for `size` elements and reads them at `offset`, so these must lie in their array.
     """
-    number, ndim, width = found.number, found.number("ndim"), found.shape.shape[1]
-    if found.digest.shape[1] != DIGEST_BYTES:
-        yield "digest has another width"
+    number, ndim, width = decoded.number, decoded.number("ndim"), decoded.shape.shape[1]
+    if decoded.digest.shape[1] != DIGEST_BYTES:
+        yield f"digest has not {DIGEST_BYTES} columns"
     for name in ("size", "nbytes", "source_offset", "source_nbytes", "source_size"):
         if (number(name) < 0).any():
             yield f"numbers has a negative {name}"
     if (number("offset") < -1).any() or ((ndim < 0) | (ndim > width)).any():
         yield "numbers has an impossible offset or ndim"
-    if ((found.shape < 0) & (np.arange(width) < ndim[:, np.newaxis])).any():
+    if ((decoded.shape < 0) & (np.arange(width) < ndim[:, np.newaxis])).any():
         yield "shape has a negative length"
     for label in ("lead", "tail"):
-        if not all(map(_is_latin1, set(found.label(label)))):
-            yield f"labels has no bytes in {label}"
-    yield from _beyond(found, documents, has_tensors=has_tensors)
+        if not all(map(_is_latin1, set(decoded.label(label)))):
+            yield f"labels has text that is not latin-1 in {label}"
+    yield from _beyond_their_arrays(decoded, documents, has_tensors=has_tensors)
 
 
-def _beyond(found: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool) -> Iterator[str]:
-    arrays, sizes, offsets = found.label("array"), found.number("size"), found.number("offset")
+def _beyond_their_arrays(
+    decoded: Tables, documents: dict[str, metadata.Document], *, has_tensors: bool
+) -> Iterator[str]:
+    arrays, sizes, offsets = decoded.label("array"), decoded.number("size"), decoded.number("offset")
     for path in set(arrays):
         if not has_tensors and metadata.is_of_tensors(path):
             continue  # nobody reads what the step is kept without
-        of_it = (arrays == path) & (sizes > 0) & (offsets >= 0)
-        # Not their sum, which may be more than there are integers.
-        if of_it.any() and (sizes[of_it] > _length_of(documents.get(path, {})) - offsets[of_it]).any():
+        rows = (arrays == path) & (sizes > 0) & (offsets >= 0)
+        # Not their sum, which may be larger than 64-bit integers.
+        if rows.any() and (sizes[rows] > _length_of(documents.get(path, {})) - offsets[rows]).any():
             yield f"numbers has elements beyond the end of {path!r:.100}"
 
 
@@ -234,15 +261,14 @@ def _is_latin1(text: str) -> bool:
 
 
 def _by_field(
-    array: npt.NDArray[Any], table: _Table, document: metadata.Document, where: str
+    array: npt.NDArray[Any], table: _TableFormat, document: metadata.Document, where: str
 ) -> npt.NDArray[Any]:
-    """Return the columns in the order of this version: another one may have had others."""
-    attributes = document.get("attributes")
-    stored = attributes.get("fields", []) if isinstance(attributes, dict) else []
-    if not table.fields or list(table.fields) == stored:
+    """Return the columns in the order of this version; another version may have had others."""
+    if not table.fields:
         return array
-    if not isinstance(stored, list) or len(stored) != array.shape[1]:
-        raise DamagedStore(f"{where}: {table.path} has {array.shape[1]} columns, and not as many names")
+    stored = fields_of(document, array.shape[1], f"{where}: {table.path}")
+    if list(table.fields) == stored:
+        return array
     missing = {"string": "", "int64": -1, "float64": np.nan}[table.data_type]
     ordered = np.full((len(array), len(table.fields)), missing, array.dtype)
     for column, field in enumerate(table.fields):
@@ -251,8 +277,22 @@ def _by_field(
     return ordered
 
 
+def fields_of(document: metadata.Document, columns: int, where: str) -> list[str]:
+    """Return the names of the columns of a table; `where` names it.
+
+    Raises:
+        DamagedStore: its metadata does not have them.
+    """
+    attributes = document.get("attributes")
+    names = attributes.get("fields", []) if isinstance(attributes, dict) else []
+    is_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not is_text or len(names) != columns:
+        raise DamagedStore(f"{where} has {columns} columns, but not as many names")
+    return names
+
+
 def empty_statistics(rows: int) -> npt.NDArray[np.float64]:
-    """Return a statistics table in which nothing is known."""
+    """Return a statistics table in which all is unknown."""
     return np.full((rows, len(statistics.FIELDS)), np.nan)
 
 
@@ -277,8 +317,8 @@ def encode_table(array: npt.NDArray[Any], data_type: str) -> bytes:
     else:
         little = np.dtype(data_type).newbyteorder("<")
         raw = np.ascontiguousarray(array, dtype=little).tobytes()
-    if len(raw) > untrusted.MAX_TABLE_NBYTES:  # what no reader would take
-        raise DumpError(f"a table of {len(raw)} bytes; the most is {untrusted.MAX_TABLE_NBYTES}")
+    if len(raw) > untrusted.MAX_TABLE_NBYTES:  # no reader would decode it
+        raise DumpError(f"a table of {len(raw)} bytes; the limit is {untrusted.MAX_TABLE_NBYTES}")
     encoded = bytes(_ZSTD.encode(raw))
     return encoded + crc32c(encoded)
 
@@ -292,8 +332,8 @@ def decode_table(chunk: bytes, data_type: str, shape: tuple[int, int], where: st
     try:
         body = without_crc32c(chunk, where)
         if data_type == "string":
-            found = untrusted.texts(untrusted.zstd(body), math.prod(shape))
-            return np.asarray(found, dtype=object).reshape(shape)
+            texts = untrusted.texts(untrusted.zstd(body), math.prod(shape))
+            return np.asarray(texts, dtype=object).reshape(shape)
         little = np.dtype(data_type).newbyteorder("<")
         raw = untrusted.zstd(body, exactly=math.prod(shape) * little.itemsize)
         return np.frombuffer(raw, dtype=little).reshape(shape)

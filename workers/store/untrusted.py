@@ -1,7 +1,7 @@
 """Decoding what anybody may have written: sizes are compared with what is expected before memory is taken.
 
-A checksum shows that bytes are as they were written, and nothing about who wrote them. Decoders of numcodecs
-take as much memory as the bytes ask for; so what they ask for is looked at here before.
+A checksum shows that bytes are as they were written, but not who wrote them. Decoders of numcodecs take as
+much memory as the bytes ask for, so this is checked here first.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ _BLOSC_HEADER_NBYTES = 16
 
 
 def zstd(body: bytes, *, exactly: int | None = None, at_most: int = MAX_TABLE_NBYTES) -> bytes:
-    """Return what a zstd frame holds.
+    """Return the content of a zstd frame.
 
     Raises:
-        ValueError: it does not say how much that is, or it is more than `at_most`, or not `exactly` so much.
+        ValueError: the frame does not state the size of its content, or this is more than `at_most` bytes, or
+            not `exactly` this many.
         RuntimeError: it is damaged.
     """
     claimed = _zstd_content_size(body)
     if claimed is None or claimed > at_most or exactly not in (None, claimed):
         wanted = f"at most {at_most}" if exactly is None else str(exactly)
-        raise ValueError(f"its frame has {claimed} bytes instead of {wanted}")
+        raise ValueError(f"its frame holds {claimed} bytes instead of {wanted}")
     return bytes(_ZSTD.decode(body))
 
 
@@ -46,8 +47,9 @@ def _zstd_content_size(body: bytes) -> int | None:
 
 
 def blosc_is(body: bytes, nbytes: int) -> bool:
-    """Say whether a blosc buffer says that it is as long as it is, and holds `nbytes` when it is decoded."""
-    # c-blosc, README_CHUNK_FORMAT.rst. What a chunk says of its own length is read beyond if it is a lie.
+    """Return whether a blosc buffer states its true length, and holds `nbytes` bytes by its header."""
+    # c-blosc, README_CHUNK_FORMAT.rst. The decoder trusts the stated length: if it is too large, it reads
+    # beyond the buffer.
     if len(body) < _BLOSC_HEADER_NBYTES:
         return False
     claimed, own = int.from_bytes(body[4:8], "little"), int.from_bytes(body[12:16], "little")
@@ -55,14 +57,14 @@ def blosc_is(body: bytes, nbytes: int) -> bool:
 
 
 def texts(raw: bytes, count: int) -> Any:
-    """Return so many texts from their `vlen-utf8` form, (count,) of str.
+    """Return `count` texts from their `vlen-utf8` form, (count,) of str.
 
     Raises:
-        ValueError: they are not so many, or damaged.
+        ValueError: it holds another number of texts, or is damaged.
     """
     if int.from_bytes(raw[:4], "little") != count:  # numcodecs, vlen.pyx
         raise ValueError(f"it does not hold {count} texts")
     try:
         return _VLEN.decode(raw)
-    except SystemError as exc:  # of a negative length
+    except SystemError as exc:  # for a negative length
         raise ValueError("a length is impossible") from exc

@@ -10,18 +10,19 @@ from workers.model import MIB
 from workers.store.objects import ObjectStore
 from workers.store.pieces import Gathered, NewObject
 
-#: Objects on their way at once.
+#: Objects that are being written at once.
 UPLOADS_AT_ONCE = 2
-#: Their bytes, unless one object alone is larger. The client holds each twice while it is sent.
+#: Their bytes together, unless one object alone is larger. The client holds each twice while it is sent.
 UPLOADS_NBYTES = 128 * MIB
 
 
 class Uploads:
     """Writes objects in the background: a task encodes the next one meanwhile.
 
-    Used as `with Uploads(objects) as uploads:`. When the block has ended, every object is there; when one
-    could not be written, the block ends with that error. An error within the block goes first. In both cases
-    what has not begun is not written, and nothing is still being written. Not safe to share between threads.
+    Used as `with Uploads(objects) as uploads:`. When the block has ended, every object is written; if one
+    could not be written, the block ends with that error. An error within the block takes precedence. In both
+    cases objects that were waiting are not written, and none is still being written. Not safe to share
+    between threads.
 
     Memory: `UPLOADS_NBYTES`, or one object if that is larger, twice.
     """
@@ -33,7 +34,7 @@ class Uploads:
         self._running: list[tuple[Future[None], int]] = []
 
     def put(self, key: str, data: bytes | bytearray) -> None:
-        """Begin to write one object. Waits while there are too many on their way.
+        """Begin to write one object. Waits while too many are being written.
 
         Raises:
             StoreError: an earlier object could not be written.
@@ -48,7 +49,7 @@ class Uploads:
         self._running.append((self._threads.submit(self._objects.put, key, content), len(content)))
 
     def create(self, key: str) -> NewObject:
-        """Begin one object that comes in pieces: when it is closed, it begins to be written."""
+        """Begin one object that comes in pieces: writing begins when it is closed."""
         return Gathered(lambda data: self.put(key, data))
 
     def __enter__(self) -> Self:
@@ -58,7 +59,7 @@ class Uploads:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for what is on its way; raise what went wrong with it."""
+        """Wait for what is being written; raise the error if it fails."""
         try:
             if error is None:
                 for future, _ in self._running:

@@ -1,8 +1,8 @@
 """Data types that zarr-python lacks, registered through its entry point `zarr.data_type`.
 
 They are bfloat16 and the float8 types, under the names of TensorStore and zarr-extensions, backed by
-ml_dtypes. zarr-python 3.1, the newest for Python 3.11, collects these entry points but never loads them:
-there, call `register()` once.
+ml_dtypes. zarr-python 3.1, the newest for Python 3.11, collects these entry points but never loads them: call
+`register()` once with that version.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INFINITIES = {"Infinity": np.inf, "-Infinity": -np.inf}
 class _Float(HasItemSize, ZDType[Any, Any]):
     """A float of ml_dtypes: `class X(_Float, name="x")` makes `ml_dtypes.x` the Zarr data type `x`.
 
-    A fill value is a number, `"NaN"`, the bits as in `"0x7fc0"`, and, where the type has infinities,
+    A fill value is a number, `"NaN"`, the bits as in `"0x7fc0"`, and, if the type has infinities,
     `"Infinity"` or `"-Infinity"` (zarr-extensions, "data-types"). Zarr format 2 has no name for these types.
     """
 
@@ -68,7 +68,7 @@ class _Float(HasItemSize, ZDType[Any, Any]):
         return cls()
 
     def to_json(self, zarr_format: Any) -> Any:
-        """Return the name of the type as it stands in array metadata."""
+        """Return the name of the type in the metadata of arrays."""
         if zarr_format != 3:
             raise DataTypeValidationError(f"Zarr format 2 has no {self._zarr_v3_name}")
         return self._zarr_v3_name
@@ -79,13 +79,13 @@ class _Float(HasItemSize, ZDType[Any, Any]):
     def cast_scalar(self, data: object) -> Any:
         """Return a Python or numpy number as a scalar of this type."""
         if not self._check_scalar(data):
-            message = f"{data!r} is no number"
+            message = f"{data!r} is not a number"
             raise TypeError(message)
         return self._native.type(data)
 
     def default_scalar(self) -> Any:
-        """Return the number with no bit set: zero, where the type has one."""
-        return self._of_bits(0)
+        """Return the number without any bit set: zero, if the type has one."""
+        return self._from_bits(0)
 
     def from_json_scalar(self, data: Any, *, zarr_format: Any) -> Any:  # noqa: ARG002
         """Read a fill value.
@@ -94,7 +94,7 @@ class _Float(HasItemSize, ZDType[Any, Any]):
             ValueError: the type has no such value.
         """
         if isinstance(data, str) and data.startswith("0x"):
-            return self._of_bits(int(data, 16))
+            return self._from_bits(int(data, 16))
         value = self._native.type(float(data))
         if data in _INFINITIES and float(value) != _INFINITIES[data]:
             message = f"{self._zarr_v3_name} has no {data}"
@@ -102,10 +102,10 @@ class _Float(HasItemSize, ZDType[Any, Any]):
         return value
 
     def to_json_scalar(self, data: object, *, zarr_format: Any) -> Any:  # noqa: ARG002
-        """Write a fill value as its bits: of float8 types zarrs reads no other."""
+        """Write a fill value as its bits: zarrs reads nothing else for float8 types."""
         return f"0x{self._bits(self.cast_scalar(data)):0{2 * self.item_size}x}"
 
-    def _of_bits(self, bits: int) -> Any:
+    def _from_bits(self, bits: int) -> Any:
         if bits >> (8 * self.item_size):
             message = f"{bits:#x} has more bits than {self._zarr_v3_name}"
             raise ValueError(message)
@@ -177,6 +177,6 @@ TYPES: tuple[type[_Float], ...] = (
 
 
 def register() -> None:
-    """Make the types known to zarr-python in this process; nothing happens when they are."""
+    """Make the types known to zarr-python in this process. Safe to call again."""
     for cls in TYPES:
         data_type_registry.register(cls._zarr_v3_name, cls)

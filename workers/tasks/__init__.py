@@ -1,1 +1,1 @@
-"""What a Dask task runs: convert, publish, read back, compare, consolidate."""
+"""What Dask tasks run: convert, publish, read back, compare, consolidate."""

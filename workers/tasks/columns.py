@@ -1,6 +1,6 @@
-"""Entries by columns: so held and packed, the thousands of a step take a fifth of the time.
+"""Entries by columns: the thousands of entries of a step are built and packed in a fifth of the time.
 
-Made or pickled one by one, each value costs a call; a column is one list of numbers or of text.
+Entry by entry, each value costs a call. A column is a single list of numbers or of text.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _PAYLOAD = [*(f"source.{name}" for name in SourceFile.__match_args__), "kind", "
 _REST = ["problem", "record", *(f"name.{name}" for name in TensorName._fields)]
 _NO_NAME = TensorName()
 
-#: A tuple for each field, all of the same length; none for no entries.
+#: A tuple for each field, all of the same length. Empty for no entries.
 Columns: TypeAlias = list[tuple[Any, ...]]
 
 
 class EntryColumns(Sequence[Entry]):
-    """The entries of a step, held by columns; one by one they are made when they are asked for."""
+    """The entries of a step, held by columns. An entry is built when it is asked for."""
 
     __slots__ = ("_columns",)
 
@@ -34,13 +34,13 @@ class EntryColumns(Sequence[Entry]):
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> EntryColumns:
-        """Return entries by columns; as they are where they are already held so."""
+        """Return entries by columns; the same object if they are already held so."""
         if isinstance(entries, cls):
             return entries
         if not entries:
             return cls([])
         _, _, names, _, problems, _, records = zip(*entries, strict=True)
-        return cls([*of_payloads(entries), problems, records, *zip(*names, strict=True)])
+        return cls([*payload_columns(entries), problems, records, *zip(*names, strict=True)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._columns,)
@@ -74,14 +74,14 @@ class EntryColumns(Sequence[Entry]):
 _PLACES = {field: place for place, field in enumerate([*_PAYLOAD, *_REST])}
 
 
-def of_payloads(entries: Iterable[Entry]) -> Columns:
-    """Return what it takes to read the payloads of entries, of which there is at least one."""
+def payload_columns(entries: Iterable[Entry]) -> Columns:
+    """Return the columns that are needed to read the payloads of at least one entry."""
     sources, kinds, _, headers, _, readable, _ = zip(*entries, strict=True)
     return [*zip(*map(_source, sources), strict=True), kinds, headers, readable]
 
 
-def payloads_of(columns: Columns) -> list[Entry]:
-    """Return the entries of `of_payloads`, without names and problems."""
+def payload_entries(columns: Columns) -> list[Entry]:
+    """Return the entries that `payload_columns` was given, without names and problems."""
     return list(_entries(columns, repeat(_NO_NAME), repeat(""), repeat("")))
 
 

@@ -1,4 +1,4 @@
-"""`compare_pairs`: what a thread or a Dask task runs to compare tensors. Places come in, metrics go out."""
+"""`compare_pairs`: compares tensors in a thread or a Dask task. It is given places and returns metrics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from workers.tasks.operands import InFile, Operand, Payload, Stored, read_pieces
 WHOLE_NBYTES = 32 * MIB
 #: Elements of a piece.
 _PIECE = 1024 * 1024
-#: A tensor that is not in the order of its axes is turned into it in memory, up to this many payload bytes.
-MAX_TURNED_NBYTES = 256 * MIB
+#: Up to this many payload bytes, a tensor that is not in the order of its axes is brought into it in memory.
+MAX_REORDERED_NBYTES = 256 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """What came of one pair."""
+    """The result of one pair."""
 
     metrics: Metrics | None
-    """None where they could not be compared."""
+    """None if they could not be compared."""
     basis: str = "elements"
-    """What was compared: `digest`, `elements`, or `device layout`, padding and all."""
+    """What was compared: `digest`, `elements`, or `device layout` with its padding."""
     problem: str = ""
     damaged: bool = False
     """Whether the problem is damage in a store."""
@@ -58,32 +58,30 @@ def pack_pairs(pairs: Sequence[Pair]) -> bytes:
 
 def run_compare(packed: bytes) -> list[PairComparison]:
     """Run `compare_pairs`."""
-    # Reaching a Dask scheduler is running code on its workers: unpickling what comes from it adds no danger.
+    # Whoever reaches a Dask scheduler can run code on its workers, so unpickling adds no danger.
     pairs: list[Pair] = pickle.loads(packed)  # noqa: S301
     return compare_pairs(pairs)
 
 
 def compare_pairs(pairs: Sequence[Pair]) -> list[PairComparison]:
-    """Compare pairs, each payload byte read once; of files whose digest is not known, of large ones twice.
+    """Compare pairs. Each payload byte is read once; of large files whose digest is unknown, twice.
 
-    Memory: the payloads of the small pairs, which the caller bounds; then, one pair after the other, pieces
-    of 1 Mi elements of both and what two `ShardStream`s hold (about 400 MiB in all), or, where elements are
-    not in the order of the axes, twice both payloads of up to `MAX_TURNED_NBYTES` each.
+    Memory: the payloads of the small pairs, which the caller bounds. Then, for one large pair after the
+    other, pieces of 1 Mi elements of both and what two `ShardStream`s hold (about 400 MiB in all); or, if
+    elements are not in the order of the axes, twice both payloads, of up to `MAX_REORDERED_NBYTES` each.
 
     Raises:
-        StoreError: a store cannot be reached. What is damaged is noted in the outcome.
+        StoreError: a store cannot be reached. Damage is reported in the result of the pair.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    outcomes: list[PairComparison | None] = [None] * len(pairs)
     small = [number for number, pair in enumerate(pairs) if pair.nbytes <= WHOLE_NBYTES]
-    for number, outcome in zip(small, _compare_small([pairs[n] for n in small]), strict=True):
-        outcomes[number] = outcome
-    return [_compare_large(pairs[n]) if found is None else found for n, found in enumerate(outcomes)]
+    results = dict(zip(small, _compare_small([pairs[number] for number in small]), strict=True))
+    return [results.get(number) or _compare_large(pair) for number, pair in enumerate(pairs)]
 
 
 def _compare_small(pairs: Sequence[Pair]) -> Iterator[PairComparison]:
-    """Compare pairs that are in memory together. Of a store nothing is read that a digest decides."""
-    # Files first: their digests may make reading the store superfluous.
+    """Compare pairs that fit into memory together. Nothing is read from a store if digests decide."""
+    # Files first: their digests may make reading the store unnecessary.
     read: dict[int, Payload | DamagedStore] = {}
     for kind in (InFile, Stored):
         wanted: dict[int, Operand] = {}
@@ -121,7 +119,7 @@ def _compare_payloads(
 def _compare_as_laid(
     a: Operand, payload_a: Payload, b: Operand, payload_b: Payload, exc: Exception
 ) -> PairComparison:
-    """Compare payloads that cannot be brought into the order of the axes, if both lie alike."""
+    """Compare payloads that cannot be brought into the order of the axes, if both have the same layout."""
     if a.device is None or a.device != b.device:
         return PairComparison(None, problem=str(exc))
     running = RunningComparison()
@@ -139,12 +137,11 @@ def _compare_large(pair: Pair) -> PairComparison:
     a, b = (_with_digest(side) for side in (pair.a, pair.b))
     if _decided(a, b):
         return PairComparison(no_difference(a.size), "digest")
-    alike = a.device == b.device and (a.is_in_order == b.is_in_order)
     if not (a.is_in_order and b.is_in_order):
-        if max(a.nbytes, b.nbytes) <= MAX_TURNED_NBYTES and _can_turn(a) and _can_turn(b):
+        if _can_reorder(a) and _can_reorder(b):
             payloads = read_whole([a, b])
             return _compare_payloads(a, payloads[0], b, payloads[1])
-        if not alike:
+        if a.device != b.device or a.is_in_order != b.is_in_order:
             return PairComparison(None, problem="too large to be brought from one layout into the other")
     try:
         return PairComparison(_stream(a, b), "elements" if a.device is None else "device layout")
@@ -155,19 +152,19 @@ def _compare_large(pair: Pair) -> PairComparison:
 
 
 def _stream(a: Operand, b: Operand) -> Metrics:
-    """Compare two payloads that lie in the same order, in a single pass over both."""
+    """Compare two payloads that are in the same order, in a single pass over both."""
     running = RunningComparison()
     left = a.size if a.device is None else math.prod(a.device.shape)
     digests = new_digest(), new_digest()
     pieces = read_pieces(a, _PIECE), read_pieces(b, _PIECE)
     for piece_a, piece_b in zip(*pieces, strict=True):
-        for known, piece in zip(digests, (piece_a, piece_b), strict=True):
-            known.update(piece)
+        for digest_of_side, piece in zip(digests, (piece_a, piece_b), strict=True):
+            digest_of_side.update(piece)
         values_a, values_b = unpack(piece_a, a.element, left), unpack(piece_b, b.element, left)
         left -= values_a.size
         _update(running, a, values_a, b, values_b)
-    for side, known in zip((a, b), digests, strict=True):
-        if known.digest() != side.digest:
+    for side, digest_of_side in zip((a, b), digests, strict=True):
+        if digest_of_side.digest() != side.digest:
             raise DamagedStore(f"{side.where}: the digest does not match")
     return running.result()
 
@@ -185,7 +182,7 @@ def _update(running: RunningComparison, a: Operand, values_a: Array, b: Operand,
 
 
 def _decided(a: Operand, b: Operand) -> bool:
-    """Whether digests say that two tensors are the same; they never say that two are not."""
+    """Return whether digests show that two tensors are the same. They never show that two are not."""
     return bool(a.digest) and a.digest == b.digest and a.meaning == b.meaning
 
 
@@ -205,5 +202,8 @@ def _with_digest(operand: Operand) -> Operand:
     return replace(operand, digest=running.digest())
 
 
-def _can_turn(operand: Operand) -> bool:
+def _can_reorder(operand: Operand) -> bool:
+    """Return whether a payload can be brought into the order of the axes in memory."""
+    if operand.nbytes > MAX_REORDERED_NBYTES:
+        return False
     return operand.device is None or device_format.convertible(operand.device, operand.shape, operand.element)

@@ -1,8 +1,8 @@
-"""`consolidate`: what a Dask worker runs to bring one step of some ranks into the consolidated view.
+"""`consolidate`: the Dask task that adds one step of some ranks to the cubes.
 
-Reads the index and the statistics of each rank, aligns them along the axis of tensors, writes the objects
-that are of this step alone, and returns what goes into objects of several steps. Nothing becomes visible by
-it: that is up to who writes the metadata of the view afterwards.
+It reads the index and the statistics of each rank, aligns them along the axis of tensors, writes the objects
+that belong to this step alone, and returns what belongs to objects of several steps. This makes nothing
+visible: the consolidator writes the metadata of the cubes afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from workers.store.blocks import Block, TensorAxis, TensorKey, block_of
 from workers.store.commit import Commit
 from workers.store.cubes import ANOMALY_FIELDS, GROUP, TOTALS, CubeGrid, Cubes, read_axis
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, open_objects
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects
 from workers.store.tables import Tables
 
 
@@ -34,21 +35,21 @@ class ConsolidateJob:
 
     store: StoreAddress
     writer: str
-    """Who writes the view: the axis of another writer may have other tensors at its end."""
+    """Names the consolidator: the axis of another one may have different tensors at its end."""
     grid: CubeGrid
     width: int
     """How many tensors the axis has in the store."""
     step: int
     place: int
-    """Of the step, on the axis of steps."""
+    """Place of the step on the axis of steps."""
     rank_chunk: int
     members: tuple[tuple[int, int], ...]
-    """Rank, and its place within the chunk."""
+    """Ranks, and the place of each within the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownTensors:
-    """The step has tensors that are not on the axis: nothing was written."""
+    """The step has tensors that are not on the axis, so nothing was written."""
 
     job: ConsolidateJob
     keys: tuple[TensorKey, ...]
@@ -61,14 +62,14 @@ class Consolidated:
 
     job: ConsolidateJob
     fingerprints: dict[int, str]
-    """By rank: the generation that was read. Ranks that have no commit any more, or a damaged one, are not
-    in it."""
+    """By rank: the generation that was read. Ranks whose commit is gone or damaged are left out."""
     statuses: dict[int, str]
     totals: dict[int, tuple[int, ...]]
     """By rank, in the order of `TOTALS`."""
     anomalies: npt.NDArray[np.int64]
-    """(ANOMALY_FIELDS, rank of the chunk, tensor); -1 for what a rank does not have."""
+    """(ANOMALY_FIELDS, rank of the chunk, tensor); -1 for tensors that a rank does not have."""
     damaged: dict[int, str]
+    """By rank: what is damaged."""
 
 
 ConsolidateResult: TypeAlias = UnknownTensors | Consolidated
@@ -82,50 +83,62 @@ def consolidate(job: ConsolidateJob) -> ConsolidateResult:
     """
     objects = open_objects(job.store)
     axis = _axis(job)
-    commits, damaged = _commits(objects, job)
-    found, more_damaged = _tables(objects, commits)
+    commits, damaged_commits = _read_commits(objects, job)
+    tables_of, damaged_tables = _read_tables(objects, commits)
     known = TensorAxis(axis.keys) if len(axis) else TensorAxis()
-    block = block_of(job.step, found, known)
+    block = block_of(job.step, tables_of, known)
     if len(known) > job.width:
         return UnknownTensors(job, tuple(known.keys[job.width :]))
     cubes = Cubes(job.grid)
-    anomalies = _spread(job, block, cubes, objects)
+    anomalies = _write_cubes(job, block, cubes, objects)
     return Consolidated(
         job,
-        {rank: commits[rank].fingerprint for rank in found},
-        {rank: commits[rank].summary.status for rank in found},
-        {rank: tuple(getattr(commits[rank].summary, name) for name in TOTALS) for rank in found},
+        {rank: commits[rank].fingerprint for rank in tables_of},
+        {rank: commits[rank].summary.status for rank in tables_of},
+        {rank: tuple(getattr(commits[rank].summary, name) for name in TOTALS) for rank in tables_of},
         anomalies,
-        damaged | more_damaged,
+        damaged_commits | damaged_tables,
     )
 
 
-def _commits(objects: ObjectStore, job: ConsolidateJob) -> tuple[dict[int, Commit], dict[int, str]]:
+def _read_commits(objects: ObjectStore, job: ConsolidateJob) -> tuple[dict[int, Commit], dict[int, str]]:
+    """Return the commits by rank, and the damage of those that cannot be read."""
     commits, damaged = commit.read_many(objects, [StepKey(rank, job.step) for rank, _ in job.members])
-    return {key.rank: one for key, one in commits.items()}, {k.rank: why for k, why in damaged.items()}
+    return (
+        {key.rank: current for key, current in commits.items()},
+        {key.rank: reason for key, reason in damaged.items()},
+    )
 
 
-def _tables(objects: ObjectStore, commits: dict[int, Commit]) -> tuple[dict[int, Tables], dict[int, str]]:
+def _read_tables(
+    objects: ObjectStore, commits: dict[int, Commit]
+) -> tuple[dict[int, Tables], dict[int, str]]:
+    """Return the tables by rank, and the damage of those that cannot be read."""
     names = {
-        f"{one.prefix}/{key}": (rank, key) for rank, one in commits.items() for key in tables.chunk_keys()
+        f"{current.prefix}/{key}": (rank, key)
+        for rank, current in commits.items()
+        for key in tables.chunk_keys()
     }
     chunks: dict[int, dict[str, bytes]] = {}
     for name, data in objects.get_many(list(names)).items():
         rank, key = names[name]
         chunks.setdefault(rank, {})[key] = data
-    found: dict[int, Tables] = {}
+    tables_of: dict[int, Tables] = {}
     damaged: dict[int, str] = {}
-    for rank, one in commits.items():
+    for rank, current in commits.items():
         try:
-            nodes = dict(one.nodes)
-            decoded = tables.decode(nodes, chunks.pop(rank, {}), str(one.key))
-            found[rank] = tables.check(decoded, nodes, str(one.key), has_tensors=one.without_tensors is None)
+            nodes, where = dict(current.nodes), str(current.key)
+            decoded = tables.decode(nodes, chunks.pop(rank, {}), where)
+            has_tensors = current.without_tensors is None
+            tables_of[rank] = tables.check(decoded, nodes, where, has_tensors=has_tensors)
         except DamagedStore as exc:
             damaged[rank] = exc.message
-    return found, damaged
+    return tables_of, damaged
 
 
-def _spread(job: ConsolidateJob, block: Block, cubes: Cubes, objects: ObjectStore) -> npt.NDArray[np.int64]:
+def _write_cubes(
+    job: ConsolidateJob, block: Block, cubes: Cubes, objects: ObjectStore
+) -> npt.NDArray[np.int64]:
     """Write the objects of this step, and return the counts that share objects with other steps."""
     places = dict(job.members)
     into = [places[rank] for rank in block.ranks]
@@ -155,7 +168,7 @@ def _spread(job: ConsolidateJob, block: Block, cubes: Cubes, objects: ObjectStor
 
 
 def _as_counts(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Return counts as integers, -1 where nothing is known."""
+    """Return counts as integers; -1 for unknown ones."""
     return np.where(np.isnan(values), -1, values).astype(np.int64)
 
 
@@ -164,12 +177,12 @@ _AXES_LOCK = threading.Lock()
 
 
 def _axis(job: ConsolidateJob) -> TensorAxis:
-    """Return the axis of tensors as it is in the store; read once in each process, and again when it grew."""
+    """Return the axis of tensors in the store. Read once in each process, and again after it has grown."""
     with _AXES_LOCK:
         key = (job.store, job.writer)
         axis = _AXES.get(key)
         if axis is None or len(axis) < job.width:
             axis = read_axis(open_objects(job.store), Cubes(job.grid), job.width)
-            _AXES.clear()  # one view at a time is enough
+            _AXES.clear()  # the axis of one store at a time is enough
             _AXES[key] = axis
     return axis if len(axis) == job.width else TensorAxis(axis.keys[: job.width])

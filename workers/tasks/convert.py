@@ -1,7 +1,7 @@
-"""`convert`: what a Dask worker runs to turn dump files into shards.
+"""`convert`: the Dask task that turns dump files into shards.
 
-Idempotent: the same job writes the same bytes under the same keys. Paths come in, a small receipt goes out;
-no tensor ever travels between processes.
+Idempotent: the same job writes the same bytes under the same keys. It is given paths and returns a small
+receipt, so no tensor ever travels between processes.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
 from workers.store.model import RowKind
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
 from workers.tasks.model import Entry, Receipt, Segment, ShardJob
 
-#: Files are read in pieces of this many bytes; most are one piece.
+#: Files are read in pieces of this many bytes. Most files are a single piece.
 PIECE_BYTES = 16 * MIB
 #: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
-#: stays in device layout, for an export could not turn it back in bounded memory; its statistics come from a
-#: second reading, slab by slab.
+#: stays in device layout, because an export could not convert it back in bounded memory. Its statistics come
+#: from reading it a second time, slab by slab.
 MAX_CONVERTED_BYTES = 256 * MIB
 
 
 def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> Receipt:
-    """Read the files of a job once; write whole shards; report digests, statistics and places.
+    """Read the files of a job once, write whole shards, and report digests, statistics and places.
 
     Payloads of equal type and digest are stored once. Memory: one piece and two inner chunks (about 20 MiB
-    with the default grid), whatever the size of the tensors; for a tensor in device layout of up to
-    `MAX_CONVERTED_BYTES` twice its size; and where the store is not a directory one encoded shard, twice, and
-    what `Uploads` holds.
+    with the default grid), whatever the size of the tensors; twice the size of a tensor in device layout of
+    up to `MAX_CONVERTED_BYTES`; and, if the store is not a directory, one encoded shard, twice, and what
+    `Uploads` holds.
 
     Args:
         job: what to convert.
-        run: does it, in place of `convert_here`.
+        run: what converts it; default: `convert_here`.
 
     Raises:
         SourceChanged: a file is not what the plan saw. Nothing refers to what was written so far.
-        UnreadableFile: the disk does not give a file.
+        UnreadableFile: a file cannot be read from the disk.
         AccessDenied: a file may not be read.
         StoreError: the store refused.
     """
@@ -71,7 +71,7 @@ def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> 
 
 
 def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receipt:
-    """Do what `convert` says, and tell nobody but `begin`: it is called with each row before that is read."""
+    """Convert a job without emitting events. `begin` is called with each row before its file is read."""
     started = time.perf_counter()
     objects = open_objects(job.store)
     with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
@@ -82,14 +82,14 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
 
 
 def dry_run(job: ShardJob, begin: Callable[[int], None]) -> None:
-    """Do the same with the files of a job, and write nothing."""
+    """Read and decode the files of a job as `convert_here` does, but write nothing."""
     work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
     for segment in job.segments:
         work.run(segment)
 
 
 class _Conversion:
-    """One run of one job: what has been found so far."""
+    """One run of one job, and its results so far."""
 
     def __init__(
         self,
@@ -100,7 +100,8 @@ class _Conversion:
         self._job = job
         self._create = create
         self._begin = begin
-        # By place, which is that of an entry in the job. Lists: one value at a time takes an array longer.
+        # All by the place of an entry in the job. Lists, because they are set value by value, for which
+        # arrays take longer.
         self._place = {row: place for place, row in enumerate(job.entries)}
         self._nbytes = [entry.nbytes for entry in job.entries.values()]
         self._buffer = memoryview(bytearray(min(PIECE_BYTES, max(*self._nbytes, 1))))
@@ -124,12 +125,13 @@ class _Conversion:
                 spec, segment.first_shard, lambda shard: self._create(f"{prefix}/{spec.path}/c/{shard}")
             )
         with packer:
-            self._pack(segment, packer)
+            self._convert_rows(segment, packer)
             self._ends[spec.path] = packer.position
         self._stored |= {f"{spec.path}/c/{shard}": nbytes for shard, nbytes in packer.stored.items()}
 
-    def _pack(self, segment: Segment, packer: Packer) -> None:
-        # Equal bytes of other types, which share the array `bytes`, have other statistics.
+    def _convert_rows(self, segment: Segment, packer: Packer) -> None:
+        # By meaning: equal bytes of different types, which share the array `bytes`, have different
+        # statistics.
         seen: dict[object, dict[bytes, int]] = {}
         places = [self._place[row] for row in segment.rows]
         sizes = Counter(self._nbytes[place] for place in places)
@@ -142,10 +144,11 @@ class _Conversion:
                 with OpenFile(root, entry.source, where) as file:
                     self._bytes_read += nbytes
                     if _to_convert(entry):
-                        self._take_from_device(place, entry, file, packer, seen)
+                        self._convert_from_device(place, entry, file, packer, seen)
                     else:
-                        alike = seen.setdefault(_meaning(entry), {})
-                        self._take(place, entry, file, packer, alike, unique=sizes[nbytes] == 1)
+                        same_meaning = seen.setdefault(_meaning(entry), {})
+                        is_unique = sizes[nbytes] == 1
+                        self._convert(place, entry, file, packer, same_meaning, is_unique=is_unique)
                     file.check_unchanged()
             except OSError as exc:
                 if exc.errno != errno.EIO:
@@ -153,7 +156,7 @@ class _Conversion:
                 message = f"{where}: {entry.source.path} cannot be read: {exc.strerror}"
                 raise UnreadableFile(message, path=entry.source.path) from exc
 
-    def _take(
+    def _convert(
         self,
         place: int,
         entry: Entry,
@@ -161,53 +164,63 @@ class _Conversion:
         packer: Packer,
         seen: dict[bytes, int],
         *,
-        unique: bool,
+        is_unique: bool,
     ) -> None:
+        """Convert an entry as it lies in the file.
+
+        Args:
+            place: of the entry in the job.
+            entry: the entry.
+            file: its file.
+            packer: takes the payload if it is not a copy.
+            seen: by digest, the places of payloads of the same meaning that were converted before.
+            is_unique: whether no other payload has its size, so that it cannot be a copy.
+        """
         start = packer.position
         if self._nbytes[place] <= len(self._buffer):
-            digest, row = self._take_whole(entry, file, packer, seen)
+            digest, row = self._convert_whole(entry, file, packer, seen)
         else:
-            digest, row = self._take_in_pieces(entry, file, packer, seen, unique=unique)
+            digest, row = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
-        self._note(place, entry, digest, seen, start=start, row=row)
+        self._record(place, entry, digest, seen, start=start, row=row)
 
-    def _take_whole(
+    def _convert_whole(
         self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int]
     ) -> tuple[bytes, tuple[float, ...]]:
-        """Take a payload that is one piece; return its digest, and its statistics if it is no copy."""
+        """Convert a payload of a single piece; return its digest, and its statistics unless it is a copy."""
         piece = next(self._pieces(entry, file), self._buffer[:0])
         digest = digest_of(piece)
         if digest in seen:
             return digest, _UNKNOWN
-        summary = _Summary(entry, len(self._buffer))
+        entry_statistics = _EntryStatistics(entry, len(self._buffer))
         if len(piece):
-            summary.update(piece)
+            entry_statistics.update(piece)
             packer.append(piece)
-        summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        return digest, summary.row()
+        entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        return digest, entry_statistics.row()
 
-    def _take_in_pieces(
-        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, unique: bool
+    def _convert_in_pieces(
+        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, is_unique: bool
     ) -> tuple[bytes, tuple[float, ...]]:
-        """Take a payload of many pieces; return its digest, and its statistics if it is no copy."""
-        summary = _Summary(entry, len(self._buffer))
+        """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
+        entry_statistics = _EntryStatistics(entry, len(self._buffer))
         running = new_digest()
         for piece in self._pieces(entry, file):
             running.update(piece)
-            if unique:
-                summary.update(piece)
+            if is_unique:
+                entry_statistics.update(piece)
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
             return digest, _UNKNOWN
-        # What may be a copy is read twice: only the digest of the whole tells.
-        for piece in self._pieces(entry, file) if not unique else ():
-            summary.update(piece)
+        # A payload that may be a copy is read twice: only the digest of the whole tells.
+        for piece in self._pieces(entry, file) if not is_unique else ():
+            entry_statistics.update(piece)
             packer.append(piece)
-        summary.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        return digest, summary.row()
+        entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
+        return digest, entry_statistics.row()
 
-    def _take_from_device(
+    def _convert_from_device(
         self,
         place: int,
         entry: Entry,
@@ -215,7 +228,7 @@ class _Conversion:
         packer: Packer,
         seen: dict[object, dict[bytes, int]],
     ) -> None:
-        """Take a tensor in device layout: in the order of its axes, if not one bit is lost by that."""
+        """Convert a tensor from device layout into the order of its axes, if that loses no bit of it."""
         header = entry.header
         assert header is not None and header.device is not None  # noqa: S101, PT018 (for mypy)
         payload = np.empty(entry.nbytes, np.uint8)
@@ -232,27 +245,27 @@ class _Conversion:
         digest = running.digest()
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
-        alike = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
-        summary = _Summary(entry, len(self._buffer))
+        same_meaning = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
+        entry_statistics = _EntryStatistics(entry, len(self._buffer))
         start = packer.position
-        if digest not in alike:
-            summary.update_host(host)
+        if digest not in same_meaning:
+            entry_statistics.update_host(host)
             packer.append(stored_bytes)
-        self._note(place, entry, digest, alike, start=start, row=summary.row())
+        self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""
         return file.pieces(self._buffer, entry.offset, entry.nbytes, lead)
 
     def _ranges(self, entry: Entry, file: OpenFile, ranges: Iterable[tuple[int, int]]) -> memoryview:
-        """Return ranges of a payload, (offset, nbytes), one behind the other."""
+        """Return ranges of a payload, (offset, nbytes), one after the other."""
         at = 0
         for offset, nbytes in ranges:
             for _ in file.pieces(self._buffer[at : at + nbytes], entry.offset + offset, nbytes):
                 at += nbytes
         return self._buffer[:at]
 
-    def _note(
+    def _record(
         self,
         place: int,
         entry: Entry,
@@ -262,6 +275,7 @@ class _Conversion:
         start: int,
         row: tuple[float, ...],
     ) -> None:
+        """Record the result of an entry. A copy has the offset and the statistics of the original."""
         self._digests[place] = digest
         if digest in seen:
             twin = seen[digest]
@@ -276,7 +290,7 @@ class _Conversion:
             self._statistics[place] = row
 
     def receipt(self, seconds: float) -> Receipt:
-        """Return the report of everything that was run."""
+        """Return the receipt of all segments that were run."""
         return Receipt(
             number=self._job.number,
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
@@ -295,15 +309,16 @@ class _Conversion:
 
 
 def _to_convert(entry: Entry) -> bool:
+    """Return whether an entry is a tensor in device layout that is small enough to be converted."""
     header = entry.header
     return header is not None and header.device is not None and header.nbytes <= MAX_CONVERTED_BYTES
 
 
 def _is_counted(entry: Entry) -> bool:
-    """Whether an entry has statistics, if its type has any.
+    """Return whether an entry has statistics, provided that its type has any.
 
-    An overflow record has none, nor has a tensor that is described and has no bytes: what the dump reports of
-    it is then not held against the statistics of nothing.
+    Overflow records have none. Nor have tensors that are described but have no bytes: statistics that the
+    dump reports for them must not be compared with those of nothing.
     """
     header = entry.header
     is_absent = header is not None and header.problem != "" and not header.nbytes
@@ -311,7 +326,7 @@ def _is_counted(entry: Entry) -> bool:
 
 
 def _meaning(entry: Entry) -> object:
-    """Return what, beside its bytes, the statistics of an entry follow from."""
+    """Return everything besides its bytes that the statistics of an entry depend on."""
     header = entry.header
     if header is None:
         return ""
@@ -323,40 +338,40 @@ def _meaning(entry: Entry) -> object:
 _UNKNOWN = statistics.UNKNOWN.as_row()
 
 
-class _Summary:
-    """The running statistics of an entry, where it is a tensor of numbers."""
+class _EntryStatistics:
+    """The running statistics of an entry; unknown unless it is a tensor of numbers."""
 
     def __init__(self, entry: Entry, limit_nbytes: int) -> None:
-        """Prepare for an entry; of one in device layout, a slab takes up to `limit_nbytes`."""
+        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`."""
         header = entry.header
         self._header = header
         countable = _is_counted(entry) and header is not None and has_statistics(header.element)
         self._slabs: Iterator[device_format.Slab] | None = None
         if countable and header is not None and header.device is not None and not _to_convert(entry):
-            # In device layout there is padding, which is no element.
+            # A device layout has padding, whose elements do not count.
             self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
             countable = self._slabs is not None
         self._running = RunningStatistics() if countable else None
         self._left = header.size if header else 0
 
     def update(self, piece: memoryview) -> None:
-        """Take in a piece of the payload; nothing of one that is taken in by slabs."""
+        """Add a piece of the payload, unless the tensor is added by slabs."""
         if self._running is not None and self._header is not None and self._slabs is None:
             values = unpack(piece, self._header.element, self._left)
             self._left -= values.size
             self._running.update(values)
 
     def update_slabs(self, read: Callable[[Iterable[tuple[int, int]]], memoryview]) -> None:
-        """Take in a tensor that is too large to be in memory as a whole, and in device layout.
+        """Add a tensor in device layout that is too large for memory, slab by slab.
 
-        `read` returns ranges of the payload; valid until it is called again.
+        `read` returns ranges of the payload, which are valid until it is called again.
         """
         for slab in self._slabs or ():
             assert self._running is not None and self._header is not None  # noqa: S101, PT018 (for mypy)
             self._running.update(slab.to_host(read(slab.ranges), self._header.element))
 
     def update_host(self, values: npt.NDArray[Any]) -> None:
-        """Take in a whole tensor."""
+        """Add a whole tensor."""
         if self._running is not None:
             self._running.update(values.reshape(-1))
 

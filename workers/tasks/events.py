@@ -1,4 +1,4 @@
-"""What happens in the tasks, as values."""
+"""Events of the tasks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from workers.tasks.model import Receipt, ShardJob
 
 @dataclass(frozen=True, slots=True)
 class ConvertStarted(Event):
-    """A worker has begun to convert a job."""
+    """A worker began to convert a job."""
 
     job: ShardJob
 
 
 @dataclass(frozen=True, slots=True)
 class Converted(Event):
-    """A worker has written all shards of a job."""
+    """A worker wrote all shards of a job."""
 
     job: ShardJob
     receipt: Receipt
@@ -34,7 +34,7 @@ class ConvertFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class Published(Event):
-    """A worker has made a step visible."""
+    """A worker committed a step."""
 
     summary: CommitSummary
     seconds: float

@@ -1,4 +1,4 @@
-"""From the entries of a step and the receipts of its jobs to the tables of its leaf. Pure arithmetic."""
+"""Builds the tables of a step from its entries and the receipts of its jobs. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workers.arrays.statistics import Statistics
 from workers.dump import paths
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics
-from workers.rules.step import DISAGREES
 from workers.store import tables
 from workers.store.model import RowKind
+from workers.store.problems import with_disagreement
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.model import Receipt, array_of, payload_nbytes
@@ -26,15 +26,15 @@ from workers.tasks.reported_vs_computed import disagreements
 _Column: TypeAlias = Sequence[Any] | npt.NDArray[Any]
 
 
-def tables_of(
+def build_tables(
     entries: EntryColumns, reported: Mapping[int, ReportedStatistics], receipts: Sequence[Receipt]
 ) -> Tables:
     """Return the index and the statistics of a step whose jobs are all done.
 
     Args:
         entries: the rows of the index.
-        reported: by row, the statistics that the dump itself gives.
-        receipts: of all jobs.
+        reported: by row, the statistics that the dump itself reports.
+        receipts: those of all jobs.
     """
     kinds, headers = entries.column("kind"), _Headers(entries.column("header"))
     n = len(entries)
@@ -51,8 +51,8 @@ def tables_of(
         digest[receipt.rows] = receipt.digests
         statistics[receipt.rows] = receipt.statistics
     shapes = [
-        header.shape if header else _shape_without_header(reported, row, kinds[row], whole)
-        for row, (header, whole) in enumerate(zip(headers.rows, source_nbytes.tolist(), strict=True))
+        header.shape if header else _shape_without_header(reported, row, kinds[row], file_nbytes)
+        for row, (header, file_nbytes) in enumerate(zip(headers.rows, source_nbytes.tolist(), strict=True))
     ]
     numbers: dict[str, _Column] = _numbers(entries, headers) | {
         "offset": offsets,
@@ -65,46 +65,48 @@ def tables_of(
         "layout": _layouts(headers, in_device_layout),
         "statistics_from": np.where(np.isnan(statistics).all(axis=1), "", "computed").astype(object),
     }
+    disagreeing = np.zeros(n, np.bool_)
     built = Tables(
         labels=_filled(LABELS, object, labels),
         numbers=_filled(NUMBERS, np.int64, numbers),
         shape=tables.shape_table(shapes),
         digest=digest,
         statistics=statistics,
+        known_disagreeing=disagreeing,
     )
-    _take_reported(reported, built)
+    _merge_reported(reported, built, disagreeing)
     return built
 
 
 class _Headers:
-    """The headers of all rows. There are few that differ, so what follows from one is computed once."""
+    """The headers of all rows. Few of them differ, so what derives from each of them is computed once."""
 
     def __init__(self, rows: Sequence[TensorHeader | None]) -> None:
         self.rows = rows
         places: dict[int, int] = {}
         self._distinct: list[TensorHeader | None] = []
         for header in rows:
-            # By identity: to compare them takes longer than to compute twice.
+            # By identity: comparing them takes longer than computing twice.
             if places.setdefault(id(header), len(self._distinct)) == len(self._distinct):
                 self._distinct.append(header)
         self._which = np.fromiter((places[id(header)] for header in rows), np.intp, len(rows))
 
     def column(self, derived: Callable[[TensorHeader | None], object]) -> npt.NDArray[Any]:
-        """Return what follows from the header of each row."""
+        """Return what derives from the header of each row."""
         values = np.empty(len(self._distinct), object)
         values[:] = [derived(header) for header in self._distinct]
         return values[self._which]
 
 
-def _of_header(derived: Callable[[TensorHeader], object], missing: object) -> Callable[[Any], object]:
+def _from_header(derived: Callable[[TensorHeader], object], missing: object) -> Callable[[Any], object]:
     return lambda header: derived(header) if header else missing
 
 
-def _of_device(derived: Callable[[DeviceLayout], object], missing: object) -> Callable[[Any], object]:
+def _from_device(derived: Callable[[DeviceLayout], object], missing: object) -> Callable[[Any], object]:
     return lambda header: derived(header.device) if header and header.device else missing
 
 
-_stored_itemsize = _of_header(lambda header: header.element.stored_itemsize, 1)
+_stored_itemsize = _from_header(lambda header: header.element.stored_itemsize, 1)
 
 
 def _shape_without_header(
@@ -114,57 +116,59 @@ def _shape_without_header(
 
 
 def _layouts(headers: _Headers, in_device_layout: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    has_device = headers.column(_of_device(lambda _: True, missing=False)).astype(np.bool_)
+    has_device = headers.column(_from_device(lambda _: True, missing=False)).astype(np.bool_)
     return np.where(has_device, np.where(in_device_layout, "device", "host"), "").astype(object)
 
 
 def _labels(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
-    """Return the text columns of the index that are known before anything is converted."""
-    # Parts of file names may hold any bytes; most of them occur again and again.
+    """Return the text columns of the index that do not depend on the conversion."""
+    # Parts of file names may hold any bytes. Most of them repeat.
     text = cache(paths.to_text)
     names = ("net", "graph", "op_type", "op_name", "full_name", "io", "format", "declared_dtype")
     labels: dict[str, _Column] = {name: list(map(text, entries.column(f"name.{name}"))) for name in names}
-    formats = headers.column(_of_device(lambda device: text(device.format), None))
+    formats = headers.column(_from_device(lambda device: text(device.format), None))
     return labels | {
         "kind": list(map(str, entries.column("kind"))),
         "format": [
             in_name if in_content is None else in_content
             for in_name, in_content in zip(labels["format"], formats, strict=True)
         ],
-        "dtype": headers.column(_of_header(lambda header: header.element.name, "")),
+        "dtype": headers.column(_from_header(lambda header: header.element.name, "")),
         "array": list(map(array_of, entries.column("kind"), headers.rows)),
-        "device_shape": headers.column(_of_device(lambda device: ",".join(map(str, device.shape)), "")),
+        "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
-        "lead": headers.column(_of_header(lambda header: header.lead.decode("latin-1"), "")),
-        "tail": headers.column(_of_header(lambda header: header.tail.decode("latin-1"), "")),
+        "lead": headers.column(_from_header(lambda header: header.lead.decode("latin-1"), "")),
+        "tail": headers.column(_from_header(lambda header: header.tail.decode("latin-1"), "")),
         "record": entries.column("record"),
         "problem": entries.column("problem"),
     }
 
 
 def _numbers(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
-    """Return the integer columns of the index that are known before anything is converted."""
+    """Return the integer columns of the index that do not depend on the conversion."""
     names = ("slot", "occurrence", "task", "stream", "timestamp", "sequence")
     numbers: dict[str, _Column] = {name: entries.column(f"name.{name}") for name in names}
     return numbers | {
-        "source_offset": headers.column(_of_header(lambda header: header.offset, 0)),
+        "source_offset": headers.column(_from_header(lambda header: header.offset, 0)),
         "source_size": entries.column("source.size"),
-        "fortran_order": headers.column(_of_header(lambda header: int(header.fortran_order), 0)),
-        "groups": headers.column(_of_device(lambda device: device.groups, 1)),
+        "fortran_order": headers.column(_from_header(lambda header: int(header.fortran_order), 0)),
+        "groups": headers.column(_from_device(lambda device: device.groups, 1)),
         "mtime_ns": entries.column("source.mtime_ns"),
     }
 
 
 def _filled(fields: Sequence[str], dtype: Any, columns: Mapping[str, _Column]) -> npt.NDArray[Any]:
-    """Return columns as a table of `fields`. Column by column: rows of dicts take three times as long."""
+    """Return columns as a table of `fields`. Rows of dicts would take three times as long."""
     table = np.empty((len(columns[fields[0]]), len(fields)), dtype)
     for number, field in enumerate(fields):
         table[:, number] = columns[field]
     return table
 
 
-def _take_reported(reported: Mapping[int, ReportedStatistics], built: Tables) -> None:
-    """Enter the statistics that the dump gives, where none were computed; elsewhere compare them."""
+def _merge_reported(
+    reported: Mapping[int, ReportedStatistics], built: Tables, disagreeing: npt.NDArray[np.bool_]
+) -> None:
+    """Add the statistics that the dump reports to rows without computed ones; compare them in other rows."""
     kinds, dtypes, declared = (built.label(name) for name in ("kind", "dtype", "declared_dtype"))
     statistics_from, problems = built.label("statistics_from"), built.label("problem")
     for row, report in reported.items():
@@ -175,7 +179,7 @@ def _take_reported(reported: Mapping[int, ReportedStatistics], built: Tables) ->
             statistics_from[row] = paths.to_text(report.source)
             continue
         computed = Statistics(*built.statistics[row].tolist())
-        differ = disagreements(report.statistics, computed, report.digits, dtypes[row])
-        if differ:
-            said = f"{paths.to_text(report.source)}{DISAGREES}{', '.join(differ)}"
-            problems[row] = "; ".join(filter(None, [problems[row], said]))
+        differences = disagreements(report.statistics, computed, report.digits, dtypes[row])
+        if differences:
+            problems[row] = with_disagreement(problems[row], paths.to_text(report.source), differences)
+            disagreeing[row] = True

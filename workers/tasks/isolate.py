@@ -1,13 +1,15 @@
-"""A job in a process of its own, so that what kills that process is known, and kills no worker.
+"""Converts a job in a subprocess, to find the file that kills the process that reads it.
 
-A file can kill the process that reads it: it takes more memory than there is, or a library crashes. A worker
-that died can say nothing. So a job of which a worker has died is converted here: the process notes each row
-before it reads it, and when it dies, the row that it was at is suspect. A suspect is no culprit: the process
-may have been killed because of a neighbour, or the machine may kill whatever runs. It is one when it is read
-by itself, `DEATHS_ALONE` times, each time the process dies of it, and each time another process that reads
-nothing, but does the same arithmetic in as much memory, does not.
+A file can kill the process that reads it: it needs more memory than the machine has, or a library crashes. A
+dead worker cannot report which file it was. So a job of which a worker has died is converted in a subprocess,
+which writes down each row before it reads it. If the subprocess dies, the file of the last row is suspect.
 
-Files pass between the two processes: the order, the answer, and the number of the row.
+A suspect is not yet proved to be poison: the subprocess may have been killed because of a neighbour, or the
+machine may kill every process. It is proved if the file is read alone `DEATHS_ALONE` times, the subprocess
+dies each time, and each time a control subprocess, which reads nothing but does the same arithmetic in as
+much memory, survives.
+
+The two processes exchange three files in memory: the order, the answer, and the number of the row.
 """
 
 from __future__ import annotations
@@ -26,18 +28,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+from numcodecs import Blosc
+
 from workers.arrays.statistics import RunningStatistics
 from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
 from workers.model import MIB
 from workers.tasks.convert import MAX_CONVERTED_BYTES, PIECE_BYTES, convert_here, dry_run
 from workers.tasks.model import Receipt, ShardJob
 
-#: How often a file must kill a process that reads nothing else before it is said to be the cause.
+#: How often a file must kill a process that reads nothing else before it counts as poison.
 DEATHS_ALONE = 2
-#: What a process may take beside what it has when it begins to read, where the worker has less left.
+#: Memory that a subprocess may always use in addition to what it has when it begins to read.
 _LEAST_MEMORY_NBYTES = 256 * MIB
 _ROW_NBYTES = 8
-#: The process has run out of memory, and could still say so.
+#: Exit code of a subprocess that ran out of memory, and could still report it.
 _OUT_OF_MEMORY = 99
 _WATCH_PARENT_S = 1.0
 
@@ -47,61 +52,72 @@ _WRITE, _READ, _CONTROL = "write", "read", "control"
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What the process is to do."""
+    """What the subprocess must do."""
 
     job: ShardJob
     what: str
-    """Convert the job; only read it, and write nothing; or neither."""
+    """`write`: convert the job. `read`: read and decode its files, but write nothing. `control`: neither."""
     memory_nbytes: int
+    """Memory that it may use in addition to what it has when it begins to read."""
     need_nbytes: int = 0
-    """How much memory to use where nothing is read."""
+    """Memory that a control uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Death:
+    """The subprocess ended without an answer."""
+
     row: int
-    """Of the job, the one that was begun last; -1 for none."""
+    """The row that it began last; -1 for none."""
     how: str
+    """Name of the signal, or exit code."""
 
 
-#: What came of an order: a receipt, an error, nothing, or a death.
-_End: TypeAlias = Receipt | Exception | _Death | None
+#: The outcome of an order: a receipt, an error, nothing, or a death.
+_Outcome: TypeAlias = Receipt | Exception | _Death | None
 
 
 def convert_apart(job: ShardJob) -> Receipt:
-    """Do what `convert_here` does, in a process of its own.
+    """Convert a job as `convert_here` does, but in a subprocess.
 
-    At most 1 + 2 * `DEATHS_ALONE` processes, one after the other. Memory: what the worker has left of its
-    limit, which is then the limit of the process; a process that passes it has died.
+    At most 1 + 2 * `DEATHS_ALONE` subprocesses, one after the other. Each may use the memory that the worker
+    has left of its limit; a subprocess that exceeds it dies.
 
     Raises:
         PoisonedFile: one file kills every process that reads it.
-        WorkerDied: the process died, and no file is shown to be the cause.
-        ClusterError: processes die here, whatever they read.
-        DumpIngestError: as `convert_here` does.
+        WorkerDied: the subprocess died, and no file is proved to be the cause.
+        ClusterError: subprocesses die here before they read anything.
+        DumpIngestError: as raised by `convert_here`.
     """
     memory_nbytes = _memory_left()
-    first = _carry_out(_Order(job, _WRITE, memory_nbytes))
-    if isinstance(first, Receipt):
-        return first
-    if isinstance(first, Exception):
-        raise first
-    if first is None or first.row < 0:
-        how = first.how if first else "it said nothing"
-        raise ClusterError(f"{job.key}: a process of its own ended before it read anything ({how})")
-    path = job.entries[first.row].source.path
-    alone = _only(job, path)
-    largest = max(entry.nbytes for entry in alone.entries.values())
-    died = f"{job.key}: a process that read {path} died ({first.how})"
+    outcome = _carry_out(_Order(job, _WRITE, memory_nbytes))
+    if isinstance(outcome, Receipt):
+        return outcome
+    if isinstance(outcome, Exception):
+        raise outcome
+    if outcome is None or outcome.row < 0:
+        how = outcome.how if outcome else "without an answer"
+        raise ClusterError(f"{job.key}: a subprocess ended before it read anything ({how})")
+    path = job.entries[outcome.row].source.path
+    died = f"{job.key}: a process that read {path} died ({outcome.how})"
+    _prove_poison(_only(job, path), memory_nbytes, died)
+    raise PoisonedFile(f"{died}, and so did {DEATHS_ALONE} that read nothing else", path=path)
+
+
+def _prove_poison(job: ShardJob, memory_nbytes: int, died: str) -> None:
+    """Return if a job of a single file kills each process that reads it, and controls survive.
+
+    Raises:
+        WorkerDied: it does not, or they do not; `died` begins the message.
+    """
+    largest = max(entry.nbytes for entry in job.entries.values())
     for _ in range(DEATHS_ALONE):
-        again = _carry_out(_Order(alone, _READ, memory_nbytes))
+        again = _carry_out(_Order(job, _READ, memory_nbytes))
         if not isinstance(again, _Death) or again.row < 0:
             raise WorkerDied(f"{died}, and another one did not")
-        control = _carry_out(_Order(alone, _CONTROL, memory_nbytes, need_nbytes=_needed(largest)))
+        control = _carry_out(_Order(job, _CONTROL, memory_nbytes, need_nbytes=_needed(largest)))
         if control is not None:
-            raise WorkerDied(f"{died}, and so did one that read nothing: it is this worker, or its memory")
-    message = f"{died}, and so did {DEATHS_ALONE} that read nothing else"
-    raise PoisonedFile(message, path=path)
+            raise WorkerDied(f"{died}, and so did one that read nothing: suspect this worker, or its memory")
 
 
 def _only(job: ShardJob, path: str) -> ShardJob:
@@ -116,25 +132,25 @@ def _only(job: ShardJob, path: str) -> ShardJob:
 
 
 def _needed(nbytes: int) -> int:
-    """Return about how much memory it should take to convert a payload: see `workers.tasks.convert`."""
+    """Return about how much memory converting a payload should take: see `workers.tasks.convert`."""
     return 2 * nbytes if PIECE_BYTES < nbytes <= MAX_CONVERTED_BYTES else 2 * min(nbytes, PIECE_BYTES)
 
 
 def _memory_left() -> int:
-    """Return what this worker may still take of its limit, in bytes."""
-    from distributed.system import MEMORY_LIMIT
-    from distributed.worker import get_worker
+    """Return how much memory this worker has left of its limit, in bytes."""
+    from distributed.system import MEMORY_LIMIT  # deferred: distributed takes 0.4 s, unused in the subprocess
+    from distributed.worker import get_worker  # deferred: the same
 
     try:
         limit = get_worker().memory_manager.memory_limit
-    except ValueError:  # no worker: called by itself
+    except ValueError:  # not called by a worker
         limit = None
     used = _status("VmRSS")
     return max((limit or MEMORY_LIMIT) - used, _LEAST_MEMORY_NBYTES)
 
 
-def _carry_out(order: _Order) -> _End:
-    """Have a process do it; return what came of it."""
+def _carry_out(order: _Order) -> _Outcome:
+    """Have a subprocess carry out an order, and return the outcome."""
     with ExitStack() as files:
         given, report, progress = (
             files.enter_context(os.fdopen(os.memfd_create(name), "w+b"))
@@ -145,7 +161,7 @@ def _carry_out(order: _Order) -> _End:
         given.seek(0)
         fds = (given.fileno(), report.fileno(), progress.fileno())
         process = subprocess.Popen(
-            # Not from the working directory, which may be anything: from where this module is.
+            # With the path of this module, and without the working directory, which may be anything.
             [sys.executable, "-P", "-X", "faulthandler", "-c", _PROGRAM, *map(str, fds)],
             env={**os.environ, "PYTHONPATH": _python_path(), "OPENBLAS_NUM_THREADS": "1"},
             pass_fds=fds,
@@ -157,10 +173,11 @@ def _carry_out(order: _Order) -> _End:
         finally:
             process.kill()
         if code == 0:
-            # Written by this module; what a file could make of that process, it could make of a worker.
+            # Written by this module. A file that could take over the subprocess could take over a worker as
+            # well.
             report.seek(0)
-            end: _End = pickle.load(report)  # noqa: S301
-            return end
+            outcome: _Outcome = pickle.load(report)  # noqa: S301
+            return outcome
         row = os.pread(fds[2], _ROW_NBYTES, 0)
         return _Death(int.from_bytes(row, "little") if row else -1, _how(code))
 
@@ -180,7 +197,7 @@ def _how(code: int) -> str:
 
 
 def _status(field: str) -> int:
-    """Return a size of this process in bytes, as /proc has it."""
+    """Return a size of this process from /proc, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -188,12 +205,12 @@ def _status(field: str) -> int:
 
 
 def serve(given: int, report: int, progress: int) -> None:
-    """Carry out the order that stands in one open file, and answer in another; ends the process."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    """Carry out the order in one open file, write the answer to another, and end the process."""
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with os.fdopen(given, "rb") as file:
-        order: _Order = pickle.load(file)  # noqa: S301  (of `_carry_out`)
-    # All that it takes to read a file is there before the first one: no file is to blame for what dies here.
+        order: _Order = pickle.load(file)  # noqa: S301  (written by `_carry_out`)
+    # Loads everything that reading needs before the first file, so that no file is blamed if it dies here.
     _exercise(0)
     limit = _status("VmData") + order.memory_nbytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -206,24 +223,21 @@ def serve(given: int, report: int, progress: int) -> None:
         _READ: lambda: dry_run(order.job, begin),
         _CONTROL: lambda: _exercise(order.need_nbytes),
     }
-    end: _End
+    outcome: _Outcome
     try:
-        end = run[order.what]()
+        outcome = run[order.what]()
     except MemoryError:
         os._exit(_OUT_OF_MEMORY)
-    except Exception as exc:  # noqa: BLE001  (whatever it is, it goes to where the job came from)
-        end = _sendable(exc)
+    except Exception as exc:  # noqa: BLE001  (whatever it is, the parent process raises it)
+        outcome = as_error("in a subprocess", exc)
     with os.fdopen(report, "wb") as answer:
-        pickle.dump(end, answer, protocol=5)
-    # At once: threads of a client of the store have nothing left to do.
+        pickle.dump(outcome, answer, protocol=5)
+    # At once: remaining threads, of a client of the store, have nothing left to do.
     os._exit(0)
 
 
 def _exercise(nbytes: int) -> None:
-    """Do once what is done with a file, with numbers that come from nowhere, and use so much memory."""
-    import numpy as np
-    from numcodecs import Blosc
-
+    """Run the conversion path once on synthetic numbers, using `nbytes` of memory."""
     values = np.linspace(-1, 1, MIB // 4, dtype=np.float32)
     running = RunningStatistics()
     running.update(values)
@@ -232,12 +246,8 @@ def _exercise(nbytes: int) -> None:
     np.ones(nbytes, np.uint8)
 
 
-def _sendable(exc: Exception) -> Exception:
-    return as_error("in a process of its own", exc)
-
-
-def _end_with(parent: int) -> None:
-    """End when the worker has ended: nobody waits for the answer."""
+def _end_with_parent(parent: int) -> None:
+    """End this process when the worker has ended, because then nobody waits for the answer."""
     while os.getppid() == parent:
         time.sleep(_WATCH_PARENT_S)
     os._exit(1)

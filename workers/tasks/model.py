@@ -1,4 +1,4 @@
-"""What passes between the planner and the Dask tasks. All frozen, all picklable."""
+"""Values that pass between the planner and the Dask tasks. All of them are frozen and picklable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 
-#: Raised whenever the same source would be stored differently; part of every fingerprint.
+#: Incremented whenever the same source would be stored differently; part of every fingerprint.
 CONVERTER_VERSION = 2
 
 
@@ -28,18 +28,18 @@ class Entry(NamedTuple):
     header: TensorHeader | None = None
     problem: str = ""
     readable: bool = True
-    """Whether the disk gives its bytes; what it does not give is named in the index, and nothing more."""
+    """Whether its bytes can be read. A file that cannot be read is named in the index, and nothing more."""
     record: str = ""
-    """JSON text of what was read out of an overflow record."""
+    """The content of an overflow record, as JSON text."""
 
     @property
     def array(self) -> str:
-        """The packed array that takes the payload, relative to the generation; "" where there is none."""
+        """The packed array that holds the payload, relative to the generation; "" for none."""
         return array_of(self.kind, self.header)
 
     @property
     def offset(self) -> int:
-        """Where the payload begins in the file, in bytes."""
+        """The byte at which the payload begins in the file."""
         return self.header.offset if self.header else 0
 
     @property
@@ -49,19 +49,19 @@ class Entry(NamedTuple):
 
     @property
     def read_nbytes(self) -> int:
-        """Bytes to read of the file for this row: the payload, and what stands before it."""
+        """Bytes of the file to read for this row: the payload, and the header before it."""
         return self.nbytes + (len(self.header.lead) if self.header else 0)
 
 
 def array_of(kind: RowKind, header: TensorHeader | None) -> str:
-    """Return the packed array that takes a payload, relative to the generation; "" where there is none."""
+    """Return the packed array that holds a payload, relative to the generation; "" for none."""
     if kind is RowKind.STATISTICS:
         return ""
     return f"tensors/{header.element.array}" if header else "files"
 
 
 def payload_nbytes(kind: RowKind, header: TensorHeader | None, file_nbytes: int) -> int:
-    """Return the payload bytes of a row in its file."""
+    """Return how many payload bytes a row has in its file."""
     if kind is RowKind.STATISTICS:
         return 0
     return header.nbytes if header else file_nbytes
@@ -69,7 +69,7 @@ def payload_nbytes(kind: RowKind, header: TensorHeader | None, file_nbytes: int)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of one packed array that one task fills: it begins on a shard boundary."""
+    """The part of one packed array that one task writes. It begins on a shard boundary."""
 
     array: ArraySpec
     first_shard: int
@@ -92,7 +92,7 @@ class ShardJob:
     keep_device_layout: bool = False
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
-    """Whether the payloads of tensors are read for digests and statistics only, and not stored."""
+    """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class ShardJob:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Everything needed to convert and commit one step: what is in it and which task does what."""
+    """Everything that is needed to convert and commit one step: its content, and the share of each task."""
 
     key: StepKey
     fingerprint: str
@@ -124,43 +124,43 @@ class StepPlan:
     arrays: tuple[ArraySpec, ...]
     jobs: tuple[ShardJob, ...] = field(repr=False, default=())
     problems: tuple[str, ...] = ()
-    """What is wrong with the step as a whole, beside the problems of its entries."""
+    """What is wrong with the step as a whole, besides the problems of its entries."""
     reported: Mapping[int, ReportedStatistics] = field(repr=False, default_factory=dict)
-    """By row: the statistics that the dump itself gives."""
+    """By row: the statistics that the dump itself reports."""
     poison: tuple[SourceFile, ...] = field(repr=False, default=())
-    """Files that kill the process that reads them; they are among the quarantined."""
+    """Files that kill the process that reads them. They are quarantined."""
     rules: RuleSet | None = field(repr=False, default=None)
-    """What to look for when it is committed; None for nothing. No part of the fingerprint."""
+    """The rules to evaluate when the step is committed; None for none. Not part of the fingerprint."""
     replaces: str | None = None
-    """The generation that was committed when this was planned, "" for none: its commit takes the place of
-    that one and of no other. None: of whatever is there."""
+    """The generation that was committed when this was planned, or "" for none: the new commit replaces that
+    generation and no other. None: it replaces any."""
     without_tensors: str = ""
-    """Why the payloads of its tensors are not stored; "" where they are."""
+    """Why the payloads of its tensors are not stored; "" if they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one finished `ShardJob` reports. Columns are aligned with `rows`."""
+    """What a finished `ShardJob` reports. Columns are aligned with `rows`."""
 
     number: int
     rows: npt.NDArray[np.int64]
     offsets: npt.NDArray[np.int64]
-    """First element in the packed array, shape (n,); -1 where nothing could be read."""
+    """First element in the packed array, shape (n,); -1 if nothing could be read."""
     digests: npt.NDArray[np.uint8]
     """Shape (n, 16)."""
     statistics: npt.NDArray[np.float64]
-    """Shape (n, len(statistics.FIELDS)); NaN rows for what is no tensor."""
+    """Shape (n, len(statistics.FIELDS)); rows that are not tensors are NaN."""
     nbytes: npt.NDArray[np.int64]
-    """Payload bytes as they are stored, shape (n,): less than in the file without the padding of a device."""
+    """Payload bytes as stored, shape (n,): less than in the file if padding of a device was removed."""
     in_device_layout: npt.NDArray[np.bool_]
-    """Whether what is stored is still in device layout, shape (n,)."""
+    """Whether the stored payload is still in device layout, shape (n,)."""
     ends: dict[str, int]
-    """For each packed array, one past the last element written."""
+    """For each packed array, the element after the last one that was written."""
     stored: dict[str, int]
-    """For each shard written (key relative to the generation), its size in bytes."""
+    """For each written shard (key relative to the generation), its size in bytes."""
     bytes_read: int
     duplicates: int
-    """Tensors that were already there under the same type and digest."""
+    """Tensors of which the job had already stored one with the same type and digest."""
     duplicate_bytes: int
-    """The payload bytes of those."""
+    """Payload bytes of the duplicates."""
     seconds: float

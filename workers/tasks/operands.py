@@ -1,4 +1,4 @@
-"""What is compared with what: tensors in a store or in files of a dump, and how their elements are read."""
+"""Tensors to compare, in a store or in files of a dump, and how their elements are read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import SourceFile
 from workers.store.model import ArraySpec, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader
 
@@ -37,7 +37,7 @@ class Stored:
     array: ArraySpec
     first: int
     size: int
-    """Elements of the array, which are bytes where it holds larger ones."""
+    """How many elements of the array: bytes if it is an array of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ class Operand:
     element: ElementType
     shape: tuple[int, ...]
     nbytes: int
-    """Of the payload, padding of a device included."""
+    """Payload bytes, including padding of a device."""
     place: Stored | InFile | None
-    """None where there are no bytes."""
+    """None if it has no bytes."""
     digest: bytes = b""
-    """XXH3-128 of the payload; empty where it was not computed yet."""
+    """XXH3-128 of the payload; empty if it has not been computed yet."""
     fortran_order: bool = False
     device: DeviceLayout | None = None
-    """How the payload lies, where that is not the order of the axes."""
+    """The layout of the payload, if it is not in the order of the axes."""
 
     @property
     def size(self) -> int:
@@ -74,7 +74,7 @@ class Operand:
 
     @property
     def meaning(self) -> tuple[object, ...]:
-        """What, beside its bytes, makes the tensor."""
+        """Everything besides its bytes that defines the tensor."""
         return self.element, self.shape, self.fortran_order and len(self.shape) > 1, self.device
 
     @property
@@ -86,56 +86,56 @@ class Operand:
         """Return the elements of the whole payload in C order of the axes, 1-D; packed ones unpacked.
 
         Raises:
-            ValueError: they are in a layout that cannot be turned into host layout, or too few.
+            ValueError: their layout cannot be converted into host layout, or there are too few of them.
         """
         if self.device is not None:
             flat = np.frombuffer(payload, np.uint8)
             host = device_format.to_host(flat, self.device, self.shape, self.element)
             return host.reshape(-1).view(self.element.values)
-        found = unpack(payload, self.element, self.size)
-        if found.size != self.size:
-            message = f"{found.size} elements instead of {self.size}"
+        elements = unpack(payload, self.element, self.size)
+        if elements.size != self.size:
+            message = f"{elements.size} elements instead of {self.size}"
             raise ValueError(message)
-        return found if self.is_in_order else found.reshape(self.shape, order="F").reshape(-1)
+        return elements if self.is_in_order else elements.reshape(self.shape, order="F").reshape(-1)
 
 
 def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
-    """Return the payload of each operand; of one that is damaged, the error.
+    """Return the payload of each operand, or the error of a damaged one.
 
-    Memory: all of them, and what a `ShardStream` keeps. Chunks that several of them share are fetched once.
+    Memory: all payloads, and what a `ShardStream` keeps. Chunks that several operands share are fetched once.
 
     Raises:
         StoreError: a store cannot be reached.
         DumpError: a file of a dump changed, or cannot be read.
     """
-    found: list[Payload | DamagedStore] = [b""] * len(operands)
+    payloads: list[Payload | DamagedStore] = [b""] * len(operands)
     stored: list[tuple[Stored, int]] = []
     for number, operand in enumerate(operands):
         match operand.place:
             case Stored() as place if place.size:
                 stored.append((place, number))
             case InFile() as place if operand.nbytes:
-                found[number] = b"".join(_pieces_of_file(place, operand.nbytes, operand.where))
-    stored.sort(key=lambda one: (str(one[0].store), one[0].prefix, one[0].first))
-    for _, group in groupby(stored, key=lambda one: (one[0].store, one[0].prefix)):
+                payloads[number] = b"".join(_pieces_of_file(place, operand.nbytes, operand.where))
+    stored.sort(key=lambda member: (str(member[0].store), member[0].prefix, member[0].first))
+    for _, group in groupby(stored, key=lambda member: (member[0].store, member[0].prefix)):
         members = list(group)
         reader = _reader(members[0][0])
         with ShardStream(reader, [(place.first, place.first + place.size) for place, _ in members]) as stream:
             for place, number in members:
                 try:
                     stop = place.first + place.size
-                    found[number] = b"".join(stream.pieces(place.first, stop, place.size))
+                    payloads[number] = b"".join(stream.pieces(place.first, stop, place.size))
                 except DamagedStore as exc:
-                    found[number] = exc
-    return found
+                    payloads[number] = exc
+    return payloads
 
 
 def read_pieces(operand: Operand, elements: int) -> Iterator[Payload]:
-    """Yield the payload of one operand in pieces of so many elements, the last one shorter.
+    """Yield the payload of one operand in pieces of this many elements; the last one may be shorter.
 
     Args:
         operand: what to read.
-        elements: a multiple of 8, for the sake of packed ones.
+        elements: a multiple of 8, because elements may be packed into bytes.
 
     Raises:
         DamagedStore: a chunk is missing or damaged.
@@ -161,7 +161,7 @@ def _pieces_of_file(place: InFile, nbytes: int, where: str, piece: int = 0) -> I
 
 @lru_cache(maxsize=32)
 def _reader_of(store: StoreAddress, prefix: str, array: ArraySpec) -> ShardReader:
-    # Kept, for it knows the indexes of shards; a generation never changes.
+    # Cached, because it keeps the indexes of shards; a generation never changes.
     return ShardReader(open_objects(store), prefix, array)
 
 

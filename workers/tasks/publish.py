@@ -1,12 +1,12 @@
-"""`publish`: what a Dask worker runs when all shards of a step are written: receipts become the commit.
+"""`publish`: the Dask task that commits a step when all of its shards are written.
 
-Idempotent, and the last write of a step is the one that makes it visible.
+Idempotent. The last write of a step is the one that makes it visible.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,18 +18,19 @@ from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
 from workers.store import commit, findings, metadata, tables
-from workers.store.commit import WithoutTensors
 from workers.store.model import CommitSummary, Evaluated, RowKind
-from workers.store.objects import ObjectStore, open_objects
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects
+from workers.store.record import PoisonedSource, StepContents, WithoutTensors
 from workers.store.tables import Tables
 from workers.tasks.columns import EntryColumns
 from workers.tasks.events import Published
-from workers.tasks.index import tables_of
+from workers.tasks.index import build_tables
 from workers.tasks.model import Receipt, StepPlan
 
-#: How many problems a commit record names; all of them are in the index.
+#: How many problems a commit record lists; the index has all of them.
 MAX_PROBLEMS_IN_RECORD = 100
-#: How many findings go with the totals of a step; all that are stored are in its tables.
+#: How many findings the totals of a step include; its tables have all that are stored.
 _FIRST_FINDINGS = 20
 
 
@@ -38,41 +39,26 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
 
     Raises:
         StoreError: the store refused; the step is not visible, or still in its previous generation.
-        SourceChanged: the plan leaves out the tensors, and the step has been committed with them meanwhile.
+        SourceChanged: the plan leaves out the tensors, but meanwhile the step was committed with them.
     """
     started = time.perf_counter()
     if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
         # A programming error, and one that would lose data: refuse rather than commit.
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
     entries = EntryColumns.of(plan.entries)
-    built = tables_of(entries, plan.reported, receipts)
-    documents, chunks = tables.encode(built)
-    found = _evaluated(plan, built)
-    if plan.rules is not None and found is not None:
-        more_documents, more_chunks = findings.encode(plan.rules.definitions, found)
-        documents |= more_documents
-        chunks |= more_chunks
+    built = build_tables(entries, plan.reported, receipts)
+    result = _evaluate(plan, built)
+    documents, chunks = _encode(plan, built, result)
     without = _without_tensors(plan)
-    ends = _ends(receipts)
-    if without is not None:
-        ends = {path: end for path, end in ends.items() if not metadata.is_of_tensors(path)}
-    nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
-    if any(metadata.is_of_tensors(path) for path in ends):
-        nodes["tensors"] = metadata.group()
-    nodes.update(
-        (spec.path, metadata.packed_array(spec, ends[spec.path]))
-        for spec in plan.arrays
-        if ends.get(spec.path)
-    )
+    nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
     summary = _summarise(
         plan,
-        entries,
         receipts,
         built,
         stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
         objects=len(shards) + len(chunks) + len(nodes) + 1,
-        found=found,
+        result=result,
     )
     objects = open_objects(plan.store)
     if without is not None:
@@ -83,18 +69,64 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         origin=plan.origin,
         nodes=nodes,
         objects_to_write=chunks,
-        facts={
-            "nets": sorted(set(built.label("net")) - {""}),
-            "graphs": sorted(set(built.label("graph")) - {""}),
-            "stored": shards,
-            "problems": _problems(plan, built),
-            **_poison(plan.poison, entries),
-        },
+        contents=StepContents(
+            nets=tuple(sorted(set(built.label("net")) - {""})),
+            graphs=tuple(sorted(set(built.label("graph")) - {""})),
+            stored=shards,
+            problems=tuple(_problems(plan, built)),
+            poison=_poison(plan.poison, entries),
+        ),
         without_tensors=without,
         replaces=plan.replaces,
     )
     events.emit(Published(summary, time.perf_counter() - started))
     return summary
+
+
+def _evaluate(plan: StepPlan, built: Tables) -> Evaluated | None:
+    """Return what the rules find; None if the plan has no rules, or the files belong to no step."""
+    if plan.rules is None or plan.key.step is None:
+        return None
+    return evaluate(plan.rules, built, plan.key)
+
+
+def _encode(
+    plan: StepPlan, built: Tables, result: Evaluated | None
+) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+    """Return the metadata and the chunks of index, statistics and findings."""
+    documents, chunks = tables.encode(built)
+    if plan.rules is not None and result is not None:
+        finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
+        documents |= finding_documents
+        chunks |= finding_chunks
+    return documents, chunks
+
+
+def _nodes(
+    plan: StepPlan,
+    receipts: Sequence[Receipt],
+    documents: Mapping[str, metadata.Document],
+    *,
+    has_tensors: bool,
+) -> dict[str, metadata.Document]:
+    """Return the metadata of all groups and arrays of the generation."""
+    ends = {
+        path: end for path, end in _ends(receipts).items() if has_tensors or not metadata.is_of_tensors(path)
+    }
+    nodes: dict[str, metadata.Document] = {"": metadata.group(), "index": metadata.group(), **documents}
+    if any(map(metadata.is_of_tensors, ends)):
+        nodes["tensors"] = metadata.group()
+    packed = {spec.path: spec for spec in plan.arrays if ends.get(spec.path)}
+    return nodes | {path: metadata.packed_array(spec, ends[path]) for path, spec in packed.items()}
+
+
+def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
+    """Return for each packed array the element after its last one."""
+    ends: dict[str, int] = {}
+    for receipt in receipts:
+        for path, end in receipt.ends.items():
+            ends[path] = max(ends.get(path, 0), end)
+    return ends
 
 
 def _without_tensors(plan: StepPlan) -> WithoutTensors | None:
@@ -104,61 +136,38 @@ def _without_tensors(plan: StepPlan) -> WithoutTensors | None:
 
 
 def _refuse_to_replace_tensors(objects: ObjectStore, key: StepKey) -> None:
-    """Raise SourceChanged where a step has its tensors by now: by another watcher, or this task is late."""
+    """Raise SourceChanged if the step was committed with its tensors meanwhile."""
     try:
-        found = commit.read(objects, key)
+        current = commit.read(objects, key)
     except DamagedStore:
         return
-    if found is not None and found.without_tensors is None:
-        raise SourceChanged(f"{key}: it has been committed with its tensors meanwhile")
+    if current is not None and current.without_tensors is None:
+        raise SourceChanged(f"{key} was committed with its tensors meanwhile")
 
 
-def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> dict[str, Any]:
-    """Return what the record says of files that kill the process that reads them; nothing where none does.
+def _poison(poison: Sequence[SourceFile], entries: EntryColumns) -> tuple[PoisonedSource, ...]:
+    """Return the poison files as the commit record lists them.
 
-    Whoever plans the step again need not find out again.
+    Whoever plans the step again does not need to find them again.
     """
     if not poison:
-        return {}
+        return ()
     readable = dict(zip(entries.column("source.path"), entries.column("readable"), strict=True))
-    rows = [
-        {
-            "source": paths.to_text(file.path),
-            "size": file.size,
-            "mtime_ns": file.mtime_ns,
-            "bytes_kept": readable[file.path],
-        }
+    return tuple(
+        PoisonedSource(paths.to_text(file.path), file.size, file.mtime_ns, readable[file.path])
         for file in poison
-    ]
-    return {"poison": rows}
-
-
-def _evaluated(plan: StepPlan, built: Tables) -> Evaluated | None:
-    """Return what the rules find; None where there are none, or for what belongs to no step."""
-    if plan.rules is None or plan.key.step is None:
-        return None
-    return evaluate(plan.rules, built, plan.key)
-
-
-def _ends(receipts: Sequence[Receipt]) -> dict[str, int]:
-    ends: dict[str, int] = {}
-    for receipt in receipts:
-        for path, end in receipt.ends.items():
-            ends[path] = max(ends.get(path, 0), end)
-    return ends
+    )
 
 
 def _summarise(
     plan: StepPlan,
-    entries: EntryColumns,
     receipts: Sequence[Receipt],
     built: Tables,
     *,
     stored_bytes: int,
     objects: int,
-    found: Evaluated | None,
+    result: Evaluated | None,
 ) -> CommitSummary:
-    before = entries.column("problem")
     kinds, problems = built.label("kind"), built.label("problem")
     is_tensor = kinds == RowKind.TENSOR
     has_statistics = is_tensor | (kinds == RowKind.STATISTICS)
@@ -176,7 +185,7 @@ def _summarise(
         quarantined=quarantined,
         overflows=int(np.count_nonzero(kinds == RowKind.OVERFLOW)),
         statistics_only=int(np.count_nonzero(kinds == RowKind.STATISTICS)),
-        disagreements=sum(1 for row in plan.reported if is_tensor[row] and problems[row] != before[row]),
+        disagreements=int(np.count_nonzero(built.disagreeing & is_tensor)),
         unparsed=int(np.count_nonzero((kinds == RowKind.FILE) & (problems != ""))),
         duplicates=sum(receipt.duplicates for receipt in receipts),
         raw_bytes=plan.nbytes,
@@ -189,20 +198,30 @@ def _summarise(
         pos_inf_tensors=int(np.count_nonzero(pos_inf)),
         neg_inf_tensors=int(np.count_nonzero(neg_inf)),
         anomalous_tensors=int(np.count_nonzero(nan + pos_inf + neg_inf)),
-        rules=found.rules if found else "",
-        findings=dict(found.totals) if found else {},
-        severities=found.severities if found else {},
-        failed_rules=dict(found.failed) if found else {},
-        first_findings=found.findings[:_FIRST_FINDINGS] if found else (),
+        **_totals_of_rules(result),
     )
 
 
+def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:
+    """Return the fields of a summary about what rules found; none if no rules were evaluated."""
+    if result is None:
+        return {}
+    return {
+        "rules": result.rules,
+        "findings": dict(result.totals),
+        "severities": result.severities,
+        "failed_rules": dict(result.failed),
+        "first_findings": result.findings[:_FIRST_FINDINGS],
+    }
+
+
 def _problems(plan: StepPlan, built: Tables) -> list[str]:
-    named = [
+    """Return the problems that the commit record lists: those of the step, then those of its files."""
+    of_files = [
         f"{source}: {problem}"
         for source, problem in zip(built.label("source"), built.label("problem"), strict=True)
         if problem
     ]
-    problems = [*map(paths.to_text, plan.problems), *named]
+    problems = [*map(paths.to_text, plan.problems), *of_files]
     more = len(problems) - MAX_PROBLEMS_IN_RECORD
     return problems if more <= 0 else [*problems[:MAX_PROBLEMS_IN_RECORD], f"and {more} more, see the index"]

@@ -1,9 +1,9 @@
-"""`read_back`: what a Dask worker runs before source files are deleted, to see that the store has them.
+"""`read_back`: the Dask task that verifies, before source files are deleted, that the store has them.
 
-Reads the payloads of the files back from the store, recomputes their digests, puts each file together again
-and compares it with the one that is in the dump, byte by byte. The digests alone would not show a header
-that was kept wrongly, a tensor that does not come back out of the layout of an accelerator, or a file that
-was written in place and given its old time. Paths go in, and a verdict for each comes out.
+It reads the payloads of the files back from the store, recomputes their digests, reassembles each file, and
+compares it byte by byte with the file in the dump. Digests alone would not reveal a header that was stored
+wrongly, a tensor that cannot be converted back into the layout of an accelerator, or a file that was written
+in place and given its old time. The task is given paths and returns a verdict for each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
 from workers.store.restore import begin_of, nbytes_of, part
 from workers.store.step import StoredStep
 
@@ -39,142 +39,150 @@ _PIECE_NBYTES = 16 * MIB
 
 
 class ReadBackVerdict(IntEnum):
-    """What was found out about a source file."""
+    """The result for one source file."""
 
     SAME = 0
     """The store has it, byte for byte."""
     NOT_STORED = 1
-    """The commit does not have it, or not as it is now."""
+    """The commit does not have it, or has it as it was earlier."""
     NOT_UNDERSTOOD = 2
-    """The store has it as a file, for nobody knew what it is. It is not compared."""
+    """The store has it as a file of an unknown format. It is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBackJob:
-    """Some files of a committed step, or all."""
+    """Some or all files of a committed step."""
 
     key: StepKey
     number: int
-    """Of the jobs of one step."""
+    """Among the jobs of one step."""
     fingerprint: str
-    """The generation that is to be committed."""
+    """The generation that must be the committed one."""
     root: str
     store: StoreAddress
     files: tuple[SourceFile, ...]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the files: so many are read of the dump, and about as many of the store."""
+        """Bytes of the files. As many are read from the dump, and about as many from the store."""
         return sum(file.size for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """What a job came to. Columns are aligned with its files."""
+    """The result of a job. Columns are aligned with its files."""
 
     number: int
     verdicts: npt.NDArray[np.int8]
     """Values of `ReadBackVerdict`, shape (n,)."""
     changed_ns: npt.NDArray[np.int64]
-    """When the inode of a file changed last (ctime), as it was when it was compared; shape (n,)."""
+    """When the inode of each file last changed (ctime), at the time of the comparison; shape (n,)."""
     nbytes: int
-    """Bytes that were compared."""
+    """How many bytes were compared."""
     seconds: float
 
 
 def read_back(job: ReadBackJob) -> ReadBack:
     """Compare source files with what the store has of them. Writes nothing.
 
-    Memory: that of `ShardStream` and two pieces of 16 MiB; for a tensor that was brought out of the layout of
-    an accelerator (up to 256 MiB) three times its size.
+    Memory: that of `ShardStream`, and two pieces of 16 MiB; for a tensor that was converted from the layout
+    of an accelerator (up to 256 MiB), three times its size.
 
     Raises:
         DamagedStore: the store does not have what was written.
-        TensorsRemoved: the store is not to have the tensors any more.
-        SourceChanged: a file, or the commit, is another one by now.
-        SourceDiffers: a file has the size and the time of the stored one, and other bytes.
-        UnreadableFile: the disk does not give a file.
+        TensorsRemoved: the tensors were removed from the store on purpose.
+        SourceChanged: a file, or the commit, has been replaced meanwhile.
+        SourceDiffers: a file has the size and the time of the stored one, but other bytes.
+        UnreadableFile: a file cannot be read from the disk.
         AccessDenied: a file may not be read.
         StoreError: the store refused.
     """
     started = time.perf_counter()
     objects = open_objects(job.store)
     step = StoredStep(objects, _checked(commit.read(objects, job.key), job))
-    verdicts, rows = _verdicts(step, job.files)
+    verdicts, rows_of = _verdicts(step, job.files)
     changed_ns = np.zeros(len(job.files), np.int64)
-    files = {row: number for number, members in rows.items() for row in members}
+    files = {row: number for number, rows in rows_of.items() for row in rows}
     nbytes = 0
     for row, payload in step.payloads(files, _PIECE_NBYTES):
         number = files[row]
-        found = _compare(step, row, payload, job.files[number], Path(job.root))
-        if changed_ns[number] not in (0, found):
+        ctime_ns = _compare(step, row, payload, job.files[number], Path(job.root))
+        if changed_ns[number] not in (0, ctime_ns):
             raise SourceChanged(f"{job.key}: {job.files[number].path} changed while it was read back")
-        changed_ns[number] = found
+        changed_ns[number] = ctime_ns
         nbytes += nbytes_of(step, row)
-    # What was read may have come from memory. The dump goes only when a power cut does no harm any more.
+    # The store may have read from memory. Nothing is deleted before a power cut can no longer lose it.
     for place in (job.key.path, f"rank_{job.key.rank}/{commit.ROOT}", commit.ROOT):
         objects.flush(place)
     return ReadBack(job.number, verdicts, changed_ns, nbytes, time.perf_counter() - started)
 
 
-def _checked(found: Commit | None, job: ReadBackJob) -> Commit:
-    """Return the commit, if it is the one that is asked about and all of its files are in the store."""
-    if found is None or found.fingerprint != job.fingerprint:
+def _checked(current: Commit | None, job: ReadBackJob) -> Commit:
+    """Return the current commit if it is the one of the job, and complete with all of its tensors."""
+    if current is None or current.fingerprint != job.fingerprint:
         raise SourceChanged(f"{job.key}: another generation, or none, is committed by now")
-    if found.without_tensors is not None:
-        raise TensorsRemoved(f"{job.key}: {found.without_tensors}")
-    if found.summary.status != "complete":
-        raise DumpError(f"{job.key} is {found.summary.status}: its files may be all that there is")
-    return found
+    if current.without_tensors is not None:
+        raise TensorsRemoved(f"{job.key}: {current.without_tensors}")
+    if current.summary.status != "complete":
+        raise DumpError(f"{job.key} is {current.summary.status}: its files may be the only copy")
+    return current
 
 
 def _verdicts(
     step: StoredStep, files: Sequence[SourceFile]
 ) -> tuple[npt.NDArray[np.int8], dict[int, list[int]]]:
-    """Return a verdict for each file, and the rows by number of the file of those that are to be compared."""
+    """Return a verdict for each file, and the rows of each file to compare, by its number."""
+    rows_of = _rows_by_file(step, files)
     table = step.tables
-    kinds, problems, sources = table.label("kind"), table.label("problem"), table.label("source")
+    kinds, problems = table.label("kind"), table.label("problem")
     sizes, times = table.number("source_size"), table.number("mtime_ns")
+    verdicts = np.full(len(files), ReadBackVerdict.NOT_STORED, np.int8)
+    to_compare: dict[int, list[int]] = {}
+    for number, rows in rows_of.items():
+        file = files[number]
+        if any((sizes[row], times[row]) != (file.size, file.mtime_ns) for row in rows):
+            continue
+        if any(kinds[row] == RowKind.FILE.value and problems[row] for row in rows):
+            verdicts[number] = ReadBackVerdict.NOT_UNDERSTOOD
+            continue
+        _check_whole(step, rows, file)
+        verdicts[number] = ReadBackVerdict.SAME
+        to_compare[number] = rows
+    return verdicts, to_compare
+
+
+def _rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, list[int]]:
+    """Return the rows of the index that hold parts of each file, by its number."""
+    kinds, sources = step.tables.label("kind"), step.tables.label("source")
     numbers = {paths.to_text(file.path): number for number, file in enumerate(files)}
     rows: dict[int, list[int]] = {}
     for row, source in enumerate(sources.tolist()):
-        # The statistics of a tensor stand in a table, which is a file of its own.
+        # Reported statistics come from a table, which is a file with a row of its own.
         if source in numbers and kinds[row] != RowKind.STATISTICS.value:
             rows.setdefault(numbers[source], []).append(row)
-    verdicts = np.full(len(files), ReadBackVerdict.NOT_STORED, np.int8)
-    for number, members in list(rows.items()):
-        file = files[number]
-        if any((sizes[row], times[row]) != (file.size, file.mtime_ns) for row in members):
-            del rows[number]
-        elif any(kinds[row] == RowKind.FILE.value and problems[row] for row in members):
-            verdicts[number] = ReadBackVerdict.NOT_UNDERSTOOD
-            del rows[number]
-        else:
-            _check_whole(step, members, file)
-            verdicts[number] = ReadBackVerdict.SAME
-    return verdicts, rows
+    return rows
 
 
 def _check_whole(step: StoredStep, rows: Iterable[int], file: SourceFile) -> None:
-    """Raise DamagedStore unless the parts of these rows make the whole file, one behind the other."""
+    """Raise DamagedStore unless the parts of these rows, one after the other, make up the whole file."""
     at = 0
     for row in sorted(rows, key=lambda row: (begin_of(step, row), nbytes_of(step, row))):
         if begin_of(step, row) != at:
-            raise DamagedStore(f"{step.key}: {file.path}: the store has nothing, or two things, at byte {at}")
+            raise DamagedStore(f"{step.key}: {file.path}: the store has no part, or two parts, at byte {at}")
         at += nbytes_of(step, row)
     if at != file.size:
         raise DamagedStore(f"{step.key}: {file.path}: the store has {at} of its {file.size} bytes")
 
 
 def _compare(step: StoredStep, row: int, payload: Iterable[bytearray], file: SourceFile, root: Path) -> int:
-    """Compare what the store has of a row with the file, and return the ctime of that."""
+    """Compare what the store has of a row with the file, and return the ctime of the file."""
     at = begin_of(step, row)
     end = at + nbytes_of(step, row)
     differs_at = -1
     try:
         with OpenFile(root, file, str(step.key)) as opened:
             for piece in part(step, row, payload):
-                # To its end, whatever differs: the digest tells whether it is the store that is wrong.
+                # To its end, even if it differs: the digest tells whether the store is wrong.
                 is_same = opened.read_at(at, len(piece)) == bytes(piece)
                 differs_at = at if differs_at < 0 and not is_same else differs_at
                 at += len(piece)
@@ -188,9 +196,9 @@ def _compare(step: StoredStep, row: int, payload: Iterable[bytearray], file: Sou
         message = f"{step.key}: {file.path} cannot be read: {exc.strerror}"
         raise UnreadableFile(message, path=file.path) from exc
     if at != end:
-        raise DamagedStore(f"{step.key}: {file.path}: the store has {at} bytes where there must be {end}")
+        raise DamagedStore(f"{step.key}: {file.path}: the store has {at} bytes instead of {end}")
     if differs_at >= 0:
         raise SourceDiffers(
-            f"{step.key}: {file.path} is not what the store has, from byte {differs_at} on or a little later"
+            f"{step.key}: {file.path} differs from the store, at byte {differs_at} or a little later"
         )
     return changed_ns

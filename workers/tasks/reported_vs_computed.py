@@ -1,15 +1,15 @@
-"""Whether reported statistics and computed ones can be of the same tensor.
+"""Compares statistics that a dump reports with those computed from its tensors.
 
-Both are rounded: the reported ones when they were printed, and, on an accelerator, while they were summed
-up. `device_stat_precision_mode: low` of MindSpore sums in the type of the elements. What is let pass, beside
-half a unit of the last printed digit:
+Both are rounded: the reported ones when they were printed and, on an accelerator, while they were summed up.
+`device_stat_precision_mode: low` of MindSpore sums in the type of the elements. Besides half a unit of the
+last printed digit, this tolerates:
 
-- of every value, 2**-23 of it, for it may have gone through float32, and denormals of float32, which
+- in every value, 2**-23 of it, because it may have passed through float32, and denormals of float32, which
   accelerators flush to zero;
-- of the L2 norm, the part of it that `_SUMMING` gives for the type;
-- of the mean, the same part of the root mean square, for terms of either sign cancel.
+- in the L2 norm and the standard deviation, the share of them that `_SUMMING` gives for the type;
+- in the mean, the same share of the root mean square, because terms of opposite sign cancel.
 
-Counts must be equal, unless the reported one was itself printed with fewer digits than it has.
+Counts must be equal, unless the reported one was printed with fewer digits than it has.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import math
 
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
 
-#: Relative error of a sum on a device: 4 times the rounding of one addition in the narrow types; all others
-#: are summed in float32, whose many small errors add up.
+#: Relative error of a sum on a device: four times the rounding of one addition in the narrow types. All
+#: others are summed in float32, whose many small errors add up.
 _SUMMING = {"float16": 2.0**-8, "bfloat16": 2.0**-5}
 _SUMMING_IN_FLOAT32 = 2.0**-16
 _THROUGH_FLOAT32 = 2.0**-23
@@ -27,29 +27,29 @@ _LARGEST_DENORMAL = 2.0**-126
 
 
 def disagreements(reported: Statistics, computed: Statistics, digits: int, dtype: str) -> list[str]:
-    """Return a sentence for each field that both have and that cannot be the same number rounded.
+    """Return a sentence for each field that both know and that cannot be the same number, rounded.
 
     Args:
-        reported: as the dump system wrote them down, by our definitions.
+        reported: as the dump system wrote them, by our definitions.
         computed: from the tensor itself.
         digits: how many significant digits the reported numbers were printed with.
-        dtype: name of the element type, as `workers.arrays.dtypes` has it.
+        dtype: name of the element type in `workers.arrays.dtypes`.
     """
-    found = []
+    differences = []
     for field in FIELDS:
-        said, is_so = getattr(reported, field), getattr(computed, field)
-        if math.isnan(said) or math.isnan(is_so):
+        printed, value = getattr(reported, field), getattr(computed, field)
+        if math.isnan(printed) or math.isnan(value):
             continue
-        if abs(said - is_so) > _tolerance(field, said, computed, digits, dtype):
-            found.append(f"{field}: {said:.{digits}g} is reported, {is_so:.{digits + 3}g} computed")
-    return found
+        if abs(printed - value) > _tolerance(field, printed, computed, digits, dtype):
+            differences.append(f"{field}: {printed:.{digits}g} is reported, {value:.{digits + 3}g} computed")
+    return differences
 
 
-def _tolerance(field: str, said: float, computed: Statistics, digits: int, dtype: str) -> float:
-    last_digit = _last_digit(said, digits)
+def _tolerance(field: str, printed: float, computed: Statistics, digits: int, dtype: str) -> float:
+    last_digit = _last_digit(printed, digits)
     if field in COUNT_FIELDS:
-        return last_digit / 2 if last_digit > 1 and said % last_digit == 0 else 0
-    tolerance = last_digit / 2 + abs(said) * _THROUGH_FLOAT32 + _LARGEST_DENORMAL
+        return last_digit / 2 if last_digit > 1 and printed % last_digit == 0 else 0
+    tolerance = last_digit / 2 + abs(printed) * _THROUGH_FLOAT32 + _LARGEST_DENORMAL
     summing = _SUMMING.get(dtype, _SUMMING_IN_FLOAT32)
     if field in ("l2_norm", "std"):
         tolerance += summing * abs(getattr(computed, field))

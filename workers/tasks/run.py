@@ -1,7 +1,7 @@
-"""What Dask is given to run, with its arguments packed: `convert`, `publish`, both for steps, or `read_back`.
+"""The functions that Dask runs, with packed arguments: `convert`, `publish`, both together, `read_back`.
 
-A plan is thousands of small objects. Dask would unpickle and pickle them again at every hop; bytes it only
-passes on.
+A plan consists of thousands of small objects. Dask would unpickle and pickle them at every hop, but it passes
+bytes on as they are.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from workers.tasks.model import Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
 from workers.tasks.read_back import ReadBack, ReadBackJob, read_back
 
-# A step repeats itself: its plan comes down to a ninth, in a fiftieth of the time that it takes to convert.
+# Plans are repetitive: they shrink to a ninth, in a fiftieth of the time that it takes to convert the step.
 _LZ4 = LZ4()
 
 
 def pack_convert(job: ShardJob) -> bytes:
-    """Return the argument of `run_convert`: the job without the names of its tensors, which it needs not."""
-    return _pack((replace(job, entries={}), columns.of_payloads(job.entries.values())))
+    """Return the argument of `run_convert`: the job without tensor names, which conversion does not need."""
+    return _pack((replace(job, entries={}), columns.payload_columns(job.entries.values())))
 
 
 def unpack_convert(packed: bytes) -> ShardJob:
-    """Return what `pack_convert` was given."""
+    """Return the job that `pack_convert` packed."""
     job: ShardJob
     job, payloads = _unpack(packed)
-    return replace(job, entries=dict(zip(job.rows, columns.payloads_of(payloads), strict=True)))
+    return replace(job, entries=dict(zip(job.rows, columns.payload_entries(payloads), strict=True)))
 
 
 def pack_plan(plan: StepPlan) -> bytes:
@@ -45,7 +45,7 @@ def pack_plan(plan: StepPlan) -> bytes:
 
 
 def unpack_plan(packed: bytes) -> StepPlan:
-    """Return what `pack_plan` was given, its jobs without entries: they are done."""
+    """Return the plan that `pack_plan` packed, its jobs without entries: they are done."""
     plan: StepPlan = _unpack(packed)
     return plan
 
@@ -56,12 +56,12 @@ def pack_publish(packed_plan: bytes, receipts: Sequence[Receipt]) -> bytes:
 
 
 def pack_steps(plans: Sequence[StepPlan]) -> bytes:
-    """Return the argument of `run_steps`."""
-    return _pack([_by_columns(plan) for plan in plans])  # the rules, which they share, once
+    """Return the argument of `run_steps`. The rules, which the plans share, are packed once."""
+    return _pack([_by_columns(plan) for plan in plans])
 
 
 def unpack_steps(packed: bytes) -> list[StepPlan]:
-    """Return what `pack_steps` was given."""
+    """Return the plans that `pack_steps` packed."""
     return [_with_jobs(plan) for plan in _unpack(packed)]
 
 
@@ -75,7 +75,7 @@ def _pack(value: object) -> bytes:
 
 
 def _unpack(packed: bytes) -> Any:
-    # Reaching a Dask scheduler is running code on its workers, so this adds no danger.
+    # Whoever reaches a Dask scheduler can run code on its workers, so unpickling adds no danger.
     return pickle.loads(_LZ4.decode(packed))  # noqa: S301
 
 
@@ -85,7 +85,7 @@ def _by_columns(plan: StepPlan) -> StepPlan:
 
 
 def _with_jobs(plan: StepPlan) -> StepPlan:
-    """Return a plan whose jobs have their entries again."""
+    """Return a plan with the entries of its jobs restored."""
     entries = tuple(plan.entries)
     return replace(plan, jobs=tuple(job.of(entries) for job in plan.jobs))
 
@@ -96,11 +96,11 @@ def run_convert(packed: bytes) -> Receipt:
 
 
 def run_convert_apart(packed: bytes) -> Receipt:
-    """Run `workers.tasks.isolate.convert_apart`: after a worker died of this job."""
-    return _convert_apart(unpack_convert(packed))
+    """Convert in a process of its own: after a worker died of this job."""
+    return _convert_isolated(unpack_convert(packed))
 
 
-def _convert_apart(job: ShardJob) -> Receipt:
+def _convert_isolated(job: ShardJob) -> Receipt:
     return convert(job, convert_apart)
 
 
@@ -111,13 +111,13 @@ def run_publish(packed: bytes) -> CommitSummary:
 
 
 def run_steps(packed: bytes) -> list[CommitSummary | DumpIngestError]:
-    """Convert and publish steps one after the other; return for each what came of it, in their order."""
+    """Convert and publish steps one after the other; return the commit or the error of each, in order."""
     return [_run_step(plan, convert) for plan in unpack_steps(packed)]
 
 
 def run_steps_apart(packed: bytes) -> list[CommitSummary | DumpIngestError]:
     """Do the same, with each conversion in a process of its own: after a worker died of these steps."""
-    return [_run_step(plan, _convert_apart) for plan in unpack_steps(packed)]
+    return [_run_step(plan, _convert_isolated) for plan in unpack_steps(packed)]
 
 
 def run_read_back(packed: bytes) -> ReadBack:
@@ -129,5 +129,5 @@ def run_read_back(packed: bytes) -> ReadBack:
 def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:
     try:
         return publish(plan, [run(job) for job in plan.jobs])
-    except Exception as exc:  # noqa: BLE001  (the other steps of the task have nothing to do with it)
+    except Exception as exc:  # noqa: BLE001  (the other steps of the task are not affected)
         return as_error(str(plan.key), exc)

@@ -1,4 +1,4 @@
-{{/* Dask's configuration of all roles. Tasks hold no results and may lose their worker. */}}
+{{/* Dask configuration of all roles. Tasks keep no results, and may lose their worker. */}}
 {{- define "dump-ingest.daskConfig" -}}
 distributed:
   comm:
@@ -14,7 +14,7 @@ distributed:
   scheduler:
     allowed-failures: 3
     no-workers-timeout: 60s
-    # As Dask has it, without its proxy to any port of any worker.
+    # Dask's default routes, without the proxy that reaches any port of any worker.
     http:
       routes:
         - distributed.http.scheduler.prometheus
@@ -26,7 +26,7 @@ distributed:
     memory: {target: false, spill: false}
   nanny:
     pre-spawn-environ:
-      # Dask has its workers give memory back at once, and every encoded chunk then costs fresh pages.
+      # Dask's default returns memory at once, so that every encoded chunk would need new pages.
       MALLOC_TRIM_THRESHOLD_: 16777216
       MALLOC_MMAP_THRESHOLD_: 4194304
 {{- end -}}
@@ -44,8 +44,8 @@ distributed:
 {{- end -}}
 
 {{/*
-The data of the generated secret: what the cluster has already, or a new CA and certificate. Made once for each
-rendering, for secret and checksums must agree. The key of the CA is thrown away: nobody can sign with it later.
+Data of the generated secret: the one in the cluster if it exists, otherwise a new CA and certificate. It is made once
+for each rendering, because secret and checksums must agree. The key of the CA is discarded: nobody can sign with it later.
 */}}
 {{- define "dump-ingest.generatedTls" -}}
 {{- if not (hasKey .Values "generatedTls_") -}}
@@ -75,14 +75,14 @@ rendering, for secret and checksums must agree. The key of the CA is thrown away
 - --nanny-port={{ index .ports 1 }}
 - --dashboard-address=:{{ index .ports 2 }}
 - --local-directory=/tmp
-# So that its metrics are there before the first task.
+# Its metrics then exist before the first task.
 - --preload=workers.plugin
 {{- if include "dump-ingest.usesTls" .root }}
 - --protocol=tls
 {{- end }}
 {{- end -}}
 
-{{/* The memory limit of the container, in bytes; the memory of the node where it has none. */}}
+{{/* Memory limit of the container, in bytes; the memory of the node if the container has no limit. */}}
 {{- define "dump-ingest.memoryLimit" -}}
 - name: MEMORY_LIMIT
   valueFrom:

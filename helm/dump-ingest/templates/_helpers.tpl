@@ -2,14 +2,14 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* At most 45 characters, which leaves 18 of 63 for what stands behind it; a name that is cut gets a hash. */}}
+{{/* At most 45 characters, which leaves 18 of 63 for the suffix. A name that is cut off gets a hash. */}}
 {{- define "dump-ingest.fullname" -}}
 {{- $name := include "dump-ingest.name" . -}}
 {{- $full := .Values.fullnameOverride -}}
 {{- if not $full -}}
 {{- $full = ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- end -}}
-{{- /* What names a service has no dots, and begins with a letter. */ -}}
+{{- /* The name of a service must not contain dots, and must begin with a letter. */ -}}
 {{- $full = replace "." "-" $full -}}
 {{- if regexMatch "^[0-9]" $full -}}{{- $full = printf "r%s" $full -}}{{- end -}}
 {{- if gt (len $full) 45 -}}
@@ -22,7 +22,7 @@
 {{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What selects pods. Immutable, so nothing that may change belongs here. Takes (dict "root" $ "component" ...). */}}
+{{/* Labels that select pods. They are immutable, so nothing that may change belongs here. Takes (dict "root" $ "component" ...). */}}
 {{- define "dump-ingest.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "dump-ingest.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -55,7 +55,7 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- end -}}
 {{- end -}}
 
-{{/* Maps laid over one another, key by key. `mergeOverwrite` would not let `false` replace `true`. */}}
+{{/* Maps merged key by key; later ones take precedence. `mergeOverwrite` would not let `false` replace `true`. */}}
 {{- define "dump-ingest.merged" -}}
 {{- $merged := dict -}}
 {{- range $one := . -}}
@@ -66,7 +66,7 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- toYaml $merged -}}
 {{- end -}}
 
-{{/* Questions about the mode: "true" or "". */}}
+{{/* The following templates answer questions about the mode with "true" or "". */}}
 
 {{- define "dump-ingest.usesCluster" -}}
 {{- if or .Values.scheduler.enabled .Values.scheduler.address -}}true{{- end -}}
@@ -84,7 +84,7 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether workers stand beside the watcher, to which its tasks are pinned. */}}
+{{/* Whether the watcher's pod has workers, to which its tasks are pinned. */}}
 {{- define "dump-ingest.hasNearWorkers" -}}
 {{- if and (include "dump-ingest.usesCluster" .) (include "dump-ingest.isNodeLocal" .) -}}true{{- end -}}
 {{- end -}}
@@ -118,28 +118,28 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- if kindIs "invalid" .Values.config.drain_s -}}30{{- else -}}{{ ceil .Values.config.drain_s }}{{- end -}}
 {{- end -}}
 
-{{/* What the schema cannot say: values that contradict one another. Called by configmap.yaml, once. */}}
+{{/* Checks that the schema cannot express: values that contradict each other. configmap.yaml calls this once. */}}
 {{- define "dump-ingest.validate" -}}
 {{- $v := .Values -}}
 {{- if $v.existingConfigMap -}}
 {{- if or (gt (len $v.config) 1) $v.config.store -}}
-{{- fail "config: must be empty where existingConfigMap names the settings" -}}
+{{- fail "config: must be empty if existingConfigMap names the settings" -}}
 {{- end -}}
 {{- else if not $v.config.store -}}
-{{- fail "config.store: is required: where the store is, such as s3://bucket/run.zarr (or set existingConfigMap)" -}}
+{{- fail "config.store: is required: the URL of the store, such as s3://bucket/run.zarr (or set existingConfigMap)" -}}
 {{- end -}}
-{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" "host" "nothing: it is the node" "rules" "anomalyRules" -}}
+{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" "host" "nothing instead (it is always the name of the node)" "rules" "anomalyRules" -}}
 {{- if hasKey $v.config $name -}}
 {{- fail (printf "config.%s: is set by the chart; use %s" $name $instead) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.existingConfigMap (include "dump-ingest.hasRules" .) -}}
-{{- fail "anomalyRules: put rules.yaml into the ConfigMap that existingConfigMap names, and name it there as /etc/dump-ingest/rules.yaml" -}}
+{{- fail "anomalyRules: cannot be combined with existingConfigMap; put rules.yaml into that ConfigMap, and set rules: /etc/dump-ingest/rules.yaml in its config.yaml" -}}
 {{- end -}}
 {{- $store := default "" $v.config.store -}}
 {{- if and (hasPrefix "/" $store) (not $v.existingConfigMap) -}}
 {{- if not $v.storage.existingClaim -}}
-{{- fail (printf "config.store: %s is a directory, and no container has it; name its claim in storage.existingClaim" $store) -}}
+{{- fail (printf "config.store: %s is a directory that no container mounts; name its claim in storage.existingClaim" $store) -}}
 {{- else if not (hasPrefix (printf "%s/" (trimSuffix "/" $v.storage.mountPath)) $store) -}}
 {{- fail (printf "config.store: %s is not below storage.mountPath, %s" $store $v.storage.mountPath) -}}
 {{- end -}}
@@ -155,7 +155,7 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- if gt (int $sources) 1 -}}
 {{- fail "dump: set one of hostPath, existingClaim and volume, not several" -}}
 {{- else if and $readsDump (eq (int $sources) 0) -}}
-{{- fail "dump: set one of hostPath, existingClaim and volume: where the dump is" -}}
+{{- fail "dump: set one of hostPath, existingClaim and volume, to say where the dump is" -}}
 {{- end -}}
 {{- $mount := trimSuffix "/" $v.dump.mountPath -}}
 {{- if and $v.dump.directory (ne $v.dump.directory $mount) (not (hasPrefix (printf "%s/" $mount) $v.dump.directory)) -}}
@@ -178,27 +178,27 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- end -}}
 {{- end -}}
 {{- if and (include "dump-ingest.usesTls" .) (eq $v.dask.tls.source "existingSecret") (not $v.dask.tls.existingSecret) -}}
-{{- fail "dask.tls.existingSecret: is required where dask.tls.source is existingSecret" -}}
+{{- fail "dask.tls.existingSecret: is required if dask.tls.source is existingSecret" -}}
 {{- end -}}
 {{- if and $v.dask.tls.existingSecret (ne $v.dask.tls.source "existingSecret") -}}
-{{- fail (printf "dask.tls.existingSecret: is not used where dask.tls.source is %s; set dask.tls.source=existingSecret" $v.dask.tls.source) -}}
+{{- fail (printf "dask.tls.existingSecret: is not used if dask.tls.source is %s; set dask.tls.source=existingSecret" $v.dask.tls.source) -}}
 {{- end -}}
 {{- if and (include "dump-ingest.hasNearWorkers" .) (lt (int $v.watcher.worker.count) 1) -}}
-{{- fail "watcher.worker.count: must be at least 1 where watcher.nodeLocal is on: no other worker could run the tasks" -}}
+{{- fail "watcher.worker.count: must be at least 1 if watcher.nodeLocal is on: no other worker could run the tasks" -}}
 {{- end -}}
 {{- if and (include "dump-ingest.usesCluster" .) $v.scheduler.enabled (not (include "dump-ingest.isNodeLocal" .)) (not (include "dump-ingest.hasWorkers" .)) -}}
-{{- fail "worker.enabled: must not be false where watcher.nodeLocal is off: no worker could run the tasks" -}}
+{{- fail "worker.enabled: must not be false if watcher.nodeLocal is off: no worker could run the tasks" -}}
 {{- end -}}
 {{- if and (eq $v.watcher.mode "daemonset") (not (include "dump-ingest.isNodeLocal" .)) $v.dump.hostPath -}}
-{{- /* Every watcher would see every dump, or no worker would see it: both are mistakes. */ -}}
-{{- fail "watcher.nodeLocal: must not be false in a daemonset that watches dump.hostPath; for a file system that all nodes share use watcher.mode=deployment" -}}
+{{- /* Either every watcher would see every dump, or no worker would see the dump: both are mistakes. */ -}}
+{{- fail "watcher.nodeLocal: must not be false in a daemonset that watches dump.hostPath; if all nodes share the file system, use watcher.mode=deployment" -}}
 {{- end -}}
 {{- $lastPort := add $v.watcher.worker.firstPort (mul 3 (int $v.watcher.worker.count)) -1 -}}
 {{- if gt (int $lastPort) 65535 -}}
 {{- fail (printf "watcher.worker.firstPort: %d workers need ports up to %d" (int $v.watcher.worker.count) (int $lastPort)) -}}
 {{- end -}}
 {{- if and (ge (int $v.watcher.metrics.port) (int $v.watcher.worker.firstPort)) (le (int $v.watcher.metrics.port) (int $lastPort)) (include "dump-ingest.hasNearWorkers" .) -}}
-{{- fail (printf "watcher.metrics.port: %d is a port of the workers beside the watcher (watcher.worker.firstPort)" (int $v.watcher.metrics.port)) -}}
+{{- fail (printf "watcher.metrics.port: %d is a port of the workers in the watcher's pod (watcher.worker.firstPort)" (int $v.watcher.metrics.port)) -}}
 {{- end -}}
 {{- if ne (len (uniq (list (int $v.worker.ports.worker) (int $v.worker.ports.nanny) (int $v.worker.ports.http)))) 3 -}}
 {{- fail "worker.ports: worker, nanny and http must differ" -}}
@@ -209,14 +209,14 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- $drain := include "dump-ingest.drainSeconds" . | int -}}
 {{- $grace := $v.watcher.terminationGracePeriodSeconds -}}
 {{- if and (not (kindIs "invalid" $grace)) (le (int $grace) $drain) -}}
-{{- fail (printf "watcher.terminationGracePeriodSeconds: %d would kill it before it has finished what is under way: config.drain_s is %d" (int $grace) $drain) -}}
+{{- fail (printf "watcher.terminationGracePeriodSeconds: %d would kill the watcher before it has finished its current work; it must be more than config.drain_s, %d" (int $grace) $drain) -}}
 {{- end -}}
 {{- with $v.worker.autoscaling -}}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
 {{- fail "worker.autoscaling.minReplicas: is greater than maxReplicas" -}}
 {{- end -}}
 {{- if and .enabled (eq .kind "keda") (not .keda.serverAddress) -}}
-{{- fail "worker.autoscaling.keda.serverAddress: is required where worker.autoscaling.kind is keda: the URL of Prometheus" -}}
+{{- fail "worker.autoscaling.keda.serverAddress: is required if worker.autoscaling.kind is keda: the URL of Prometheus" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -7,7 +7,7 @@ labels:
 {{- end -}}
 
 {{/*
-How to scrape a port. The alerts know jobs by these names, as deploy/prometheus has them.
+How to scrape a port. The alerts depend on these job names, which are those of deploy/prometheus.
 Takes (dict "root" $ "port" ... "component" ... "values" ...).
 */}}
 {{- define "dump-ingest.endpoint" -}}

@@ -1,5 +1,5 @@
 {{/*
-Who a pod runs as. What reads the dump, or writes a store that is a directory, does so as the user of the dump.
+The user that a pod runs as. Pods that read the dump, or write a store in a directory, run as the user of the dump.
 Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
 */}}
 {{- define "dump-ingest.identity" -}}
@@ -18,11 +18,11 @@ Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
 {{- include "dump-ingest.merged" (list .root.Values.podSecurityContext $dump .role.podSecurityContext) -}}
 {{- end -}}
 
-{{/* What all pods have. Takes the same. */}}
+{{/* The part that all pods share. Takes the same arguments. */}}
 {{- define "dump-ingest.pod" -}}
 serviceAccountName: {{ include "dump-ingest.serviceAccountName" .root }}
 automountServiceAccountToken: false
-# Variables of services would begin with DUMP_INGEST_ and look like settings.
+# Service links would set variables that begin with DUMP_INGEST_ and look like settings.
 enableServiceLinks: false
 securityContext:
   {{- include "dump-ingest.identity" . | nindent 2 }}
@@ -42,7 +42,7 @@ imagePullSecrets:
 
 {{/*
 Metadata of a pod template. Takes (dict "root" $ "role" ... "component" ... "config" bool "dask" bool).
-No label of the chart's version: an upgrade that changes nothing else would restart all pods.
+It has no label with the chart's version, because an upgrade that changes nothing else would restart all pods.
 */}}
 {{- define "dump-ingest.podMetadata" -}}
 labels:
@@ -62,7 +62,7 @@ annotations:
 {{- end }}
 {{- end -}}
 
-{{/* A pod restarts when what it reads at its start has changed. */}}
+{{/* Checksums of everything that a pod reads at its start: it restarts when one of them changes. */}}
 {{- define "dump-ingest.annotations" -}}
 {{- $all := dict -}}
 {{- if and .config (not .root.Values.existingConfigMap) -}}
@@ -77,7 +77,7 @@ annotations:
 {{- include "dump-ingest.merged" (list $all .role.podAnnotations) -}}
 {{- end -}}
 
-{{/* What all containers have. Takes (dict "root" $ "role" ... "own" map), `own` being more of the security context. */}}
+{{/* The part that all containers share. Takes (dict "root" $ "role" ... "own" map); `own` adds to the security context. */}}
 {{- define "dump-ingest.container" -}}
 image: {{ include "dump-ingest.image" .root | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
@@ -95,7 +95,7 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Variables of all containers; those of the store where `store` is true. */}}
+{{/* Environment variables of all containers, with those of the store if `store` is true. */}}
 {{- define "dump-ingest.env" -}}
 - name: HOME
   value: /tmp
@@ -137,7 +137,7 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Further variables of what evaluates rules. */}}
+{{/* Further environment variables of containers that evaluate rules. */}}
 {{- define "dump-ingest.rulesEnv" -}}
 {{- if include "dump-ingest.hasRules" . }}
 - name: DUMP_INGEST_RULES
@@ -153,8 +153,8 @@ resources:
 {{- end -}}
 
 {{/*
-Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "dask" bool "deletes" bool). Only what
-deletes dumps may write them.
+Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "dask" bool "deletes" bool). Only
+containers that delete dumps may write to them.
 */}}
 {{- define "dump-ingest.mounts" -}}
 - name: tmp
@@ -192,7 +192,7 @@ deletes dumps may write them.
   mountPath: {{ .root.Values.dump.mountPath | quote }}
   readOnly: {{ not .deletes }}
   {{- if .root.Values.dump.hostPath }}
-  # A file system that is mounted on the node later shows here, too.
+  # A file system that is mounted on the node later becomes visible here, too.
   mountPropagation: HostToContainer
   {{- end }}
 {{- end }}
@@ -201,7 +201,7 @@ deletes dumps may write them.
 {{- end }}
 {{- end -}}
 
-{{/* The volumes for the mounts of the same arguments. */}}
+{{/* The volumes for these mounts. Takes the same arguments. */}}
 {{- define "dump-ingest.volumes" -}}
 {{- $fullname := include "dump-ingest.fullname" .root -}}
 - name: tmp
@@ -247,7 +247,7 @@ deletes dumps may write them.
   {{- if .hostPath }}
   hostPath:
     path: {{ .hostPath | quote }}
-    # Made by Kubernetes it would be root's, and the job could not dump into it.
+    # Not DirectoryOrCreate: Kubernetes would create it as root, and the job could not dump into it.
     type: Directory
   {{- else if .existingClaim }}
   persistentVolumeClaim:

@@ -1,4 +1,4 @@
-{{/* In the pod of somebody else, the containers say themselves who they run as. */}}
+{{/* In the training pod, the containers themselves set the user that they run as. */}}
 {{- define "dump-ingest.watcherOwn" -}}
 {{- if eq .Values.watcher.mode "sidecar" -}}
 {{- $identity := include "dump-ingest.identity" (dict "root" . "role" .Values.watcher "dump" true) | fromYaml -}}
@@ -6,7 +6,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The place that tasks are pinned to: the node, or the training pod that the watcher is a part of. */}}
+{{/* The place that tasks are pinned to: the node, or the training pod that contains the watcher. */}}
 {{- define "dump-ingest.place" -}}
 {{- ternary "POD_NAME" "NODE_NAME" (eq .Values.watcher.mode "sidecar") -}}
 {{- end -}}
@@ -18,12 +18,12 @@
       fieldPath: {{ ternary "metadata.name" "spec.nodeName" (eq .Values.watcher.mode "sidecar") }}
 {{- end -}}
 
-{{/* Whether the watcher, too, is a sidecar that Kubernetes ends when the training job has ended. */}}
+{{/* Whether the watcher is a native sidecar, too, which Kubernetes stops when the training job has ended. */}}
 {{- define "dump-ingest.watcherIsSidecar" -}}
 {{- if and (eq .Values.watcher.mode "sidecar") .Values.watcher.worker.nativeSidecar -}}true{{- end -}}
 {{- end -}}
 
-{{/* How long the last step of a job that has ended needs until it counts as complete; 0 where the job goes on. */}}
+{{/* Seconds until the last step of a job that has ended counts as complete; 0 if the job continues. */}}
 {{- define "dump-ingest.lastStepSeconds" -}}
 {{- if not (include "dump-ingest.watcherIsSidecar" .) -}}0
 {{- else if kindIs "invalid" .Values.config.quiet_s -}}15
@@ -66,7 +66,7 @@ env:
     value: {{ .Values.watcher.ownWorkers | quote }}
   {{- end }}
   {{- if eq .Values.watcher.mode "deployment" }}
-  # The name of the pod would be another one after each start, and with it what ids of devices mean.
+  # Not the name of the pod: it changes with each start, and device ids have a meaning only on their host.
   - name: DUMP_INGEST_HOST
     value: {{ include "dump-ingest.fullname" . }}-watcher
   {{- else }}
@@ -91,7 +91,7 @@ ports:
 {{- if include "dump-ingest.watcherIsSidecar" . }}
 restartPolicy: Always
 {{- $wait := dict "preStop" (dict "exec" (dict "command" (list "sleep" (include "dump-ingest.lastStepSeconds" .)))) }}
-{{- /* Nor may it keep the job from starting, or from being ready. */}}
+{{- /* It must not keep the job from starting or from becoming ready, either. */}}
 {{- $role = merge (dict "lifecycle" (default $wait $role.lifecycle)) (omit $role "lifecycle" "startupProbe" "readinessProbe") }}
 {{- end }}
 {{ include "dump-ingest.container" (dict "root" . "role" $role "own" (include "dump-ingest.watcherOwn" . | fromYaml)) }}
@@ -107,7 +107,7 @@ dask: {{ eq (include "dump-ingest.usesCluster" .) "true" }}
 deletes: {{ or .Values.dump.writable (eq (default "keep" .Values.config.after_commit) "delete") }}
 {{- end -}}
 
-{{/* A worker beside the watcher. Takes (dict "root" $ "index" 0). */}}
+{{/* A worker in the watcher's pod. Takes (dict "root" $ "index" 0). */}}
 {{- define "dump-ingest.nearWorkerContainer" -}}
 {{- $values := .root.Values.watcher.worker -}}
 {{- $first := add $values.firstPort (mul 3 .index) -}}
@@ -132,7 +132,7 @@ ports:
     containerPort: {{ add $first 2 }}
 {{- $role := pick $values "resources" "securityContext" -}}
 {{- with $values.livenessProbe -}}
-{{- /* Their ports have names of their own, so the name `http` stands for the number. */ -}}
+{{- /* Each worker names its ports differently, so the name `http` in a probe is replaced by the number. */ -}}
 {{- $probe := deepCopy . -}}
 {{- if eq (toString (dig "httpGet" "port" "" $probe)) "http" -}}
 {{- $_ := set $probe.httpGet "port" (add $first 2) -}}
@@ -150,7 +150,7 @@ volumeMounts:
   {{- include "dump-ingest.mounts" (dict "root" .root "role" .root.Values.watcher "store" true "dump" true "dask" true) | nindent 2 }}
 {{- end -}}
 
-{{/* `initContainers` (sidecars of Kubernetes: started before, ended after the others) and `containers`. */}}
+{{/* `initContainers` (native sidecars, which start before the other containers and end after them) and `containers`. */}}
 {{- define "dump-ingest.watcherContainers" -}}
 {{- $first := list -}}
 {{- $beside := list -}}

@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that needs nothing else: no network, no other file."""
+"""A comparison as one HTML page that works without a network and without other files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict
+from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict, shape_text
 from workers.arrays.comparison import METRICS
 
-#: Rows of the page; a browser sorts no more than this in a moment.
+#: The most rows of the page: a browser sorts this many in a moment.
 MAX_ROWS = 5000
 _SHOWN = tuple(name for name in METRICS if name not in {"count", "bit_equal"})
 
 
 def to_html(comparison: Comparison) -> str:
-    """Return the page: first difference, counts by step, and the tensors, the worst first; sortable.
+    """Return the page: the first difference, counts by step, and a sortable table of the worst tensors.
 
-    Names come from dumps and may hold anything: everything is escaped.
+    Names come from dumps and may hold anything, so everything is escaped.
     """
     template = files(__package__).joinpath("page.html.j2").read_text("utf-8")
     environment = Environment(
@@ -42,7 +42,7 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
     figures = []
     for name in _SHOWN:
         value = getattr(tensor.metrics, name) if tensor.metrics else math.nan
-        # What is not known is sorted behind everything.
+        # Unknown values are sorted last.
         figures.append(
             ("" if math.isnan(value) else f"{value:.6g}", "" if math.isnan(value) else repr(float(value)))
         )
@@ -51,7 +51,7 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
         "where": _both(f"{tensor.key_a.rank}", f"{tensor.key_b.rank}"),
         "step": _both(f"{tensor.key_a.step}", f"{tensor.key_b.step}"),
         "dtype": _both(tensor.dtype_a, tensor.dtype_b),
-        "shape": _both(_shape(tensor.shape_a), _shape(tensor.shape_b)),
+        "shape": _both(shape_text(tensor.shape_a), shape_text(tensor.shape_b)),
         "other": tensor.name_b if tensor.name_a and tensor.name_b != tensor.name_a else "",
         "class": "good" if tensor.verdict in GOOD else "bad",
         "figures": figures,
@@ -60,7 +60,3 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
 
 def _both(a: str, b: str) -> str:
     return a if a == b or not b else b if not a else f"{a} | {b}"
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "" if shape is None else "x".join(map(str, shape)) or "()"

@@ -1,32 +1,32 @@
-r"""A mapping file: which name of A is which name of B, where two frameworks name things differently.
+r"""A mapping file: which name of A is which name of B, for frameworks that name tensors differently.
 
 pairs:
   - {a: "Cell.conv.Conv2d.forward.*", b: "Module.conv.Conv2d.forward.*"}
   - {regex: 'Cell\.(\w+)\.Dense\.(.*)', b: 'Module.\1.Linear.\2'}
 
-In a glob, what `*` and `?` stand for in `a` is put in the places of `*` and `?` in `b`, one after the other.
-A regular expression must fit the whole name; `\1` or `\g<name>` in `b` are its groups. The first pair that
-fits counts.
+In a glob, the text that each `*` and `?` of `a` matches replaces the wildcards of `b`, in order. A regular
+expression must match the whole name; `\1` and `\g<name>` in `b` are its groups. The first pair that matches
+counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from ingest.questions.compare.yaml_file import load_yaml
+from workers.rules.yaml_file import load_model
 
 _HINT = "A mapping file holds `pairs:`, a list of {a: GLOB, b: GLOB} or {regex: REGEX, b: TEMPLATE}."
 _WILD = re.compile(r"[*?]")
 
 
 class NamePair(BaseModel):
-    """One line of a mapping file."""
+    """One pair of a mapping file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,36 +43,14 @@ class NamePair(BaseModel):
         return self
 
     def compiled(self) -> NameRule:
-        """Return what applies it.
+        """Return the rule that applies this pair.
 
         Raises:
-            ValueError: it cannot be applied.
+            ValueError: the pattern is not valid, or the template refers to groups that it does not have.
         """
-        if self.regex is not None:
-            try:
-                rule = NameRule(re.compile(self.regex), self.b)
-                # What the template refers to must exist, whatever fits later.
-                re.compile(f"{self.regex}|").fullmatch("").expand(self.b)  # type: ignore[union-attr]
-            except (re.error, IndexError, OverflowError) as exc:
-                message = f"regex {self.regex!r} with {self.b!r}: {exc}"
-                raise ValueError(message) from exc
-            return rule
-        a = self.a or ""
-        wild_a, wild_b = _WILD.findall(a), _WILD.findall(self.b)
-        if wild_b and len(wild_a) != len(wild_b):
-            message = f"{a!r} has {len(wild_a)} wildcards, {self.b!r} has {len(wild_b)}"
-            raise ValueError(message)
-        # No two wildcards that stand side by side: these could take ages.
-        parts = [
-            "(.*?)" if part == "*" else "(.)" if part == "?" else re.escape(part)
-            for part in re.split(r"([*?])", a)
-        ]
-        groups = iter(range(1, len(wild_b) + 1))
-        template = "".join(
-            f"\\g<{next(groups)}>" if part in {"*", "?"} else part.replace("\\", r"\\")
-            for part in re.split(r"([*?])", self.b)
+        return (
+            _compile_glob(self.a or "", self.b) if self.regex is None else _compile_regex(self.regex, self.b)
         )
-        return NameRule(re.compile("".join(parts), re.DOTALL), template)
 
 
 class MappingFile(BaseModel):
@@ -85,15 +63,15 @@ class MappingFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """One line of a mapping file, ready to be applied."""
+    """One pair of a mapping file, ready to be applied."""
 
     pattern: re.Pattern[str]
     template: str
 
-    def of(self, name: str) -> str | None:
-        """Return the name in B of a name in A; None where the rule does not fit."""
-        found = self.pattern.fullmatch(name)
-        return found.expand(self.template) if found else None
+    def name_in_b(self, name: str) -> str | None:
+        """Return the name in B of a name in A; None if the rule does not match it."""
+        match = self.pattern.fullmatch(name)
+        return match.expand(self.template) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +80,50 @@ class NameMapping:
 
     rules: tuple[NameRule, ...] = ()
 
-    def of(self, name: str) -> str | None:
-        """Return the name in B of a name in A; None where no rule fits."""
-        return next((mapped for mapped in self._all(name) if mapped is not None), None)
+    def name_in_b(self, name: str) -> str | None:
+        """Return the name in B of a name in A; None if no rule matches it."""
+        mapped = (rule.name_in_b(name) for rule in self.rules)
+        return next((name_b for name_b in mapped if name_b is not None), None)
 
     def unused(self, names: Sequence[str]) -> list[int]:
-        """Return the places of the rules that fit none of `names`."""
+        """Return the places of the rules that match none of `names`."""
         return [
-            n for n, rule in enumerate(self.rules) if not any(rule.of(name) is not None for name in names)
+            place
+            for place, rule in enumerate(self.rules)
+            if all(rule.name_in_b(name) is None for name in names)
         ]
 
-    def _all(self, name: str) -> Iterator[str | None]:
-        return (rule.of(name) for rule in self.rules)
+
+def _compile_regex(regex: str, template: str) -> NameRule:
+    try:
+        rule = NameRule(re.compile(regex), template)
+        # The groups that the template refers to must exist, whatever name comes.
+        re.compile(f"{regex}|").fullmatch("").expand(template)  # type: ignore[union-attr]  # it matches ""
+    except (re.error, IndexError, OverflowError) as exc:
+        message = f"regex {regex!r} with {template!r}: {exc}"
+        raise ValueError(message) from exc
+    return rule
+
+
+def _compile_glob(a: str, b: str) -> NameRule:
+    wild_a, wild_b = _WILD.findall(a), _WILD.findall(b)
+    if wild_b and len(wild_a) != len(wild_b):
+        message = f"{a!r} has {len(wild_a)} wildcards, {b!r} has {len(wild_b)}"
+        raise ValueError(message)
+    groups = {"*": "(.*?)", "?": "(.)"}
+    pattern = "".join(groups.get(part) or re.escape(part) for part in re.split(r"([*?])", a))
+    numbers = iter(range(1, len(wild_b) + 1))
+    template = "".join(
+        f"\\g<{next(numbers)}>" if part in groups else part.replace("\\", r"\\")
+        for part in re.split(r"([*?])", b)
+    )
+    return NameRule(re.compile(pattern, re.DOTALL), template)
 
 
 def load_mapping(path: Path) -> NameMapping:
     """Read a mapping file.
 
     Raises:
-        UsageError: it cannot be read, or says something else than pairs of names.
+        UsageError: the file cannot be read, or holds anything but pairs of names; the message has the line.
     """
-    return NameMapping(tuple(pair.compiled() for pair in load_yaml(path, MappingFile, _HINT).pairs))
+    return NameMapping(tuple(pair.compiled() for pair in load_model(path, MappingFile, _HINT).pairs))

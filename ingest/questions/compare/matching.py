@@ -1,9 +1,9 @@
 """Which tensor of A is which tensor of B, within one step.
 
-In this order, each on what is still unmatched: the mapping file, for somebody said so; the exact key; the
-exact name in another network or graph; the name without the numbers that a compiler gives (`-op12`, `_12`,
-the number of a call), by order within one type, scope, input or output and shape; the same for a single one
-on either side whose shape differs.
+Tensors are matched in this order, each time those that are still unmatched: by the mapping file, because the
+user wrote it; by the exact key; by the exact name in another network or graph; by the name without the
+numbers that a compiler gives (`-op12`, `_12`, the number of a call), in order of execution among those of one
+type, scope, input or output and shape; and the same for a single tensor on either side whose shape differs.
 """
 
 from __future__ import annotations
@@ -12,39 +12,43 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from ingest.questions.compare.mapping import NameMapping
-from ingest.questions.compare.sources import Tensors
+from ingest.questions.compare.sources import StepTensors
 
 #: Numbers at the end of an operator's name.
 _TRAILING = re.compile(r"(?:[-_.]?(?:op)?\d+)+$")
 #: The number of a call in the names of msProbe: `Torch.relu.0.forward`, `Cell.fc.Dense.forward.0`.
 _CALL = re.compile(r"\.\d+\.(forward|backward)\b|\.(forward|backward|parameters_grad)\.\d+\b")
 
+GroupKey: TypeAlias = Callable[[StepTensors, int], Hashable]
+"""Returns what a tensor, given by its number, has in common with those that it may be matched with."""
 
-class How(StrEnum):
-    """How two tensors were found to be the same one."""
+
+class MatchedBy(StrEnum):
+    """What showed that two tensors are the same."""
 
     MAPPING = "mapping"
     EXACT = "exact"
     NAME = "name"
-    """The same name in another network or graph."""
+    """They have the same name, in another network or graph."""
     ORDER = "order"
-    """The same type, scope, slot and shape, and the same place in the order of these."""
+    """They have the same type, scope, slot and shape, and the same place in the order of such tensors."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pairing:
-    """Two tensors, by their numbers in order of execution."""
+class TensorPair:
+    """Two tensors, by their numbers in the order of execution."""
 
     a: int
     b: int
-    how: How
+    matched_by: MatchedBy
     ambiguous: bool = False
-    """Whether it might as well be another one.
+    """Whether one of them might as well be matched with another tensor.
 
-    There are more of these on one side than on the other, digests show that they are in another order, or
-    other operators of the same name but for its number show that numbers were given anew.
+    That is so if one side has more of these than the other, if digests show that they are in another order,
+    or if other operators whose names differ only in their numbers show that these were given again.
     """
 
 
@@ -52,114 +56,154 @@ class Pairing:
 class Matching:
     """All tensors of one step, matched or not."""
 
-    pairs: list[Pairing]
+    pairs: list[TensorPair]
     """In order of execution in A."""
     only_a: list[int]
     only_b: list[int]
 
 
-def match(a: Tensors, b: Tensors, mapping: NameMapping | None = None) -> Matching:
+def match_tensors(a: StepTensors, b: StepTensors, mapping: NameMapping | None = None) -> Matching:
     """Match the tensors of two steps; each is in one pair at most."""
-    found: list[Pairing] = []
+    pairs: list[TensorPair] = []
     left_a, left_b = dict.fromkeys(range(len(a.keys))), dict.fromkeys(range(len(b.keys)))
 
-    def take(matches: Iterable[Pairing]) -> None:
-        for one in matches:
-            found.append(one)
-            del left_a[one.a], left_b[one.b]
+    def accept(matches: Iterable[TensorPair]) -> None:
+        for pair in matches:
+            pairs.append(pair)
+            del left_a[pair.a], left_b[pair.b]
 
     if mapping is not None and mapping.rules:
-        take(_by_mapping(a, b, mapping))
-    where = {b.keys[n]: n for n in left_b}
-    take([Pairing(n, where[key], How.EXACT) for n in left_a if (key := a.keys[n]) in where])
-    for how, of in _LOOSER:
+        accept(_by_mapping(a, b, mapping))
+    accept(_by_key(a, b, left_a, left_b))
+    for matched_by, group_key in _LOOSER:
         if left_a and left_b:
-            of_b = _grouped(b, left_b, of)
-            groups = [(ours, of_b.get(key, [])) for key, ours in _grouped(a, left_a, of).items()]
-            if of is _scope:
-                # Of several with other shapes, nothing says which is which.
-                groups = [(ours, theirs) for ours, theirs in groups if len(ours) == len(theirs) == 1]
-            take([pair for ours, theirs in groups for pair in _in_order(ours, theirs, how)])
-    if any(one.how is not How.EXACT for one in found) or left_a or left_b:
-        found = list(_with_doubts(a, b, found))
-    found.sort(key=lambda one: one.a)
-    return Matching(found, list(left_a), list(left_b))
+            accept(_by_group(_grouped(a, left_a, group_key), _grouped(b, left_b, group_key), matched_by))
+    if left_a and left_b:
+        accept(_singles(_grouped(a, left_a, _scope), _grouped(b, left_b, _scope)))
+    if left_a or left_b or not _are_exact(pairs):
+        pairs = list(_mark_ambiguous(a, b, pairs))
+    pairs.sort(key=lambda pair: pair.a)
+    return Matching(pairs, list(left_a), list(left_b))
 
 
-def _with_doubts(a: Tensors, b: Tensors, found: Iterable[Pairing]) -> Iterator[Pairing]:
-    """Mark the pairs that might as well be others."""
-    groups: dict[Hashable, list[Pairing]] = {}
-    for one in found:
-        if one.how is How.MAPPING:
-            yield one
-        else:
-            groups.setdefault(_scope(a, one.a), []).append(one)
-    operators_a, operators_b = _operators(a), _operators(b)
-    for scope, pairs in groups.items():
-        in_a, in_b = operators_a[scope], operators_b[scope]
-        numbered_anew = in_a != in_b and not in_a.isdisjoint(in_b)
-        there = {b.digests[one.b].tobytes() for one in pairs}
-        for one in pairs:
-            mine, other = a.digests[one.a].tobytes(), b.digests[one.b].tobytes()
-            in_other_order = one.how is How.ORDER and any(mine) and mine != other and mine in there
-            yield replace(one, ambiguous=True) if numbered_anew or in_other_order else one
+def without_numbers(op_name: str) -> str:
+    """Return the name of an operator without the numbers that change from one compilation to the next."""
+    plain = _CALL.sub(lambda match: f".{match[1] or match[2]}", op_name)
+    return _TRAILING.sub("", plain)
 
 
-def _operators(tensors: Tensors) -> dict[Hashable, set[str]]:
-    """Return the names of operators by what is the same of them when numbers are given anew."""
-    found: dict[Hashable, set[str]] = {}
-    for number, key in enumerate(tensors.keys):
-        found.setdefault(_scope(tensors, number), set()).add(key.op_name)
-    return found
-
-
-def _by_mapping(a: Tensors, b: Tensors, mapping: NameMapping) -> list[Pairing]:
+def _by_mapping(a: StepTensors, b: StepTensors, mapping: NameMapping) -> list[TensorPair]:
     by_name: dict[str, list[int]] = {}
     for number, key in enumerate(b.keys):
         by_name.setdefault(key.name, []).append(number)
     wanted: dict[str, list[int]] = {}
     for number, key in enumerate(a.keys):
-        name = mapping.of(key.name)
+        name = mapping.name_in_b(key.name)
         if name in by_name:
             wanted.setdefault(name, []).append(number)
-    return [pair for name, ours in wanted.items() for pair in _in_order(ours, by_name[name], How.MAPPING)]
+    return [
+        pair
+        for name, numbers in wanted.items()
+        for pair in _in_order(numbers, by_name[name], MatchedBy.MAPPING)
+    ]
 
 
-def _in_order(ours: list[int], theirs: list[int], how: How) -> list[Pairing]:
-    ambiguous = len(ours) != len(theirs)
-    return [Pairing(x, y, how, ambiguous) for x, y in zip(ours, theirs, strict=False)]
+def _by_key(
+    a: StepTensors, b: StepTensors, numbers_a: Iterable[int], numbers_b: Iterable[int]
+) -> list[TensorPair]:
+    by_key = {b.keys[number]: number for number in numbers_b}
+    return [
+        TensorPair(number, by_key[key], MatchedBy.EXACT)
+        for number in numbers_a
+        if (key := a.keys[number]) in by_key
+    ]
 
 
-def _grouped(
-    tensors: Tensors, numbers: Iterable[int], of: Callable[[Tensors, int], Hashable]
-) -> dict[Hashable, list[int]]:
+def _by_group(
+    groups_a: dict[Hashable, list[int]], groups_b: dict[Hashable, list[int]], matched_by: MatchedBy
+) -> Iterator[TensorPair]:
+    """Match the tensors of each group in order of execution."""
+    for key, numbers in groups_a.items():
+        yield from _in_order(numbers, groups_b.get(key, []), matched_by)
+
+
+def _singles(
+    groups_a: dict[Hashable, list[int]], groups_b: dict[Hashable, list[int]]
+) -> Iterator[TensorPair]:
+    """Match tensors that are alone in their groups: nothing tells several with other shapes apart."""
+    for key, numbers in groups_a.items():
+        others = groups_b.get(key, [])
+        if len(numbers) == len(others) == 1:
+            yield TensorPair(numbers[0], others[0], MatchedBy.ORDER)
+
+
+def _are_exact(pairs: Iterable[TensorPair]) -> bool:
+    return all(pair.matched_by is MatchedBy.EXACT for pair in pairs)
+
+
+def _mark_ambiguous(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -> Iterator[TensorPair]:
+    """Mark the pairs of which one tensor might as well be matched with another."""
+    groups: dict[Hashable, list[TensorPair]] = {}
+    for pair in pairs:
+        if pair.matched_by is MatchedBy.MAPPING:
+            yield pair
+        else:
+            groups.setdefault(_scope(a, pair.a), []).append(pair)
+    operators_a, operators_b = _operators(a), _operators(b)
+    for scope, members in groups.items():
+        names_a, names_b = operators_a[scope], operators_b[scope]
+        if names_a != names_b and not names_a.isdisjoint(names_b):
+            # The numbers in their names were given again.
+            yield from (replace(pair, ambiguous=True) for pair in members)
+        else:
+            yield from _mark_other_order(a, b, members)
+
+
+def _mark_other_order(a: StepTensors, b: StepTensors, pairs: Iterable[TensorPair]) -> Iterator[TensorPair]:
+    """Mark the pairs of one scope whose digests show that B has the same tensors in another order."""
+    pairs = list(pairs)
+    digests_b = {b.digests[pair.b].tobytes() for pair in pairs}
+    for pair in pairs:
+        digest = a.digests[pair.a].tobytes()
+        is_elsewhere = any(digest) and digest != b.digests[pair.b].tobytes() and digest in digests_b
+        is_doubtful = pair.matched_by is MatchedBy.ORDER and is_elsewhere
+        yield replace(pair, ambiguous=True) if is_doubtful else pair
+
+
+def _operators(tensors: StepTensors) -> dict[Hashable, set[str]]:
+    """Return the names of operators, by what stays the same when numbers are given again."""
+    names: dict[Hashable, set[str]] = {}
+    for number, key in enumerate(tensors.keys):
+        names.setdefault(_scope(tensors, number), set()).add(key.op_name)
+    return names
+
+
+def _in_order(numbers_a: list[int], numbers_b: list[int], matched_by: MatchedBy) -> list[TensorPair]:
+    ambiguous = len(numbers_a) != len(numbers_b)
+    return [TensorPair(a, b, matched_by, ambiguous) for a, b in zip(numbers_a, numbers_b, strict=False)]
+
+
+def _grouped(tensors: StepTensors, numbers: Iterable[int], key: GroupKey) -> dict[Hashable, list[int]]:
     groups: dict[Hashable, list[int]] = {}
     for number in numbers:
-        groups.setdefault(of(tensors, number), []).append(number)
+        groups.setdefault(key(tensors, number), []).append(number)
     return groups
 
 
-def _name(tensors: Tensors, number: int) -> Hashable:
+def _name(tensors: StepTensors, number: int) -> Hashable:
     return tensors.keys[number]._replace(net="", graph="")
 
 
-def _scope(tensors: Tensors, number: int) -> tuple[Hashable, ...]:
+def _scope(tensors: StepTensors, number: int) -> tuple[Hashable, ...]:
     key = tensors.keys[number]
     return key.op_type, without_numbers(key.op_name), key.io, key.slot
 
 
-def _scope_and_shape(tensors: Tensors, number: int) -> Hashable:
+def _scope_and_shape(tensors: StepTensors, number: int) -> Hashable:
     return *_scope(tensors, number), tensors.shapes[number]
 
 
-_LOOSER: tuple[tuple[How, Callable[[Tensors, int], Hashable]], ...] = (
-    (How.NAME, _name),
-    (How.ORDER, _scope_and_shape),
-    (How.ORDER, _scope),
+_LOOSER: tuple[tuple[MatchedBy, GroupKey], ...] = (
+    (MatchedBy.NAME, _name),
+    (MatchedBy.ORDER, _scope_and_shape),
 )
-
-
-def without_numbers(op_name: str) -> str:
-    """Return the name of an operator without the numbers that change from one compilation to the next."""
-    plain = _CALL.sub(lambda m: f".{m[1] or m[2]}", op_name)
-    return _TRAILING.sub("", plain)

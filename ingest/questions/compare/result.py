@@ -1,4 +1,4 @@
-"""What a comparison says: of each pair of tensors, of each step, and in all."""
+"""The answer of a comparison: for each pair of tensors, for each step, and for everything."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """What is said of one tensor."""
+    """The verdict on one tensor."""
 
     EQUAL = "equal"
-    """Type, shape and every bit."""
+    """Type, shape and every bit are equal."""
     CLOSE = "close"
     """Within the limits."""
     DIFFERENT = "different"
@@ -31,13 +31,13 @@ class Verdict(StrEnum):
     ONLY_A = "only in A"
     ONLY_B = "only in B"
     IGNORED = "ignored"
-    """A rule says so."""
+    """A rule of the thresholds says so."""
 
 
-#: Verdicts that are no difference.
+#: Verdicts that do not count as a difference.
 GOOD = frozenset({Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED})
 UNMATCHED = frozenset({Verdict.ONLY_A, Verdict.ONLY_B})
-#: The worst first.
+#: In order, the worst first.
 _SEVERITY = (
     Verdict.SHAPE,
     Verdict.DIFFERENT,
@@ -52,12 +52,15 @@ _SEVERITY = (
 
 @dataclass(frozen=True, slots=True)
 class ComparedTensor:
-    """One tensor of A and the one of B that it was matched with; names and types of none are ""."""
+    """One tensor of A and the one of B that it was matched with.
+
+    If only one side has the tensor, the name and the type of the other are "", and its shape is None.
+    """
 
     key_a: StepKey
     key_b: StepKey
     number: int
-    """Place in the order of execution of its step in A; of what is only in B, in B."""
+    """Place in the order of execution of its step in A; in B if only B has it."""
     name_a: str
     name_b: str
     graph: str
@@ -69,11 +72,11 @@ class ComparedTensor:
     shape_b: tuple[int, ...] | None
     verdict: Verdict
     reason: str = ""
-    """The limit that does not hold, or why nothing could be compared."""
+    """The limit that is exceeded, or why nothing could be compared."""
     matched: str = ""
-    """`exact`, `mapping`, `name` or `order`; "" where it is not matched."""
+    """`exact`, `mapping`, `name` or `order`; "" if it is not matched."""
     ambiguous: bool = False
-    """Whether it might as well have been matched with another one."""
+    """Whether it might as well have been matched with another tensor."""
     basis: str = ""
     """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
     metrics: Metrics | None = None
@@ -81,7 +84,7 @@ class ComparedTensor:
 
     @property
     def name(self) -> str:
-        """Its name in A, or in B where it is only there."""
+        """The name in A, or in B if only B has the tensor."""
         return self.name_a or self.name_b
 
     @property
@@ -99,7 +102,7 @@ class ComparedTensor:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a flat row of plain values; metrics are None where there are none."""
+        """Return a flat row of plain values; metrics are None if they are not known."""
         metrics = asdict(self.metrics) if self.metrics else dict.fromkeys(METRICS)
         return {
             "rank_a": self.key_a.rank,
@@ -127,15 +130,15 @@ class ComparedTensor:
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """The first tensor, by step and order of execution, that is not within its limits."""
+    """The first tensor, by step and order of execution, that exceeds its limits."""
 
     tensor: ComparedTensor
     inputs: tuple[tuple[str, str], ...]
-    """Name and verdict of the inputs of its operator."""
+    """Names and verdicts of the inputs of its operator."""
 
     @property
     def says(self) -> str:
-        """What the inputs tell, as a sentence; "" where there are none, or it is one itself."""
+        """What the inputs show, as a sentence; "" if the tensor has none, or is an input itself."""
         if not self.inputs:
             return ""
         bad = [name for name, verdict in self.inputs if verdict not in {Verdict.EQUAL, Verdict.CLOSE}]
@@ -152,7 +155,7 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStep:
-    """What was found in one step of one rank against one of another."""
+    """The outcome of comparing one step of one rank with one of B."""
 
     key_a: StepKey
     key_b: StepKey
@@ -171,52 +174,52 @@ class ComparedStep:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of comparing A with its reference B."""
+    """The outcome of comparing A with its reference B."""
 
     a: str
     b: str
     steps: tuple[ComparedStep, ...]
     tensors: tuple[ComparedTensor, ...] = field(repr=False)
-    """In order of step, rank and execution. Equal ones are here only where that was asked for."""
+    """In order of step, rank and execution. Equal ones are listed only on request."""
     first: FirstDifference | None
     left_out: tuple[tuple[str, LeftOut], ...] = ()
-    """Steps that were not compared because they are not complete: `A` or `B`, and which."""
+    """Steps that were not compared because they are not complete: `A` or `B`, and the step."""
     only_a: tuple[StepKey, ...] = ()
-    """Steps of A for which there is none in B."""
+    """Steps of A that B does not have."""
     only_b: tuple[StepKey, ...] = ()
     incomplete: int = 0
-    """Steps that are complete in one of the two alone; they are among `left_out`."""
+    """How many steps are complete on one side alone; they are among `left_out`."""
     notes: tuple[str, ...] = ()
     unmatched_matter: bool = True
-    """Whether what is in one of the two alone is a difference."""
+    """Whether steps and tensors that only one side has count as a difference."""
     damaged: int = 0
-    """Tensors that could not be read because a store is damaged."""
+    """How many tensors could not be read because a store is damaged."""
 
     @property
     def counts(self) -> Counter[Verdict]:
-        """Numbers of tensors by verdict, over all steps."""
-        found: Counter[Verdict] = Counter()
+        """The number of tensors by verdict, over all steps."""
+        counts: Counter[Verdict] = Counter()
         for step in self.steps:
-            found.update(step.counts)
-        return +found  # without zeros
+            counts.update(step.counts)
+        return +counts  # without zeros
 
     @property
     def is_within(self) -> bool:
-        """Whether no difference was found: all tensors within their limits, and all there."""
+        """Whether no difference was found: all tensors are within their limits, and none is missing."""
         good = GOOD if self.unmatched_matter else GOOD | UNMATCHED
         missing = self.unmatched_matter and (self.only_a or self.only_b or self.incomplete)
         return not missing and all(verdict in good for verdict, n in self.counts.items() if n)
 
     @property
     def verdict(self) -> str:
-        """`equal`, `close` or `different`, of everything."""
+        """The verdict on everything: `equal`, `close` or `different`."""
         if not self.is_within:
             return Verdict.DIFFERENT.value
         return Verdict.CLOSE.value if self.counts[Verdict.CLOSE] else Verdict.EQUAL.value
 
     def worst(self, count: int | None = None) -> list[ComparedTensor]:
         """Return the tensors, the worst first; at most `count`."""
-        return sorted(self.tensors, key=lambda one: one.badness)[:count]
+        return sorted(self.tensors, key=lambda tensor: tensor.badness)[:count]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, NaN and infinities as None."""
@@ -230,7 +233,8 @@ class Comparison:
             "only_steps_a": [_step(key) for key in self.only_a],
             "only_steps_b": [_step(key) for key in self.only_b],
             "left_out": [
-                {"side": side, **_step(one.key), "reason": one.reason} for side, one in self.left_out
+                {"side": side, **_step(left_out.key), "reason": left_out.reason}
+                for side, left_out in self.left_out
             ],
             "notes": list(self.notes),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
@@ -238,9 +242,14 @@ class Comparison:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the tensors as a table, with the columns of `ComparedTensor.to_dict`."""
-        import pandas as pd
+        import pandas as pd  # deferred: pandas takes 0.4 s to import
 
         return pd.DataFrame([tensor.to_dict() for tensor in self.tensors])
+
+
+def shape_text(shape: tuple[int, ...] | None) -> str:
+    """Write a shape as `2x3`: `()` for a scalar, "" for None."""
+    return "" if shape is None else "x".join(map(str, shape)) or "()"
 
 
 def _field(verdict: Verdict) -> str:

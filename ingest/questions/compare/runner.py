@@ -1,32 +1,36 @@
-"""Where pairs are compared: in threads of this process, or in the tasks of a Dask cluster."""
+"""Where pairs are compared: in threads of this process, or in tasks of a Dask cluster."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, Self
 
+from ingest.dispatch.window import run_in_order
 from workers.errors import ClusterError, DumpIngestError
+from workers.store.prefetch import in_order
 from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
 
 if TYPE_CHECKING:
     from distributed import Client
 
-#: Threads at most: each may hold some 400 MiB.
+#: The most threads: each may hold about 400 MiB.
 _MAX_THREADS = 4
-#: Tasks on their way to a cluster, for each of its threads.
+#: Tasks that are submitted ahead, for each thread of the cluster.
 _TASKS_AHEAD = 3
-#: Pairs of one batch at most: so many small ones take as long as a large one.
+#: The most pairs in a batch: this many small ones take as long as a large one.
 _BATCH = 2000
 
 
-class Runner(Protocol):
+class PairRunner(Protocol):
     """Compares batches of pairs."""
 
+    parts: int
+    """How many batches are compared at once."""
+
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
-        """Yield the outcomes of each batch, in their order.
+        """Yield the outcomes of each batch, in the order of the batches.
 
         Raises:
             DumpIngestError: a store or a dump could not be read.
@@ -34,16 +38,18 @@ class Runner(Protocol):
 
 
 def batched(pairs: Iterable[Pair], parts: int = 1) -> Iterator[list[Pair]]:
-    """Cut pairs into batches of at most `WHOLE_NBYTES` payload bytes; a larger pair is one of its own.
+    """Cut pairs into batches of at most `WHOLE_NBYTES` payload bytes; a larger pair has a batch of its own.
 
-    `parts` is how many should be busy: a few small pairs are shared among them.
+    Args:
+        pairs: what is to be compared.
+        parts: how many batches are compared at once: a few small pairs are shared among that many.
     """
-    every = list(pairs)
-    share = sum(pair.nbytes for pair in every) // max(parts, 1) + 1
+    pairs = list(pairs)
+    share = sum(pair.nbytes for pair in pairs) // max(parts, 1) + 1
     limit = min(max(share, WHOLE_NBYTES // 16), WHOLE_NBYTES)
     batch: list[Pair] = []
     nbytes = 0
-    for pair in every:
+    for pair in pairs:
         if batch and (nbytes + pair.nbytes > limit or len(batch) == _BATCH):
             yield batch
             batch, nbytes = [], 0
@@ -53,11 +59,11 @@ def batched(pairs: Iterable[Pair], parts: int = 1) -> Iterator[list[Pair]]:
         yield batch
 
 
-class Threads:
+class ThreadRunner:
     """Compares in threads of this process. A context manager."""
 
     def __init__(self, count: int | None = None) -> None:
-        """Use `count` threads; default: the processors there are, at most four."""
+        """Use `count` threads; default: one per processor, at most four."""
         self.parts = count or min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         self._pool = ThreadPoolExecutor(self.parts, thread_name_prefix="dump-ingest-compare")
 
@@ -69,16 +75,10 @@ class Threads:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        ahead: deque[Future[list[PairComparison]]] = deque()
-        for batch in batches:
-            ahead.append(self._pool.submit(compare_pairs, batch))
-            if len(ahead) > 2 * self.parts:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        return in_order(batches, lambda batch: self._pool.submit(compare_pairs, batch), ahead=2 * self.parts)
 
 
-class Tasks:
+class ClusterRunner:
     """Compares in tasks of a Dask cluster, whose workers must see store and dump under the same names."""
 
     def __init__(self, client: Client) -> None:
@@ -88,24 +88,11 @@ class Tasks:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        ahead: deque[Any] = deque()
+        packed = map(pack_pairs, batches)
         try:
-            for batch in batches:
-                ahead.append(self._client.submit(run_compare, pack_pairs(batch), pure=False, retries=2))
-                if len(ahead) > _TASKS_AHEAD * self.parts:
-                    yield _result(ahead.popleft())
-            while ahead:
-                yield _result(ahead.popleft())
-        finally:
-            self._client.cancel(list(ahead))
-
-
-def _result(future: Any) -> list[PairComparison]:
-    try:
-        found: list[PairComparison] = future.result()
-    except DumpIngestError:
-        raise
-    except Exception as exc:
-        message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
-        raise ClusterError(message, hint="Run the same command again, or without --scheduler.") from exc
-    return found
+            yield from run_in_order(self._client, run_compare, packed, ahead=_TASKS_AHEAD * self.parts)
+        except DumpIngestError:
+            raise
+        except Exception as exc:
+            message = f"a worker failed: {type(exc).__name__}: {exc}"[:500]
+            raise ClusterError(message, hint="Run the same command again, or without --scheduler.") from exc

@@ -1,8 +1,8 @@
 """The two sides of a comparison: a store, or a dump that is read where it lies.
 
-A dump is not converted for this: its files are read in place, and once more where an element differs. That
-takes no space, and about as long as reading the dump; from a store the digests are known, and equal tensors
-cost nothing. Nothing is ever written into a dump.
+A dump is not converted for this: its files are read in place, and a second time if an element differs. That
+takes no space, and about as long as reading the dump. In a store the digests are known, so equal tensors cost
+nothing. Nothing is ever written into a dump.
 """
 
 from __future__ import annotations
@@ -29,54 +29,56 @@ from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtype_names import canonical
 from workers.arrays.dtypes import ElementType, from_name
 from workers.arrays.statistics import FIELDS
+from workers.dump.model import ReportedStatistics
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.blocks import TensorKey, tensors_of
-from workers.store.model import Grid, Origin, RowKind, StoreAddress
+from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
+from workers.store.tables import Tables
 from workers.tasks.model import Entry
 from workers.tasks.operands import InFile, Operand, Stored
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensors:
-    """The tensors of one step of one rank, in order of execution. Lists and arrays are aligned."""
+class StepTensors:
+    """The tensors of one step of one rank, in order of execution. All lists and arrays have this order."""
 
     key: StepKey
     keys: list[TensorKey]
     dtypes: list[str]
     shapes: list[tuple[int, ...]]
     meanings: Sequence[tuple[Any, ...]]
-    """What, beside its bytes, makes a tensor: equal digest and equal meaning, equal tensor."""
+    """What decides about a tensor besides its bytes: with equal digests and meanings, tensors are equal."""
     digests: npt.NDArray[np.uint8]
-    """(tensor, 16); zeros where not known."""
+    """(tensor, 16), uint8; zeros if not known."""
     statistics: npt.NDArray[np.float64]
-    """(tensor, len(FIELDS)); NaN where not known."""
+    """(tensor, len(FIELDS)), float64; NaN if not known."""
     dumped: npt.NDArray[np.bool_]
-    """Whether the elements are there, or only statistics."""
+    """(tensor,): whether the elements were dumped, and not only statistics."""
     nbytes: npt.NDArray[np.int64]
-    """Of the payload."""
+    """(tensor,): bytes of the payload."""
     places: npt.NDArray[Any]
-    """Something that sorts in the order in which payloads are stored."""
-    side: _OfStore | _OfDump
+    """(tensor,): sorts in the order in which payloads are stored."""
+    operands: _StoreOperands | _DumpOperands
     partial: str = ""
-    """What is missing of the step, where that shows only when it is looked at."""
+    """What the step lacks, if that is known only after reading it."""
 
     def operand(self, number: int) -> Operand:
-        """Return what reads the elements of one tensor."""
-        return self.side.operand(number, self)
+        """Return a value that says where to read the elements of one tensor."""
+        return self.operands.operand(number, self)
 
 
 class Source(Protocol):
-    """Steps of one or several ranks, of which one at a time is looked at."""
+    """The steps of one or several ranks, which are loaded one at a time."""
 
     label: str
     left_out: tuple[LeftOut, ...]
 
     @property
     def keys(self) -> list[StepKey]:
-        """The steps there are, by step, then rank."""
+        """The complete steps, by step, then rank."""
 
-    def load(self, key: StepKey) -> Tensors:
+    def load(self, key: StepKey) -> StepTensors:
         """Return the tensors of one of `keys`."""
 
 
@@ -86,25 +88,19 @@ def open_source(
     """Return the store or dump that a selection names.
 
     Raises:
-        UsageError: it is neither, or has no such rank or step.
+        UsageError: it is neither, or does not have the rank or step.
         StoreError: the store cannot be reached.
     """
     path = Path(selection.where)
-    try:
-        path.stat()
-        exists = True
-    except PermissionError as exc:
-        raise UsageError(f"{selection.where}: {exc.strerror}", hint="Ask for the right to read it.") from exc
-    except (OSError, ValueError):  # not there, or no name at all
-        exists = False
+    exists = _exists(path)
     if exists and path.is_dir() and not (path / "zarr.json").exists():
         return DumpSource(selection, find_dump(path))
     if exists and path.is_file():
         raise UsageError(
             f"{selection.where} is a file",
-            hint="Name the store or the dump that it is in, and a rank and step.",
+            hint="Name the store or the dump that the file belongs to, and a rank and step.",
         )
-    if "://" not in selection.where and not exists:
+    if not exists and "://" not in selection.where:
         raise UsageError(
             f"{selection.where} does not exist",
             hint="Name a store (run.zarr, run.zarr@RANK,STEP, s3://bucket/run.zarr) or a dump directory.",
@@ -113,14 +109,27 @@ def open_source(
     return StoreSource(selection, store, include_partial=include_partial)
 
 
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except PermissionError as exc:
+        raise UsageError(
+            f"{path}: permission denied",
+            hint="Run as a user who may read it, or have its owner grant that.",
+        ) from exc
+    except (OSError, ValueError):  # not there, or not a name at all
+        return False
+    return True
+
+
 class StoreSource:
-    """The complete steps of a store at one moment."""
+    """The complete steps of a store, as they were at one moment."""
 
     def __init__(self, selection: Selection, store: Catalog, *, include_partial: bool) -> None:
-        """Note which steps are complete now.
+        """Take a snapshot of the store.
 
         Raises:
-            UsageError: there is no such rank or step, or it is not complete.
+            UsageError: the store does not have the rank or step, or it is not complete.
         """
         self.label = str(selection)
         self._snapshot: Snapshot = take_snapshot(
@@ -129,11 +138,11 @@ class StoreSource:
         self.left_out = self._snapshot.left_out
         self.keys = self._snapshot.keys
 
-    def load(self, key: StepKey) -> Tensors:
-        """Read the index of one step; forget it with the result.
+    def load(self, key: StepKey) -> StepTensors:
+        """Read the index of one step. It is held as long as the result.
 
         Raises:
-            DamagedStore: it is damaged.
+            DamagedStore: the index is damaged.
         """
         step = self._snapshot.chosen[key]
         table = step.tables
@@ -159,10 +168,8 @@ class StoreSource:
         ]
         fortran = (numbers["fortran_order"] == 1).tolist()
         meanings = list(zip(labels["dtype"], labels["array"], turned, fortran, shapes, strict=True))
-        side = _OfStore(step, rows)
         step.forget_tables()
-        side.tables = table
-        return Tensors(
+        return StepTensors(
             key,
             keys,
             labels["dtype"],
@@ -173,20 +180,20 @@ class StoreSource:
             np.array([kind == RowKind.TENSOR.value for kind in labels["kind"]], bool),
             numbers["nbytes"],
             table.number("offset")[rows],
-            side,
+            _StoreOperands(step, rows, table),
         )
 
 
 @dataclass(slots=True)
-class _OfStore:
+class _StoreOperands:
     """Makes operands of the rows of one step of a store."""
 
     step: Step
     rows: npt.NDArray[np.int64]
-    tables: Any = None
-    _arrays: dict[str, Any] = field(default_factory=dict)
+    tables: Tables
+    _arrays: dict[str, ArraySpec] = field(default_factory=dict)
 
-    def operand(self, number: int, tensors: Tensors) -> Operand:
+    def operand(self, number: int, tensors: StepTensors) -> Operand:
         row, table, step = int(self.rows[number]), self.tables, self.step
         path = str(table.label("array")[row])
         if path not in self._arrays:
@@ -217,43 +224,41 @@ class _OfStore:
 
 
 class DumpSource:
-    """The steps of a dump, as its files are now."""
+    """The steps of a dump, as its files are when they are loaded."""
 
     def __init__(self, selection: Selection, dump: Dump) -> None:
         """List the dump.
 
         Raises:
-            UsageError: there is no such rank or step.
+            UsageError: the dump does not have the rank or step.
         """
         self.label = str(selection)
         self.left_out: tuple[LeftOut, ...] = ()
         self._dump = dump
+        listings = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
         self._listings: dict[StepKey, Listing] = {
-            one.key: one
-            for one in sorted(dump.scan({}).listings, key=lambda one: one.key.order)
-            if one.files
-            and one.key.step is not None
-            and selection.rank in (None, one.key.rank)
-            and selection.step in (None, one.key.step)
+            listing.key: listing
+            for listing in sorted(listings, key=lambda listing: listing.key.order)
+            if listing.files and selection.includes(listing.key)
         }
         if not self._listings:
-            every = [one.key for one in dump.scan({}).listings if one.key.step is not None]
-            ranks, steps = (
-                format_ranges({key.rank for key in every}),
-                format_ranges({key.step or 0 for key in every}),
+            ranks = format_ranges({listing.key.rank for listing in listings})
+            steps = format_ranges({listing.key.step or 0 for listing in listings})
+            raise UsageError(
+                f"{selection}: the dump does not have this rank and step",
+                hint=f"It has ranks {ranks} and steps {steps}.",
             )
-            raise UsageError(f"{selection}: no such step", hint=f"It holds ranks {ranks} and steps {steps}.")
 
     @cached_property
     def keys(self) -> list[StepKey]:
-        """The steps there are."""
+        """The steps of the dump, by step, then rank."""
         return list(self._listings)
 
-    def load(self, key: StepKey) -> Tensors:
+    def load(self, key: StepKey) -> StepTensors:
         """Read names and headers of the files of one step.
 
         Raises:
-            DumpError: a file changed meanwhile, or may not be read.
+            DumpError: a file changed since it was listed, or may not be read.
         """
         listing = self._listings[key]
         origin = Origin(listing.layout, "", str(self._dump.root), listing.rank_from)
@@ -262,27 +267,20 @@ class DumpSource:
         rows = [row for row, entry in enumerate(plan.entries) if entry.kind in _KINDS]
         entries = [plan.entries[row] for row in rows]
         quarantined = sum(entry.kind is RowKind.QUARANTINED for entry in plan.entries)
-        statistics = np.full((len(rows), len(FIELDS)), np.nan)
-        dtypes, shapes = [], []
-        for number, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-            reported = plan.reported.get(row)
-            if reported is not None:
-                statistics[number] = reported.statistics.as_row()
-            header = entry.header
-            dtypes.append(header.element.name if header else canonical(reported.dtype) if reported else "")
-            shapes.append(header.shape if header else reported.shape if reported else ())
-        return Tensors(
+        reported = [plan.reported.get(row) for row in rows]
+        dtypes, shapes = _types_and_shapes(entries, reported)
+        return StepTensors(
             key,
             _keys_of(entries),
             dtypes,
             shapes,
             [()] * len(rows),
             np.zeros((len(rows), DIGEST_BYTES), np.uint8),
-            statistics,
+            _statistics(reported),
             np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
             np.array([entry.nbytes for entry in entries], np.int64),
             np.arange(len(rows)),
-            _OfDump(str(self._dump.root), key, entries),
+            _DumpOperands(str(self._dump.root), key, entries),
             f"partial: {quarantined} files cannot be read" if quarantined else "",
         )
 
@@ -291,14 +289,14 @@ _KINDS = (RowKind.TENSOR, RowKind.STATISTICS)
 
 
 @dataclass(slots=True)
-class _OfDump:
+class _DumpOperands:
     """Makes operands of the files of one step of a dump."""
 
     root: str
     key: StepKey
     entries: Sequence[Entry]
 
-    def operand(self, number: int, tensors: Tensors) -> Operand:
+    def operand(self, number: int, tensors: StepTensors) -> Operand:
         entry = self.entries[number]
         header = entry.header
         element: ElementType = header.element if header else from_name("uint8")
@@ -314,8 +312,30 @@ class _OfDump:
         )
 
 
+def _statistics(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:
+    """Return what the dump reports, (tensor, len(FIELDS)); NaN if it reports nothing."""
+    statistics = np.full((len(reported), len(FIELDS)), np.nan)
+    for number, report in enumerate(reported):
+        if report is not None:
+            statistics[number] = report.statistics.as_row()
+    return statistics
+
+
+def _types_and_shapes(
+    entries: Sequence[Entry], reported: Sequence[ReportedStatistics | None]
+) -> tuple[list[str], list[tuple[int, ...]]]:
+    """Return type and shape of each tensor: those of its file, or those that the dump reports."""
+    dtypes: list[str] = []
+    shapes: list[tuple[int, ...]] = []
+    for entry, report in zip(entries, reported, strict=True):
+        header = entry.header
+        dtypes.append(header.element.name if header else canonical(report.dtype) if report else "")
+        shapes.append(header.shape if header else report.shape if report else ())
+    return dtypes, shapes
+
+
 def _keys_of(entries: Sequence[Entry]) -> list[TensorKey]:
-    """Return the keys that these entries will have in a store."""
+    """Return the keys that these entries would have in a store."""
     seen: dict[TensorKey, int] = {}
     keys = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""How much two tensors may differ: limits by name and type, and what they make of metrics.
+"""How much two tensors may differ: limits by name and type, and whether metrics are within them.
 
 defaults:
   float32: {relative_euclidean: 1.0e-5}
@@ -6,7 +6,7 @@ rules:
   - {name: "Dropout.*", ignore: true}
   - {name: "*Adam*", max_abs: 1.0e-3, cosine: 0.9999}
 
-The first rule that fits a tensor counts, and it alone; then `defaults` by type; then `DEFAULTS`.
+Only the first rule that fits a tensor counts. If none fits, `defaults` by type count, then `default_limit`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ import ml_dtypes
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ingest.questions.compare.yaml_file import load_yaml
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
+from workers.rules.yaml_file import load_model
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
-#: Types that are no floats: they must be equal.
+#: The limit of types that are not floats: they must be equal.
 _EXACT = 0.0
-#: Relative digits that printed statistics have.
+#: The relative precision of printed statistics.
 _PRINTED = 1e-5
 
 
 class ThresholdLimits(BaseModel):
-    """What must hold of the metrics of a pair. What is not given is not asked for."""
+    """Limits on the metrics of a pair. A limit that is not given is not checked."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -51,16 +51,16 @@ class ThresholdLimits(BaseModel):
     within_5_per_mille: float | None = Field(default=None, ge=0, le=1)
     """At least."""
     norm_ratio: float | None = Field(default=None, ge=0)
-    """How far from 1 the ratio of the norms may be."""
+    """The largest distance from 1 of the ratio of the norms."""
     nan_inf_mismatch: int = Field(default=0, ge=0)
-    """Elements that may be NaN or infinite in one of the two alone."""
+    """The most elements that may be NaN or infinite in only one of the two."""
     negligible: float = Field(default=0.0, ge=0)
-    """Where no absolute error is larger, nothing else but `nan_inf_mismatch` is asked."""
+    """If no absolute error is larger than this, only `nan_inf_mismatch` is checked."""
 
     def broken(self, metrics: Metrics) -> str:
-        """Return the limit that does not hold, with the figures; "" where all do.
+        """Return the limit that is exceeded, with the figures; "" if none is.
 
-        A metric that is not defined (NaN) does not hold.
+        A metric that is not defined (NaN) exceeds every limit.
         """
         odd = metrics.nan_mismatch + metrics.inf_mismatch
         if odd > self.nan_inf_mismatch:
@@ -88,27 +88,34 @@ class ThresholdLimits(BaseModel):
         return ""
 
     def broken_by_statistics(self, a: Statistics, b: Statistics) -> str:
-        """Return the statistic in which two tensors differ by more than their limits; "" where none does.
+        """Return the statistic in which two tensors differ by more than their limits; "" if none does.
 
-        Numbers of NaN and of infinities must be equal. Minimum, maximum, mean and standard deviation may
-        differ by the limit of `relative_euclidean` (1e-5 where there is none or it is less, for statistics
-        are printed) of the largest element, the norm by that of itself.
+        The numbers of NaN and of infinities must be equal. Minimum, maximum, mean and standard deviation may
+        differ by `relative_euclidean` times the largest element, and the norm by that many times itself. The
+        factor is at least 1e-5, because statistics are printed.
         """
-        limit = max(self.relative_euclidean or 0.0, _PRINTED)
-        sizes = [abs(x) for one in (a, b) for x in (one.min, one.max) if math.isfinite(x)]
-        largest = max(sizes, default=math.nan)
         for name in _KNOWN_COUNTS:
             x, y = getattr(a, name), getattr(b, name)
-            if x != y and not math.isnan(x) and not math.isnan(y):
+            if _are_unequal(x, y):
                 return f"{name} {x:g} and {y:g}"
+        factor = max(self.relative_euclidean or 0.0, _PRINTED)
+        largest = _largest_element(a, b)
         for name in ("min", "max", "mean", "std", "l2_norm"):
             x, y = getattr(a, name), getattr(b, name)
-            if math.isnan(x) or math.isnan(y) or x == y:
-                continue
             scale = max(abs(x), abs(y)) if name == "l2_norm" or math.isnan(largest) else largest
-            if not abs(x - y) <= max(limit * scale, self.negligible):
+            if _are_unequal(x, y) and not abs(x - y) <= max(factor * scale, self.negligible):
                 return f"{name} {x:.6g} and {y:.6g}"
         return ""
+
+
+def _are_unequal(x: float, y: float) -> bool:
+    """Return whether two statistics differ; one that is not known (NaN) does not differ from anything."""
+    return x != y and not math.isnan(x) and not math.isnan(y)
+
+
+def _largest_element(a: Statistics, b: Statistics) -> float:
+    """Return the largest absolute value that is known of two tensors; NaN if none is."""
+    return max((abs(x) for x in (a.min, a.max, b.min, b.max) if math.isfinite(x)), default=math.nan)
 
 
 _AT_MOST = ("max_abs", "relative_euclidean", "rmse", "mean_relative", "max_relative")
@@ -120,13 +127,13 @@ class ThresholdRule(ThresholdLimits):
     """Limits for the tensors that a pattern fits, in A or in B."""
 
     name: str | None = None
-    """Glob over the whole name."""
+    """Glob for the whole name."""
     regex: str | None = None
     """Regular expression that is searched in the name."""
     dtype: str | None = None
-    """Glob over the type of elements."""
+    """Glob for the type of the elements."""
     ignore: bool = False
-    """Whether these are not looked at."""
+    """Do not compare these tensors."""
 
     @model_validator(mode="after")
     def _is_a_rule(self) -> Self:
@@ -141,7 +148,7 @@ class ThresholdRule(ThresholdLimits):
         return self
 
     def fits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> bool:
-        """Whether this is about a tensor with these names and types in A and B."""
+        """Return whether the rule applies to a tensor with these names and types in A and B."""
         return (
             (self.name is None or any(fnmatch.fnmatchcase(name, self.name) for name in names))
             and (self.regex is None or any(re.search(self.regex, name) for name in names))
@@ -163,7 +170,7 @@ class Thresholds(BaseModel):
             try:
                 from_name(name)
             except ValueError as exc:
-                message = f"defaults: {name!r} is no type of elements"
+                message = f"defaults: {name!r} is not a type of elements"
                 raise ValueError(message) from exc
         return self
 
@@ -172,7 +179,7 @@ class Thresholds(BaseModel):
         return {}
 
     def limits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> ThresholdLimits:
-        """Return what is asked of a pair with these names and types in A and B."""
+        """Return the limits for a pair with these names and types in A and B."""
         for rule in self.rules:
             if rule.fits(names, dtypes):
                 return rule
@@ -181,17 +188,17 @@ class Thresholds(BaseModel):
                 self.defaults.get(dtype) or ThresholdLimits(relative_euclidean=default_limit(dtype))
                 for dtype in dtypes
             ]
-            # The coarser type says how near they can be.
-            self._known[dtypes] = max(both, key=lambda one: one.relative_euclidean or 0.0)
+            # The coarser type decides how close they can be.
+            self._known[dtypes] = max(both, key=lambda limits: limits.relative_euclidean or 0.0)
         return self._known[dtypes]
 
 
 def default_limit(dtype: str) -> float:
-    """Return the largest relative Euclidean distance that is taken for rounding, by type of elements.
+    """Return the largest relative Euclidean distance that counts as rounding, by type of elements.
 
-    float64 and complex128 1e-9, float32 and complex64 1e-4: sums over many elements in another order.
-    Narrower floats: twice their epsilon, which is float16 2e-3, bfloat16 1.6e-2, float8_e4m3 0.25. All
-    others, such as integers and booleans, 0: they must be equal.
+    float64 and complex128: 1e-9, float32 and complex64: 1e-4, for sums over many elements in another order.
+    Narrower floats: twice their epsilon, which is 2e-3 for float16, 1.6e-2 for bfloat16 and 0.25 for
+    float8_e4m3. All others, such as integers and booleans: 0, they must be equal.
     """
     try:
         values = from_name(dtype).values
@@ -214,6 +221,6 @@ def load_thresholds(path: Path) -> Thresholds:
     """Read a file of thresholds.
 
     Raises:
-        UsageError: it cannot be read, or something in it is not known: with the line.
+        UsageError: the file cannot be read, or something in it is not known; the message has the line.
     """
-    return load_yaml(path, Thresholds, _HINT)
+    return load_model(path, Thresholds, _HINT)

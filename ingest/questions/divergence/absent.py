@@ -1,10 +1,11 @@
-"""What some replicas have and others have not: steps, operators, tensors."""
+"""What some replicas have and others do not: steps, operators, tensors."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,47 +17,48 @@ from ingest.reader.snapshot import Snapshot
 from workers.model import StepKey
 from workers.store.blocks import TensorKey
 
-#: Share of the tensors of a group that all its ranks must have by name, so that single ones can be missed.
+#: The share of the tensors of a group that all its ranks must have by name; with less, nothing is missed.
 _COMMON = 0.5
+
+Operator: TypeAlias = tuple[str, str, str, str, int]
+"""`TensorKey.operator`."""
 
 
 def absent_ranks(groups: Iterable[Sequence[int]], snapshot: Snapshot) -> list[Missing]:
     """Return the ranks of given groups that the store does not have."""
-    known = {*snapshot.ranks, *(one.key.rank for one in snapshot.left_out)}
-    found = []
+    known = {*snapshot.ranks, *(left_out.key.rank for left_out in snapshot.left_out)}
+    missing = []
     for group in groups:
-        there = tuple(rank for rank in group if rank in known)
-        found += [
-            Missing("rank", "missing", (rank,), there, "", "", 0, None, None, 0)
+        others = tuple(rank for rank in group if rank in known)
+        missing += [
+            Missing("rank", "missing", (rank,), others, "", "", 0, None, None, 0)
             for rank in group
             if rank not in known
         ]
-    return found
+    return missing
 
 
 def absent_steps(snapshot: Snapshot) -> list[Missing]:
-    """Return the steps that some ranks have and others have not; what was left out is not missed again."""
-    excused = {one.key for one in snapshot.left_out}
-    lacking: dict[tuple[str, int], list[int]] = {}
-    others: dict[tuple[str, int], set[int]] = {}
-    known = snapshot.ranks
+    """Return the steps that some ranks have and others do not. Steps that were left out are not missing."""
+    excused = {left_out.key for left_out in snapshot.left_out}
+    steps_of: dict[tuple[str, int], list[int]] = {}
+    others_of: dict[tuple[str, int], set[int]] = {}
     for step in snapshot.steps:
-        have = snapshot.of_step(step)
-        lack = [rank for rank in known if rank not in have and StepKey(rank, step) not in excused]
+        have = set(snapshot.of_step(step))
+        lack = {rank for rank in snapshot.ranks if rank not in have and StepKey(rank, step) not in excused}
         if not lack:
             continue
         is_missed = len(have) >= len(lack)
-        ranks, rest = (lack, list(have)) if is_missed else (list(have), lack)
-        state = "missing" if is_missed else "extra"
+        state, ranks, others = ("missing", lack, have) if is_missed else ("extra", have, lack)
         for rank in ranks:
-            lacking.setdefault((state, rank), []).append(step)
-            others.setdefault((state, rank), set()).update(rest)
+            steps_of.setdefault((state, rank), []).append(step)
+            others_of.setdefault((state, rank), set()).update(others)
     return [
         Missing(
             "step",
             state,
             (rank,),
-            tuple(sorted(others[state, rank])),
+            tuple(sorted(others_of[state, rank])),
             "",
             "",
             0,
@@ -64,21 +66,29 @@ def absent_steps(snapshot: Snapshot) -> list[Missing]:
             steps[-1],
             len(steps),
         )
-        for (state, rank), steps in sorted(lacking.items(), key=lambda one: (one[1][0], one[0]))
+        for (state, rank), steps in sorted(steps_of.items(), key=lambda entry: (entry[1][0], entry[0]))
     ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Presence:
-    """Which ranks have which tensor in which step, by what patterns say."""
+    """Which ranks have which tensor in which step, judged by patterns."""
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     content: npt.NDArray[np.int32]
-    """(step, tensor): number of the pattern."""
+    """(step, tensor): the number of the pattern."""
     patterns: Sequence[Labels]
     with_step: npt.NDArray[np.bool_]
     """(step, rank): whether the rank has the step at all."""
+
+
+class _Split(NamedTuple):
+    """How a tensor is absent: `missing`, `extra` or `only here`, for which ranks, and who the others are."""
+
+    state: str
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
 
 
 def absent_tensors(
@@ -87,94 +97,105 @@ def absent_tensors(
     keys: Sequence[TensorKey],
     chosen: npt.NDArray[np.bool_],
 ) -> tuple[list[Missing], list[str]]:
-    """Return the tensors, whole operators as one, that some ranks of a block lack in a step that they have.
+    """Return the tensors that some ranks of a block lack in a step that they have. Whole operators are one.
 
     Args:
         presence: which ranks have what.
-        blocks: groups of ranks, by their places.
+        blocks: groups of ranks, given by their places.
         keys: all tensors.
         chosen: (tensor,): which of them to look at.
 
     Returns:
         What is absent, and notes on groups that have too few names in common.
     """
-    has = np.array([pattern != ABSENT for pattern in presence.patterns]).reshape(-1, len(presence.ranks))
-    distinct, kind_of = np.unique(has, axis=0, return_inverse=True)
-    kind_of = kind_of.reshape(-1)
-    found: dict[tuple[str, tuple[int, ...], tuple[int, ...]], dict[int, list[int]]] = {}
-    notes = []
+    search = _AbsenceSearch(presence, chosen)
     for block in blocks:
-        places = list(block)
-        in_step = [set(np.flatnonzero(row).tolist()) & set(places) for row in presence.with_step]
-        common, total = _common(presence, distinct[:, places], kind_of, chosen)
-        if total and common < _COMMON * total:
-            names = format_ranges(presence.ranks[place] for place in places)
-            notes.append(
-                f"ranks {names} have only {common} of {total} names of tensors in common: are operators "
-                "numbered otherwise on each rank? What others lack is not listed."
-            )
-            continue
-        for number, step in enumerate(presence.steps):
-            kinds = kind_of[presence.content[number]]
-            for kind in np.unique(kinds[chosen]).tolist():
-                have = {place for place in in_step[number] if distinct[kind, place]}
-                lack = in_step[number] - have
-                if not have or not lack:
-                    continue
-                state, ranks, rest = _state(have, lack)
-                key = (state, _named(ranks, presence.ranks), _named(rest, presence.ranks))
-                into = found.setdefault(key, {})
-                for tensor in np.flatnonzero((kinds == kind) & chosen).tolist():
-                    into.setdefault(tensor, []).append(step)
+        search.look_at(list(block))
     whole = Counter(key.operator for key in keys)
-    rows = [row for key, tensors in found.items() for row in _rows(*key, tensors, keys=keys, whole=whole)]
-    return sorted(rows, key=lambda row: (row.first_step or 0, row.ranks)), notes
+    rows = [
+        row
+        for split, steps_of in search.absent.items()
+        for row in _rows(split, steps_of, keys=keys, whole=whole)
+    ]
+    return sorted(rows, key=lambda row: (row.first_step or 0, row.ranks)), search.notes
 
 
-def _common(
-    presence: Presence,
-    has: npt.NDArray[np.bool_],
-    kind_of: npt.NDArray[np.intp],
-    chosen: npt.NDArray[np.bool_],
-) -> tuple[int, int]:
-    """Return how many tensors every rank of a block has in some step, and how many any has."""
-    ever = np.zeros((presence.content.shape[1], has.shape[1]), bool)
-    for row in presence.content:
-        ever |= has[kind_of[row]]
-    ever = ever[chosen]
-    return int(ever.all(axis=1).sum()), int(ever.any(axis=1).sum())
+class _AbsenceSearch:
+    """Looks at one block of ranks after the other."""
 
+    def __init__(self, presence: Presence, chosen: npt.NDArray[np.bool_]) -> None:
+        self._presence, self._chosen = presence, chosen
+        has = np.array([pattern != ABSENT for pattern in presence.patterns])
+        # Many patterns differ only in who agrees with whom: (set, rank), and the set of each pattern.
+        self._sets, set_of_pattern = np.unique(
+            has.reshape(-1, len(presence.ranks)), axis=0, return_inverse=True
+        )
+        self._set_of_pattern = set_of_pattern.reshape(-1)
+        self.absent: dict[_Split, dict[int, list[int]]] = {}
+        """By how they are absent, and by tensor: the steps."""
+        self.notes: list[str] = []
 
-def _state(have: set[int], lack: set[int]) -> tuple[str, set[int], set[int]]:
-    if len(have) > len(lack):
-        return "missing", lack, have
-    return ("extra" if len(have) < len(lack) else "only here"), have, lack
+    def look_at(self, places: list[int]) -> None:
+        """Record the tensors that some of these ranks lack."""
+        common, total = self._count_common(places)
+        if total and common < _COMMON * total:
+            names = format_ranges(self._presence.ranks[place] for place in places)
+            self.notes.append(
+                f"ranks {names} have only {common} of {total} names of tensors in common: are operators "
+                "numbered differently on each rank? Missing tensors are not listed for them."
+            )
+            return
+        for number, step in enumerate(self._presence.steps):
+            with_step = set(np.flatnonzero(self._presence.with_step[number]).tolist()) & set(places)
+            self._look_at_step(number, step, with_step)
 
+    def _look_at_step(self, number: int, step: int, with_step: set[int]) -> None:
+        sets = self._set_of_pattern[self._presence.content[number]]
+        for ranks_set in np.unique(sets[self._chosen]).tolist():
+            have = {place for place in with_step if self._sets[ranks_set, place]}
+            lack = with_step - have
+            if have and lack:
+                steps_of = self.absent.setdefault(self._split(have, lack), {})
+                for tensor in np.flatnonzero((sets == ranks_set) & self._chosen).tolist():
+                    steps_of.setdefault(tensor, []).append(step)
 
-def _named(places: Iterable[int], ranks: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(ranks[place] for place in sorted(places))
+    def _split(self, have: set[int], lack: set[int]) -> _Split:
+        if len(have) > len(lack):
+            return _Split("missing", self._named(lack), self._named(have))
+        state = "extra" if len(have) < len(lack) else "only here"
+        return _Split(state, self._named(have), self._named(lack))
+
+    def _count_common(self, places: list[int]) -> tuple[int, int]:
+        """Return how many tensors every one of these ranks has in some step, and how many any of them has."""
+        has = self._sets[:, places]
+        ever = np.zeros((self._presence.content.shape[1], len(places)), bool)
+        for row in self._presence.content:
+            ever |= has[self._set_of_pattern[row]]
+        ever = ever[self._chosen]
+        return int(ever.all(axis=1).sum()), int(ever.any(axis=1).sum())
+
+    def _named(self, places: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self._presence.ranks[place] for place in sorted(places))
 
 
 def _rows(
-    state: str,
-    ranks: tuple[int, ...],
-    others: tuple[int, ...],
-    tensors: dict[int, list[int]],
+    split: _Split,
+    steps_of: dict[int, list[int]],
     *,
     keys: Sequence[TensorKey],
-    whole: Counter[tuple[str, str, str, str, int]],
+    whole: Counter[Operator],
 ) -> list[Missing]:
-    """Return a row for each operator that is absent with all it has, and for each other tensor."""
-    by_operator: dict[tuple[tuple[str, str, str, str, int], tuple[int, ...]], list[int]] = {}
-    for tensor, lacking in tensors.items():
-        by_operator.setdefault((keys[tensor].operator, tuple(lacking)), []).append(tensor)
+    """Return a row for each operator that is absent with all its tensors, and for each other tensor."""
+    by_operator: dict[tuple[Operator, tuple[int, ...]], list[int]] = {}
+    for tensor, steps in steps_of.items():
+        by_operator.setdefault((keys[tensor].operator, tuple(steps)), []).append(tensor)
     rows = []
-    for (operator, steps), members in by_operator.items():
-        span = (steps[0], steps[-1], len(steps))
+    for (operator, steps_key), members in by_operator.items():
+        span = (steps_key[0], steps_key[-1], len(steps_key))
         _, graph, op_type, op_name, occurrence = operator
         if len(members) == whole[operator]:
             name = f"{op_type}.{op_name}" + (f"#{occurrence}" if occurrence else "")
-            rows.append(Missing("operator", state, ranks, others, name, graph, len(members), *span))
+            rows.append(Missing("operator", *split, name, graph, len(members), *span))
             continue
-        rows += [Missing("tensor", state, ranks, others, keys[one].name, graph, 1, *span) for one in members]
+        rows += [Missing("tensor", *split, keys[tensor].name, graph, 1, *span) for tensor in members]
     return rows

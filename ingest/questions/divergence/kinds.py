@@ -1,7 +1,7 @@
 """Which tensors replicas hold in common, judged by the names that frameworks and vendors give.
 
-A name only says what to expect. Whether replicas do agree on a tensor, and which of them, is found out from
-the dump (`reader.divergence.groups`).
+A name only tells what to expect. Whether replicas do agree on a tensor, and which of them, the dump tells;
+see `expectations`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ class SlotKind(IntEnum):
     """Why replicas should agree on a tensor."""
 
     OTHER = 0
-    """No reason in its name: it counts only when it agreed over several steps."""
+    """Its name gives no reason: it counts only after it agreed in several steps."""
     PARAMETER = 1
-    """A weight, or whatever else the dump calls a parameter: batches are among them."""
+    """A weight, or anything else that the dump calls a parameter: batches, for instance."""
     OPTIMIZER = 2
     """Read by an optimizer: weights, states, reduced gradients, learning rates."""
     COLLECTIVE = 3
-    """Comes out of a collective that leaves the same on every rank of its group."""
+    """The output of a collective that leaves the same on every rank of its group."""
     OPTIMIZER_OUTPUT = 4
-    """Comes out of an optimizer. Many update their inputs in place and leave the output as it was."""
+    """The output of an optimizer. Many update their inputs in place and leave the output as it was."""
 
 
-#: What a difference in a tensor of a kind is said to be in.
+#: How an answer names the kind of a tensor that differs.
 WORDS = {
     SlotKind.OTHER: "agreed before",
     SlotKind.PARAMETER: "parameter",
@@ -40,7 +40,7 @@ WORDS = {
 _LETTERS = re.compile(r"[^a-z0-9]")
 _SUFFIX = r"(v|d|s|op|async|sync|inplace|base|object|list|coalesced|intotensor|tensor|out|\d)*$"
 _COLLECTIVES = re.compile(rf"(allreduce|allgather){_SUFFIX}")
-#: `BroadcastTo` and `BroadcastGradientArgs` are arithmetic on shapes, so what stands before it counts, too.
+#: `BroadcastTo` and `BroadcastGradientArgs` are arithmetic on shapes, so the rest of the name counts, too.
 _BROADCAST = re.compile(
     r"^(h?ccl|hcom|nccl|rccl|mccl|gloo|mpi|c10d|functional|ascend|npu|gpu|cpu|device|dist|distributed|inner|"
     rf"outer|comm)*broadcast{_SUFFIX}"
@@ -55,7 +55,7 @@ _OPTIMIZER = re.compile(
 
 
 def kind_of(key: TensorKey) -> SlotKind:
-    """Return why replicas should agree on a tensor, as far as its name tells."""
+    """Return why replicas should agree on a tensor, judged by its name."""
     if key.op_type == "Parameter" or key.io.startswith("parameters."):
         return SlotKind.PARAMETER
     return _kind_of_operator(key.op_type, key.io == "output", key.io == "input")

@@ -1,8 +1,8 @@
 """Who agrees with whom on each tensor of a step.
 
-A *pattern* is one number per rank: the place of the first rank that holds the same. There are few different
-ones, for tensors that replicas share agree in the same way again and again; so a step is one small number per
-tensor, the number of its pattern.
+A *pattern* has one number per rank: the place of the first rank that holds the same content. Tensors that
+replicas share agree in the same way again and again, so there are few distinct patterns, and a step is stored
+as one small number per tensor: the number of its pattern.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from workers.store.blocks import Block
 ABSENT = -1
 """In a pattern: the rank does not have the tensor."""
 UNKNOWN = -2
-"""In a pattern: it has it, and there is neither a digest nor a statistic to compare."""
+"""In a pattern: the rank has the tensor, and neither a digest nor a statistic of it."""
 
-#: Tensors whose ranks are sorted at once: bounds memory to some tens of MiB at 1000 ranks.
+#: Tensors whose ranks are sorted at once: bounds memory to a few tens of MiB at 1000 ranks.
 _AT_ONCE = 4096
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _FIELD_FACTORS = np.random.default_rng(7).integers(1, 2**63, len(FIELDS), np.uint64) * np.uint64(
@@ -34,10 +34,11 @@ U64 = npt.NDArray[np.uint64]
 
 
 class Patterns:
-    """A list of distinct patterns, each with its number; it only ever grows."""
+    """The distinct patterns, each with a number. It only ever grows."""
 
     def __init__(self, ranks: int) -> None:
-        """Begin with none, for this many ranks."""
+        """Begin without patterns, for this many ranks."""
+        self.ranks = ranks
         factors = np.random.default_rng(11).integers(1, 2**63, ranks, np.uint64)
         self._factors: U64 = factors * np.uint64(2) + np.uint64(1)
         self._numbers: dict[int, int] = {}
@@ -51,11 +52,11 @@ class Patterns:
 
     @property
     def all(self) -> Sequence[Labels]:
-        """All patterns, by number."""
+        """All patterns, in order of their numbers."""
         return self._patterns
 
     def numbers(self, labels: Labels) -> npt.NDArray[np.int32]:
-        """Return the number of the pattern in each column of `labels`, (rank, tensor); new ones are added."""
+        """Return the number of the pattern in each column of `labels`, (rank, tensor); add new patterns."""
         codes = _mixed((labels + 3).astype(np.uint64) * self._factors[:, None]).sum(axis=0, dtype=np.uint64)
         distinct, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
         known = np.empty(len(distinct), np.int32)
@@ -73,14 +74,14 @@ class StepPatterns:
 
     step: int
     by_content: npt.NDArray[np.int32]
-    """(tensor,): pattern of the digests, or of the statistics where only these were dumped."""
+    """(tensor,): the pattern of the digests, or of the statistics if only these were dumped."""
     by_statistics: npt.NDArray[np.int32]
-    """(tensor,): pattern of the statistics; -1 where all ranks agree, or none does."""
+    """(tensor,): the pattern of the statistics; -1 if all ranks agree, or none does."""
     tells: npt.NDArray[np.bool_]
-    """(tensor,): whether to agree on it means anything: it holds more than two different values."""
+    """(tensor,): whether agreeing on it means anything: it holds more than two different values."""
 
     def widened(self, width: int, absent: int) -> StepPatterns:
-        """Return it with `width` tensors; those that it did not know have the pattern `absent`."""
+        """Return the step with `width` tensors; those that are new have the pattern `absent`."""
         more = width - len(self.by_content)
         if more <= 0:
             return self
@@ -93,13 +94,13 @@ class StepPatterns:
 
 
 def patterns_of(block: Block, ranks: tuple[int, ...], patterns: Patterns) -> StepPatterns:
-    """Compare all ranks of a step, by 64 bits that are made of each digest or of the statistics.
+    """Compare all ranks of a step by 64 bits of each digest, or of the statistics.
 
     Two tensors that differ are taken for equal once in 2**64 times.
 
     Args:
         block: the step.
-        ranks: all ranks that patterns are of, in order.
+        ranks: the ranks that the patterns describe, in order.
         patterns: takes the patterns that are new.
     """
     places = np.searchsorted(ranks, block.ranks)
@@ -119,7 +120,7 @@ def patterns_of(block: Block, ranks: tuple[int, ...], patterns: Patterns) -> Ste
     labels = np.full((len(ranks), width), ABSENT, np.int32)
     labels[places] = _labels(codes, present, places)
     if by_statistics_alone.size:
-        # Digests and statistics are never held against each other.
+        # Digests and statistics are never compared with each other.
         part = labels[np.ix_(places, by_statistics_alone)]
         part[reported[:, by_statistics_alone]] += len(ranks)
         nothing = np.isnan(block.statistics[:, by_statistics_alone]).all(axis=2)
@@ -135,7 +136,7 @@ def patterns_of(block: Block, ranks: tuple[int, ...], patterns: Patterns) -> Ste
 
 
 def _labels(codes: U64, present: npt.NDArray[np.bool_], places: npt.NDArray[Any]) -> Labels:
-    """Return for each rank and tensor the place of the first rank with the same code; ABSENT for none."""
+    """Return for each rank and tensor the place of the first rank with the same code; ABSENT without one."""
     labels = np.full(codes.shape, ABSENT, np.int32)
     if not codes.size:
         return labels
@@ -151,7 +152,7 @@ def _labels(codes: U64, present: npt.NDArray[np.bool_], places: npt.NDArray[Any]
 
 
 def _sorted_labels(codes: U64, present: npt.NDArray[np.bool_], places: npt.NDArray[Any]) -> Labels:
-    # Absent ranks come last, so that none of them begins a run of equal codes.
+    # Absent ranks are sorted last, so that none of them begins a run of equal codes.
     order = np.lexsort((codes, ~present), axis=0)
     ordered = np.take_along_axis(codes, order, axis=0)
     begins = np.ones(codes.shape, bool)
@@ -165,7 +166,7 @@ def _sorted_labels(codes: U64, present: npt.NDArray[np.bool_], places: npt.NDArr
 
 
 def _are_disputed(labels: Labels) -> npt.NDArray[np.bool_]:
-    """Whether some ranks agree, and not all: what statistics can add to."""
+    """Return whether some ranks agree and others do not, so that statistics can tell more, (tensor,)."""
     present = labels >= 0
     low = np.where(present, labels, np.iinfo(np.int32).max).min(axis=0)
     differs: npt.NDArray[np.bool_] = (present & (labels != low)).any(axis=0)
@@ -176,25 +177,26 @@ def _are_disputed(labels: Labels) -> npt.NDArray[np.bool_]:
 
 
 def _statistic_codes(statistics: npt.NDArray[np.float64]) -> U64:
-    """Return 64 bits of the statistics, (rank, tensor); NaN is equal to NaN, and -0 to 0."""
+    """Return 64 bits of the statistics, (rank, tensor). NaN equals NaN, and -0 equals 0."""
     bits = np.where(np.isnan(statistics), np.nan, statistics + 0.0).view(np.uint64)
     codes: U64 = _mixed(_mixed(bits) * _FIELD_FACTORS).sum(axis=2, dtype=np.uint64)
     return codes
 
 
 def _mixed(bits: U64) -> U64:
-    """Spread bits: those of small numbers as floats all stand at the upper end."""
+    """Spread bits: small numbers as floats differ only in their upper bits."""
     mixed = bits ^ (bits >> np.uint64(32))
     mixed = mixed * _MIX
     return np.asarray(mixed ^ (mixed >> np.uint64(29)))
 
 
 def _tell(block: Block, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Whether tensors hold more than two values, by the first and the last rank that has them.
+    """Return whether tensors hold more than two values, (tensor,).
 
-    The variance of what lies between `min` and `max` is at most `(mean - min) * (max - mean)`, and is that
-    only where there is nothing but the two (Bhatia and Davis 2000, "A better bound on the variance"). Masks,
-    constants, single numbers, and what was set to zero, agree whatever the ranks do.
+    It is judged by the first and the last rank that have them. The variance of values between `min` and `max`
+    is at most `(mean - min) * (max - mean)`, and equals that bound only if no other values occur than these
+    two (Bhatia and Davis 2000, "A better bound on the variance"). Masks, constants, single numbers and zeros
+    agree whatever the ranks do.
     """
     width = present.shape[1]
     tells = np.ones(width, bool)

@@ -1,4 +1,4 @@
-"""What a comparison of replicas found."""
+"""The answer of a comparison of replicas."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ class Group:
     compared: int
     """Tensors and steps that were compared."""
     agreed: int
-    """How many of them agree: how sure an inferred group is."""
+    """How many of these agree: it tells how sure an inferred group is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One tensor in which ranks are off."""
+    """One tensor that ranks must agree on and do not."""
 
     key: TensorKey = field(repr=False)
     ranks: tuple[int, ...]
-    """The odd rank; where there is no majority, all ranks that do not agree."""
+    """The odd rank; without a majority, all ranks that do not agree."""
     has_majority: bool
     others: tuple[int, ...]
-    """The ranks that agree in its first step; none where there is no majority."""
+    """The ranks that agree in the first of these steps; empty without a majority."""
     why: str
     """Why it must agree: `collective output`, `optimizer input`, `parameter` or `agreed before`."""
     first_step: int
     last_step: int
     steps: int
-    """In how many steps it differs."""
+    """The number of steps in which it differs."""
     healed: bool
     """Whether the ranks agree again in a later step."""
     by: str
-    """What was compared: `digest`, or `statistics` where only these were dumped."""
+    """What was compared: `digest`, or `statistics` if only these were dumped."""
     same_statistics: bool
-    """In the first step: the bits differ, and no statistic does, as with other NaNs, or -0 for 0."""
+    """Whether the bits differ in the first step and no statistic does, as with other NaNs, or -0 for 0."""
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Difference:
         return self.key.name
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a flat dictionary of plain values, and lists of ranks."""
+        """Return a flat dictionary of plain values and lists of ranks."""
         row = {"name": self.name, "net": self.key.net, "graph": self.key.graph, "op_type": self.key.op_type}
         row |= {"op_name": self.key.op_name, "io": self.key.io}
         rest = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "key"}
@@ -66,30 +66,30 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A rank that is off, or several of which one is: where it began, and what came of it."""
+    """A rank that is off, or several of which one is: where it began, and how far it goes."""
 
     ranks: tuple[int, ...]
-    """The odd rank; where there is no majority, all ranks that do not agree."""
+    """The odd rank; without a majority, all ranks that do not agree."""
     has_majority: bool
     others: tuple[int, ...]
-    """The ranks that agree; none where there is no majority."""
+    """The ranks that agree; empty without a majority."""
     first_step: int
     first: Difference
-    """The first tensor of that step that differs, in order of execution."""
+    """The first tensor that differs in that step, in order of execution."""
     source: str
-    """The dump file of that tensor, of the first of `ranks`."""
+    """The dump file of that tensor on the first of `ranks`."""
     values: dict[str, tuple[float, float]]
-    """The statistics of that tensor that differ: of the first of `ranks`, and of the others."""
+    """The statistics of that tensor that differ: on the first of `ranks`, and on the others."""
     tensors: int
-    """How many tensors differ since."""
+    """How many tensors differ from then on."""
     steps: int
-    """In how many steps any does."""
+    """The number of steps in which any tensor differs."""
     last_step: int
     healed: bool
     """Whether all of them agree again in later steps."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a dictionary of plain values; NaN is None."""
+        """Return a dictionary of plain values; NaN is None."""
         rest = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values = {
             name: {"odd": _plain(odd), "others": _plain(others)}
@@ -100,41 +100,42 @@ class Odd:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What some ranks have and others of their group have not."""
+    """Something that some ranks have and others of their group do not."""
 
     what: str
     """`rank`, `step`, `operator` or `tensor`."""
     state: str
-    """Of `ranks`: `missing` it, or `extra` where most do not have it; `only here` where as many do."""
+    """`missing`: `ranks` lack it. `extra`: `ranks` have it and most others do not. `only here`: `ranks` have
+    it and as many others do not."""
     ranks: tuple[int, ...]
     others: tuple[int, ...]
-    """The ranks of the group of which the opposite is true."""
+    """The other ranks of the group, for which the opposite is true."""
     name: str
-    """Of the operator or tensor; "" for steps and ranks."""
+    """The name of the operator or tensor; "" for steps and ranks."""
     graph: str
     tensors: int
-    """How many tensors it is about."""
+    """The number of tensors; 0 for steps and ranks."""
     first_step: int | None
     last_step: int | None
     steps: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a flat dictionary of plain values, and lists of ranks."""
+        """Return a flat dictionary of plain values and lists of ranks."""
         return _listed(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """What must agree between replicas, and where it does not."""
+    """What replicas must agree on, and where they do not."""
 
     store: str
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     groups: tuple[Group, ...]
     odd: tuple[Odd, ...]
-    """By first step, then order of execution."""
+    """In order of first step, then execution."""
     differences: tuple[Difference, ...]
-    """One for each tensor and odd rank, by first step, then order of execution."""
+    """One for each tensor and odd rank, in order of first step, then execution."""
     missing: tuple[Missing, ...]
     notes: tuple[str, ...]
     """What should be known to judge the answer."""
@@ -146,29 +147,30 @@ class Divergence:
         return not self.differences and not self.missing
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as one object of plain values."""
+        """Return everything as one dictionary of plain values."""
         return {
             "store": self.store,
             "agree": self.agree,
             "ranks": list(self.ranks),
             "steps": list(self.steps),
-            "groups": [_listed(asdict(one)) for one in self.groups],
-            "odd": [one.to_dict() for one in self.odd],
-            "differences": [one.to_dict() for one in self.differences],
-            "missing": [one.to_dict() for one in self.missing],
+            "groups": [_listed(asdict(group)) for group in self.groups],
+            "odd": [odd.to_dict() for odd in self.odd],
+            "differences": [difference.to_dict() for difference in self.differences],
+            "missing": [missing.to_dict() for missing in self.missing],
             "notes": list(self.notes),
             "left_out": [
-                {"rank": one.key.rank, "step": one.key.step, "reason": one.reason} for one in self.left_out
+                {"rank": left_out.key.rank, "step": left_out.key.step, "reason": left_out.reason}
+                for left_out in self.left_out
             ],
         }
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the differences as a table: one row for each tensor and odd rank."""
-        import pandas as pd
+        import pandas as pd  # deferred: pandas takes 0.4 s to import
 
         columns = [*Difference.__dataclass_fields__]
         columns[:1] = ["name", "net", "graph", "op_type", "op_name", "io", "slot", "occurrence"]
-        return pd.DataFrame([one.to_dict() for one in self.differences], columns=columns)
+        return pd.DataFrame([difference.to_dict() for difference in self.differences], columns=columns)
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where it began: the first operator that gave NaN, Inf or an overflow, over all ranks and steps."""
+"""The origin of NaN, Inf and overflows: the first operator that produced them, over all ranks and steps."""
 
 from ingest.questions.origin.answer import (
     OriginAnswer,

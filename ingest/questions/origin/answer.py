@@ -1,4 +1,4 @@
-"""What `origin` answers."""
+"""The answer of `origin`, as values."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class OriginTensor:
     """An input or output of the first operator."""
 
     name: str
-    """As `Tensor.name`."""
+    """Its `Tensor.name`."""
     io: str
     slot: int
     dtype: str
     shape: tuple[int, ...]
     statistics: Statistics
     is_bad: bool
-    """Whether it is what was looked for."""
+    """Whether it holds what was searched for."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; statistics that are not known are None."""
+        """Return plain values; unknown statistics are None."""
         numbers = {name: _plain(name, getattr(self.statistics, name)) for name in FIELDS}
         return {
             "name": self.name,
@@ -41,7 +41,7 @@ class OriginTensor:
 
 @dataclass(frozen=True, slots=True)
 class OriginOperator:
-    """An operator that it came to, or another one where it may have begun."""
+    """An operator that it reached, or another one at which it may have begun."""
 
     rank: int
     step: int
@@ -50,9 +50,9 @@ class OriginOperator:
     op_name: str
     occurrence: int
     reason: str = ""
-    """Why it is named."""
+    """Why the answer names it."""
     is_assumed: bool = False
-    """Whether only the order of execution speaks for it."""
+    """Whether only the order of execution suggests it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -61,7 +61,7 @@ class OriginOperator:
 
 @dataclass(frozen=True, slots=True)
 class OriginCollective:
-    """A collective through which it went to other ranks."""
+    """A collective through which it reached other ranks."""
 
     op_type: str
     op_name: str
@@ -82,17 +82,17 @@ class OriginCollective:
 
 @dataclass(frozen=True, slots=True)
 class OriginLater:
-    """A later step that has it, too."""
+    """A later step in which it is present, too."""
 
     step: int
     ranks: tuple[int, ...]
     through: tuple[str, ...] = ()
-    """Parameters and other bad tensors of the step before that it came with; not all of many.
+    """The first of the parameters and other bad tensors of the step before that carried it over.
 
-    Those of other beginnings in that step are among them.
+    Bad tensors of that step with other origins are included.
     """
     born_again: tuple[str, ...] = ()
-    """Operators that gave it anew, from clean inputs."""
+    """Operators that produced it again, from clean inputs."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -106,41 +106,44 @@ class OriginLater:
 
 @dataclass(frozen=True, slots=True)
 class OriginSpread:
-    """How it went on."""
+    """How it spread from the first operator."""
 
     next: tuple[OriginOperator, ...] = ()
-    """The operators that it came to in the same step, on the same rank, nearest first; not all of many."""
+    """The first 20 of the operators that it reached in the same step and on the same rank, nearest first."""
     operators: int = 0
-    """How many operators it came to in the same step, on all ranks, the first one not counted."""
+    """The number of operators that it reached in the same step, on all ranks, without the first one."""
     collectives: tuple[OriginCollective, ...] = ()
-    """Through which collectives it went to which ranks, in the same step; not all of many."""
+    """The first 20 of the collectives through which it reached other ranks, in the same step."""
     ranks: tuple[int, ...] = ()
-    """The ranks that it came to in the same step, its own among them."""
+    """The ranks that it reached in the same step, including its own."""
     ends: tuple[str, ...] = ()
-    """Outputs and parameters that hold it at the end, as `rank R NAME`; not all of many."""
+    """The first 10 of the outputs and parameters that hold it at the end, as `rank R NAME`."""
     steps: tuple[OriginLater, ...] = ()
-    """Later steps that have it."""
+    """Later steps in which it is present."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "next": [one.to_dict() for one in self.next],
+            "next": [operator.to_dict() for operator in self.next],
             "operators": self.operators,
-            "collectives": [one.to_dict() for one in self.collectives],
+            "collectives": [collective.to_dict() for collective in self.collectives],
             "ranks": list(self.ranks),
             "ends": list(self.ends),
-            "steps": [one.to_dict() for one in self.steps],
+            "steps": [later.to_dict() for later in self.steps],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class OriginAnswer:
-    """The first operator that gave what was looked for, and how it spread; None where nothing is wrong."""
+    """The first operator that produced what was searched for, and how it spread.
+
+    If there is none, all fields about the operator are None.
+    """
 
     cause: str | None
     """`nan`, `inf`, `overflow`, `where`; or None."""
     how: str | None = None
-    """`born`, `came in`, `came through a collective`, or `recorded` by the hardware; None for nothing."""
+    """`born`, `came in`, `came through a collective`, or `recorded` by the hardware."""
     what: str | None = None
     """`NaN`, `+Inf`, `-Inf`, `Inf`, `overflow`, or the condition."""
     rank: int | None = None
@@ -150,22 +153,22 @@ class OriginAnswer:
     op_name: str | None = None
     occurrence: int | None = None
     came_in: str | None = None
-    """The input that was bad already, by name, where it came in; with the parameter that it is, if known."""
+    """For `came in`: the name of the bad input, with the parameter that it is, if known."""
     source: SourceLine | None = None
-    """The line of the program that made the operator."""
+    """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
     outputs: tuple[OriginTensor, ...] = ()
     spread: OriginSpread = field(default_factory=OriginSpread)
     alternatives: tuple[OriginOperator, ...] = ()
-    """Other operators where it may have begun, with the reason."""
+    """Other operators at which it may have begun, with the reason."""
     notes: tuple[str, ...] = ()
-    """What is not certain, and what was found harmless."""
+    """What is not certain, and what is harmless, in words."""
     left_out: tuple[LeftOut, ...] = ()
-    """Steps that the answer is not about."""
+    """Steps that the answer is not about, with the reason."""
 
     @property
     def found(self) -> bool:
-        """Whether there is an operator to name."""
+        """Whether the answer names an operator."""
         return self.rank is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -187,13 +190,14 @@ class OriginAnswer:
             "what": self.what,
             "came_in": self.came_in,
             "source": source,
-            "inputs": [one.to_dict() for one in self.inputs],
-            "outputs": [one.to_dict() for one in self.outputs],
+            "inputs": [tensor.to_dict() for tensor in self.inputs],
+            "outputs": [tensor.to_dict() for tensor in self.outputs],
             "spread": self.spread.to_dict() if self.found else None,
-            "alternatives": [one.to_dict() for one in self.alternatives],
+            "alternatives": [operator.to_dict() for operator in self.alternatives],
             "notes": list(self.notes),
             "left_out": [
-                {"rank": one.key.rank, "step": one.key.step, "reason": one.reason} for one in self.left_out
+                {"rank": left.key.rank, "step": left.key.step, "reason": left.reason}
+                for left in self.left_out
             ],
         }
 

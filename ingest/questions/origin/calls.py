@@ -1,4 +1,4 @@
-"""The calls of operators in one step of one rank that have to do with what went wrong."""
+"""The calls of one step of one rank that have a bad tensor: one with NaN, Inf, or what is searched for."""
 
 from __future__ import annotations
 
@@ -11,23 +11,31 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.origin.kinds import gives_alike, is_collective, is_input, is_output, is_parameter
+from ingest.questions.origin.operator_kinds import (
+    gives_all_the_same,
+    is_collective,
+    is_input,
+    is_output,
+    is_parameter,
+)
 from ingest.reader.step import Step
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
+from workers.store.names import tensor_name
 from workers.store.tables import Tables
 
-#: Which rows of a step are bad, (row,): `bad_numbers` makes one.
+#: Which rows of a step are bad, (row,); see `bad_numbers`.
 Mask: TypeAlias = npt.NDArray[np.bool_]
 IsBad: TypeAlias = Callable[[Step], Mask]
-#: Equal for tensors of equal content: of the digest, or of the statistics where there is nothing else.
+#: Equal for tensors of equal content: made of the digest, or of the statistics if there is no digest.
 Content: TypeAlias = tuple[object, ...]
+_Rows: TypeAlias = npt.NDArray[np.int64]
 
 _FLOAT = re.compile(r"(?i)float|half|double|complex|bf16|fp\d")
 
 
 class CallKey(NamedTuple):
-    """What makes a call of an operator the same one on another rank, or in another step."""
+    """Identifies a call of an operator on several ranks and in several steps."""
 
     net: str
     graph: str
@@ -46,24 +54,24 @@ class CallOperand:
     shape: tuple[int, ...]
     content: Content
     holds: str
-    """`NaN`, `+Inf`, `-Inf`, `Inf` for both infinities; "" where neither is known to be there."""
+    """`NaN`, `+Inf`, `-Inf`, `Inf` for both infinities; "" if none of them is known to be in it."""
     is_plain: bool = False
-    """Whether it is NaN, or one infinity, all over: tensors that have nothing in common may look so."""
+    """Whether all elements are NaN, or the same infinity: unrelated tensors may then have equal content."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One call of an operator, of which at least one tensor is bad."""
+    """One call of an operator with at least one bad tensor."""
 
     rank: int
     step: int
     key: CallKey
     row: int
-    """Where it stands in the order of execution of its rank: the row of its first output."""
+    """Its place in the order of execution of its rank: the row of its first output."""
     inputs: int
-    """How many inputs of it were dumped."""
+    """The number of its inputs that were dumped."""
     missing_slots: tuple[int, ...]
-    """Inputs that must have been there, for later ones are, and that the dump has not."""
+    """Inputs that the dump does not have although it has later ones."""
     bad_inputs: tuple[CallOperand, ...]
     bad_outputs: tuple[CallOperand, ...]
 
@@ -79,44 +87,43 @@ class Call:
 
     def name_of(self, operand: CallOperand) -> str:
         """Return the name of one of its tensors, as `Tensor.name`."""
-        repeated = f"#{self.key.occurrence}" if self.key.occurrence else ""
-        return f"{self.op_type}.{self.op_name}.{operand.io}.{operand.slot}{repeated}"
+        return tensor_name(self.op_type, self.op_name, operand.io, operand.slot, self.key.occurrence)
 
 
-class Begun(NamedTuple):
-    """A call of a collective."""
+class CollectiveCall(NamedTuple):
+    """A call of a collective, with or without a bad tensor."""
 
     row: int
-    """Of its first tensor."""
-    gave: tuple[Content, ...] = ()
-    """Its outputs, where it gives all ranks of its group the same; none where they were not dumped."""
+    """The row of its first tensor."""
+    outputs: tuple[Content, ...] = ()
+    """Its outputs, if they are the same on all ranks of its group; empty if they were not dumped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTrace:
-    """What one step of one rank shows: no more than the calls with something bad, and the collectives."""
+    """What an answer needs of one step of one rank: the calls with bad tensors, and the collectives."""
 
     rank: int
     step: int
     calls: tuple[Call, ...]
     """In order of execution."""
-    collectives: dict[CallKey, Begun] = field(repr=False, default_factory=dict)
-    """Every call of a collective, in order of execution."""
+    collectives: dict[CallKey, CollectiveCall] = field(repr=False, default_factory=dict)
+    """All calls of collectives, in order of execution."""
     is_ordered: bool = True
-    """Whether the dump tells in which order its operators ran."""
+    """Whether the dump has the order in which its operators ran."""
     has_inputs: bool = True
     """Whether any input was dumped."""
     has_outputs: bool = True
     """Whether any output was dumped, parameters aside."""
     unknown: int = 0
-    """Tensors of floating point of which it is not known whether they hold NaN or Inf."""
+    """The number of floating-point tensors that may or may not hold NaN or Inf."""
 
 
 def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
     """Return which rows hold NaN or Inf, or both.
 
-    Some statistics become NaN by one such element and do not say how many there are (msProbe). A tensor that
-    has none, where the same table knows those of others, is taken for one with NaN or Inf.
+    Some statistics become NaN if any element is, and do not count such elements (msProbe). If a tensor has no
+    statistics, and the same table has those of other tensors, the tensor counts as one with NaN or Inf.
     """
     tables = step.tables
     bad = np.zeros(len(tables.labels), bool)
@@ -124,74 +131,84 @@ def bad_numbers(step: Step, *, nan: bool = True, inf: bool = True) -> Mask:
         bad |= tables.statistic("nan_count") > 0
     if inf:
         bad |= (tables.statistic("pos_inf_count") > 0) | (tables.statistic("neg_inf_count") > 0)
-    return bad | _suspects(tables)
+    return bad | _lost_statistics(tables)
 
 
-def _suspects(tables: Tables) -> Mask:
+def _lost_statistics(tables: Tables) -> Mask:
     """Return which rows have lost their statistics to a NaN or Inf."""
     lost = np.asarray(tables.label("kind") == RowKind.STATISTICS.value)
     if not lost.any():
         return lost
-    telling = ~np.isnan([tables.statistic(name) for name in ("min", "max", "mean")]).all(axis=0)
+    is_known = ~np.isnan([tables.statistic(name) for name in ("min", "max", "mean")]).all(axis=0)
     sources = tables.label("statistics_from")
-    lost &= ~telling & np.isnan(tables.statistic("nan_count")) & (tables.statistic("count") > 0)
-    knowing = set(sources[telling])
+    lost &= ~is_known & np.isnan(tables.statistic("nan_count")) & (tables.statistic("count") > 0)
+    sources_with_statistics = set(sources[is_known])
     for row in np.flatnonzero(lost):
         dtype = str(tables.label("dtype")[row] or tables.label("declared_dtype")[row])
-        lost[row] = sources[row] in knowing and _FLOAT.search(dtype) is not None
+        lost[row] = sources[row] in sources_with_statistics and _FLOAT.search(dtype) is not None
     return lost
 
 
 def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
-    """Look at one step of one rank, and let go of its index.
+    """Return the calls with bad tensors of one step of one rank, and drop its index.
 
-    Memory: the index while it is read; then only what is bad, and the collectives.
+    Memory: the index while it is read; then only the calls with bad tensors, and the collectives.
 
     Raises:
         DamagedStore: the index is missing or damaged.
     """
     tables, bad = step.tables, is_bad(step)
     rows = _tensor_rows(tables)
-    op_types = tables.label("op_type")[rows]
-    collective = {op_type for op_type in set(op_types.tolist()) if is_collective(op_type)}
-    io = tables.label("io")
-    collectives: dict[CallKey, Begun] = {}
-    if collective:
-        for row in rows[[op_type in collective for op_type in op_types]].tolist():
-            begun = collectives.setdefault(key := _key(tables, row), Begun(row))
-            if is_output(io[row]) and gives_alike(key.op_type):
-                collectives[key] = begun._replace(gave=(*begun.gave, _content(step, row)))
-    found = RankTrace(
+    op_types = tables.label("op_type")[rows].tolist()
+    io = tables.label("io")[rows].tolist()
+    trace = RankTrace(
         step.key.rank,
         int(step.key.step or 0),
         tuple(sorted(_calls(step, rows, bad), key=lambda call: call.row)),
-        collectives,
+        _collectives(step, rows),
         is_ordered=any((tables.number(name)[rows] >= 0).any() for name in ("timestamp", "sequence")),
-        has_inputs=any(is_input(one) for one in set(io[rows].tolist())),
+        has_inputs=any(map(is_input, set(io))),
         has_outputs=any(
-            is_output(one) and not is_parameter(op_type)
-            for one, op_type in set(zip(io[rows].tolist(), op_types.tolist(), strict=True))
+            is_output(label) and not is_parameter(op_type)
+            for label, op_type in set(zip(io, op_types, strict=True))
         ),
-        unknown=_unknown(tables, rows, bad),
+        unknown=_count_unknown(tables, rows, bad),
     )
     step.forget_tables()
-    return found
+    return trace
 
 
-def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
+def _tensor_rows(tables: Tables) -> _Rows:
     kinds = tables.label("kind")
     return np.flatnonzero((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
 
 
-def _calls(step: Step, rows: npt.NDArray[np.int64], bad: Mask) -> Iterable[Call]:
+def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
     tables = step.tables
-    touched = {_key(tables, row) for row in rows[bad[rows]].tolist()}
-    names = {key.op_name for key in touched}
-    members: dict[CallKey, list[int]] = {key: [] for key in touched}
+    op_types = tables.label("op_type")[rows].tolist()
+    collective_types = set(filter(is_collective, set(op_types)))
+    collectives: dict[CallKey, CollectiveCall] = {}
+    if not collective_types:
+        return collectives
+    io = tables.label("io")
+    for row in rows[[op_type in collective_types for op_type in op_types]].tolist():
+        key = key_of(tables, row)
+        call = collectives.setdefault(key, CollectiveCall(row))
+        if is_output(io[row]) and gives_all_the_same(key.op_type):
+            collectives[key] = call._replace(outputs=(*call.outputs, _content(step, row)))
+    return collectives
+
+
+def _calls(step: Step, rows: _Rows, bad: Mask) -> Iterable[Call]:
+    """Return the calls with a bad tensor."""
+    tables = step.tables
+    keys = {key_of(tables, row) for row in rows[bad[rows]].tolist()}
+    names = {key.op_name for key in keys}
+    members: dict[CallKey, list[int]] = {key: [] for key in keys}
     for row, name in zip(rows.tolist(), tables.label("op_name")[rows].tolist(), strict=True):
-        if name in names and (key := _key(tables, row)) in touched:
+        if name in names and (key := key_of(tables, row)) in keys:
             members[key].append(row)
-    return (_call(step, key, of, bad) for key, of in members.items())
+    return (_call(step, key, call_rows, bad) for key, call_rows in members.items())
 
 
 def rows_of(step: Step, key: CallKey) -> list[int]:
@@ -199,7 +216,7 @@ def rows_of(step: Step, key: CallKey) -> list[int]:
     tables = step.tables
     rows = _tensor_rows(tables)
     rows = rows[tables.label("op_name")[rows] == key.op_name]
-    return [row for row in rows.tolist() if _key(tables, row) == key]
+    return [row for row in rows.tolist() if key_of(tables, row) == key]
 
 
 def operator_before(step: Step, call: Call) -> str | None:
@@ -209,39 +226,40 @@ def operator_before(step: Step, call: Call) -> str | None:
     earlier = [row for row in _tensor_rows(tables).tolist() if row < min(own) and row not in own]
     if not earlier:
         return None
-    key = _key(tables, earlier[-1])
+    key = key_of(tables, earlier[-1])
     return f"{key.op_type} ({key.op_name})"
 
 
-def _key(tables: Tables, row: int) -> CallKey:
-    # Few names come again and again, in every step of every rank.
+def key_of(tables: Tables, row: int) -> CallKey:
+    """Return the call that a tensor belongs to."""
+    # The same few names occur in every step of every rank.
     net, graph, op_type, op_name = (
         sys.intern(str(tables.label(name)[row])) for name in ("net", "graph", "op_type", "op_name")
     )
     return CallKey(net, graph, op_type, op_name, int(tables.number("occurrence")[row]))
 
 
-def key_of(step: Step, row: int) -> CallKey:
-    """Return the call that a tensor is of."""
-    return _key(step.tables, row)
-
-
 def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
     tables = step.tables
-    io, slot = tables.label("io"), tables.number("slot")
+    io = tables.label("io")
     inputs = [row for row in rows if is_input(io[row])]
     outputs = [row for row in rows if is_output(io[row])]
-    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
     return Call(
         step.key.rank,
         int(step.key.step or 0),
         key,
         min(outputs or rows),
         len(inputs),
-        tuple(number for number in range(max(slots, default=0)) if number not in slots),
+        _missing_slots(tables, inputs),
         tuple(_operand(step, row) for row in inputs if bad[row]),
         tuple(_operand(step, row) for row in outputs if bad[row]),
     )
+
+
+def _missing_slots(tables: Tables, inputs: list[int]) -> tuple[int, ...]:
+    io, slot = tables.label("io"), tables.number("slot")
+    slots = {int(slot[row]) for row in inputs if io[row] == "input"}
+    return tuple(number for number in range(max(slots, default=0)) if number not in slots)
 
 
 def _operand(step: Step, row: int) -> CallOperand:
@@ -273,13 +291,13 @@ def _content(step: Step, row: int) -> Content:
     dtype = sys.intern(str(tables.label("dtype")[row]))
     if tables.label("kind")[row] == RowKind.TENSOR.value:
         return dtype, tables.digest[row].tobytes()
-    known = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
-    telling = sum(value is not None for value in known[FIELDS.index("nan_count") :])
-    # Little that agrees proves nothing: then it is like no other.
-    return (dtype.lower(), known) if telling > 1 else (dtype, step.key, row)
+    statistics = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
+    known = sum(value is not None for value in statistics[FIELDS.index("nan_count") :])
+    # If little is known, equal statistics prove nothing, so this content differs from that of all tensors.
+    return (dtype.lower(), statistics) if known > 1 else (dtype, step.key, row)
 
 
-def _unknown(tables: Tables, rows: npt.NDArray[np.int64], bad: Mask) -> int:
+def _count_unknown(tables: Tables, rows: _Rows, bad: Mask) -> int:
     unknown = np.isnan(tables.statistic("nan_count")[rows]) & ~bad[rows]
     dtypes = tables.label("dtype")[rows][unknown]
     return sum(_FLOAT.search(str(dtype)) is not None for dtype in dtypes)

@@ -1,8 +1,8 @@
-"""The first overflow that the hardware wrote down."""
+"""The first overflow that the hardware recorded."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,48 +18,39 @@ from workers.store.blocks import TENSOR_KINDS
 _ALTERNATIVES = 20
 
 
-def first_overflow(snapshot: Snapshot) -> OriginAnswer:
-    """Return the operator of the first overflow record: by step, then in the order of its rank.
+class _Record(NamedTuple):
+    """An overflow record, and the step that has it."""
 
-    Ranks are not ordered among one another: the records of the others in that step are alternatives. Reads
-    the index of the steps up to the first one with a record, of the ranks that have one.
+    step: Step
+    fields: dict[str, Any]
+
+
+def first_overflow(snapshot: Snapshot) -> OriginAnswer:
+    """Return the operator of the first overflow record: by step, then by the order of its rank.
+
+    Ranks are not ordered among each other, so the records of other ranks in that step are alternatives. Reads
+    the indexes of ranks with a record, up to the first step with a record.
     """
     damaged: list[LeftOut] = []
     for step in snapshot.steps:
-        records: list[tuple[Step, dict[str, Any]]] = []
-        for one in snapshot.of_step(step).values():
-            if not one.commit.summary.overflows:
+        records: list[_Record] = []
+        for opened in snapshot.of_step(step).values():
+            if not opened.commit.summary.overflows:
                 continue
             try:
-                records += [(one, row) for row in overflow_rows(one)]
+                records += [_Record(opened, fields) for fields in overflow_rows(opened)]
             except DamagedStore as exc:
-                damaged.append(LeftOut(one.key, f"damaged: {exc.message}"))
-            one.forget_tables()
+                damaged.append(LeftOut(opened.key, f"damaged: {exc.message}"))
+            opened.forget_tables()
         if records:
-            return _answer(snapshot, records, damaged)
+            return _answer(snapshot, records, (*snapshot.left_out, *damaged))
     return OriginAnswer(None, left_out=(*snapshot.left_out, *damaged))
 
 
-def _answer(
-    snapshot: Snapshot, records: list[tuple[Step, dict[str, Any]]], damaged: list[LeftOut]
-) -> OriginAnswer:
-    # What has a name says more than what has none, but only within one rank is there an order.
-    step, record = records[0]
-    call = _call(step, record)
+def _answer(snapshot: Snapshot, records: list[_Record], left_out: tuple[LeftOut, ...]) -> OriginAnswer:
+    step, fields = records[0]
+    call = _call(step, fields)
     inputs, outputs = tensors_of(step, call, bad_numbers(step)) if call else ((), ())
-    ranks = {one.key.rank for one, _ in records}
-    place = f"stream {record['stream']}, task {record['task']}"
-    notes = [f"Recorded by {record['unit']}: {place}; {record['source']} has all of it."]
-    if call is None:
-        notes.append("The operator that failed was not dumped: task and stream are all that is known of it.")
-    if len(ranks) > 1:
-        notes.append("Records of different ranks are in no order: see the alternatives.")
-    later = []
-    for number in snapshot.steps:
-        of = snapshot.of_step(number)
-        having = tuple(rank for rank, one in of.items() if one.commit.summary.overflows)
-        if having and number > (step.key.step or 0):
-            later.append(OriginLater(number, having))
     return OriginAnswer(
         cause="overflow",
         how="recorded",
@@ -67,43 +58,59 @@ def _answer(
         rank=step.key.rank,
         step=step.key.step,
         graph=call.key.graph if call else None,
-        op_type=record["op_type"] or None,
-        op_name=record["op_name"] or None,
+        op_type=fields["op_type"] or None,
+        op_name=fields["op_name"] or None,
         occurrence=call.key.occurrence if call else None,
         source=source_line(snapshot, step, call) if call else None,
         inputs=inputs,
         outputs=outputs,
-        spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(later)),
-        alternatives=tuple(
-            OriginOperator(
-                one.key.rank,
-                one.key.step or 0,
-                "",
-                other["op_type"],
-                other["op_name"],
-                0,
-                f"overflow recorded by {other['unit']}: stream {other['stream']}, task {other['task']}",
-            )
-            for one, other in records[1:]
-        )[:_ALTERNATIVES],
-        notes=tuple(notes),
-        left_out=(*snapshot.left_out, *damaged),
+        spread=OriginSpread(ranks=(step.key.rank,), steps=tuple(_later(snapshot, step.key.step or 0))),
+        alternatives=tuple(map(_alternative, records[1:]))[:_ALTERNATIVES],
+        notes=tuple(_notes(records, call)),
+        left_out=left_out,
     )
 
 
+def _notes(records: list[_Record], call: Call | None) -> list[str]:
+    first = records[0].fields
+    place = f"stream {first['stream']}, task {first['task']}"
+    notes = [f"Recorded by {first['unit']}: {place}; {first['source']} has all of it."]
+    if call is None:
+        notes.append("The operator that failed was not dumped: task and stream are all that is known of it.")
+    if len({record.step.key.rank for record in records}) > 1:
+        notes.append("Records of different ranks are in no order: see the alternatives.")
+    return notes
+
+
+def _later(snapshot: Snapshot, first: int) -> list[OriginLater]:
+    """Return the later steps with overflow records."""
+    later = []
+    for step in snapshot.steps:
+        opened = snapshot.of_step(step)
+        ranks = tuple(rank for rank, of_rank in opened.items() if of_rank.commit.summary.overflows)
+        if ranks and step > first:
+            later.append(OriginLater(step, ranks))
+    return later
+
+
+def _alternative(record: _Record) -> OriginOperator:
+    key, fields = record.step.key, record.fields
+    reason = f"overflow recorded by {fields['unit']}: stream {fields['stream']}, task {fields['task']}"
+    return OriginOperator(key.rank, key.step or 0, "", fields["op_type"], fields["op_name"], 0, reason)
+
+
 def _call(step: Step, record: dict[str, Any]) -> Call | None:
-    """Return the call that a record is about, by operator, stream and task."""
+    """Return the call that a record is about, by operator, stream and task; None if it was not dumped."""
     if not record["op_name"]:
         return None
     tables = step.tables
-    rows = np.isin(tables.label("kind"), TENSOR_KINDS)
+    matches = np.isin(tables.label("kind"), TENSOR_KINDS)
     for label in ("op_type", "op_name"):
-        rows &= tables.label(label) == record[label]
+        matches &= tables.label(label) == record[label]
     for number in ("stream", "task"):
-        rows &= tables.number(number) == record[number]
-    found = np.flatnonzero(rows)
-    if not len(found):
+        matches &= tables.number(number) == record[number]
+    rows = np.flatnonzero(matches)
+    if not len(rows):
         return None
-    row = int(found[0])
-    key = key_of(step, row)
-    return Call(step.key.rank, int(step.key.step or 0), key, row, 0, (), (), ())
+    row = int(rows[0])
+    return Call(step.key.rank, int(step.key.step or 0), key_of(tables, row), row, 0, (), (), ())

@@ -1,4 +1,4 @@
-"""Where something bad began in one step, and how much it matters."""
+"""The roots of one step: the calls at which something bad began, and how much each of them matters."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
-from ingest.questions.origin.calls import Call, CallKey, CallOperand, Content
+from ingest.questions.origin.calls import Call, CallKey, CallOperand, Content, RankTrace
 from ingest.questions.origin.flow import Flow
-from ingest.questions.origin.kinds import (
+from ingest.questions.origin.operator_kinds import (
     checks_finite,
     is_collective,
     is_container,
@@ -23,30 +23,43 @@ BORN, CAME_IN, THROUGH = "born", "came in", "came through a collective"
 
 
 class Weight(IntEnum):
-    """How much a beginning matters; the least is the worst."""
+    """How much a root matters; the lowest weight is the worst."""
 
     REAL = 0
     """It became NaN, or reached an output of the network or a parameter."""
     ABSORBED = 1
-    """Infinity that an operator made, and that others turned into finite numbers."""
+    """Infinity that an operator produced, and that others turned into finite numbers."""
     HARMLESS = 2
     """A mask, or infinity in the data, that others turned into finite numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ahead:
-    """Which calls of a step lead to what: found for all at once, for there may be many roots."""
+class Consequences:
+    """The calls of a step by what they lead to. Found for all calls at once: there may be many roots."""
 
     nan: set[Call]
-    """Those that lead to NaN, or to what is not known to be infinity."""
+    """The calls that lead to NaN, or to something that is not known to be infinity."""
     ends: set[Call]
-    """Those that lead to an output that nobody read, or to a parameter."""
+    """The calls that lead to an output that no call read, or to a parameter."""
     checks: set[Call]
-    """Those that lead to an operator that looks for NaN and Inf."""
+    """The calls that lead to an operator that looks for NaN and Inf."""
     parameters: set[Call]
-    """Those that lead to a parameter."""
+    """The calls that lead to a parameter."""
     hard_births: set[Call]
-    """Those that lead to a call that made NaN of infinity and is no softmax."""
+    """The calls that lead to one that produced NaN from infinity and is not a softmax."""
+
+    @classmethod
+    def of(cls, flow: Flow) -> Consequences:
+        """Follow the flow of a step backwards from its ends."""
+        calls = list(flow.calls)
+        births = [call for call in calls if _produces_nan(flow, call) and not is_softmax(call.op_type)]
+        return cls(
+            nan=flow.upstream(call for call in calls if _has_other_than_infinity(call)),
+            ends=flow.upstream(filter(flow.unread_outputs, calls)),
+            checks=flow.upstream(call for call in calls if checks_finite(call.op_type)),
+            parameters=flow.upstream(call for call in calls if is_parameter(call.op_type)),
+            hard_births=flow.upstream(births),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,79 +67,83 @@ class Root:
     """A call at which something bad began."""
 
     flow: Flow
-    ahead: Ahead
+    consequences: Consequences
     call: Call
     how: str
-    """`born`: its inputs were clean. `came in`: what it read was bad and written by no call of the dump.
-    `came through a collective`: its own input was clean, and what the other ranks put in is not known."""
+    """`born`: its inputs were clean. `came in`: an input was bad, and no call in the dump wrote it.
+    `came through a collective`: its own input was clean, and those of the other ranks are not known."""
     operand: CallOperand | None = None
-    """The input that was bad, where it came in."""
-    beside: tuple[Call, ...] = ()
+    """The bad input, for `came in`."""
+    other_readers: tuple[Call, ...] = ()
     """Other calls that read the same bad tensor."""
     is_weak: bool = False
-    """Whether something bad was there before on its rank, which it may follow from."""
+    """Whether it may follow from something bad that was on its rank before."""
 
     @property
     def starts(self) -> tuple[Call, ...]:
-        """The calls where it can be seen first."""
-        return (self.call, *self.beside)
+        """The first calls that show it."""
+        return (self.call, *self.other_readers)
 
     @cached_property
     def reached(self) -> list[Call]:
-        """The calls where it began, and all that something bad came to from them."""
-        return self.flow.reached(self.starts)
+        """The calls where it began, and all to which something bad came from them."""
+        return self.flow.downstream(self.starts)
 
     @cached_property
     def holds(self) -> str:
-        """What is wrong: `NaN`, `+Inf`, `-Inf`, `Inf`, or "" where that is not known."""
+        """What is wrong: `NaN`, `+Inf`, `-Inf`, `Inf`, or "" if that is not known."""
         bad = [self.operand] if self.operand is not None else self.call.bad_outputs
-        kinds = {one.holds for one in bad}
+        kinds = {operand.holds for operand in bad}
         if "NaN" in kinds or len(kinds) == 1:
             return "NaN" if "NaN" in kinds else next(iter(kinds))
         return "Inf" if kinds else ""
 
     @property
+    def trace(self) -> RankTrace:
+        """The trace of its rank."""
+        return self.flow.traces[self.call.rank]
+
+    @property
     def row(self) -> int:
-        """Where it stands in the order of execution of its rank."""
+        """Its place in the order of execution of its rank."""
         return self.operand.row if self.operand is not None else self.call.row
 
     @cached_property
     def order(self) -> tuple[int, int, int, int]:
-        """A sort key that contradicts no synchronisation point."""
-        return (self.flow.step, self.flow.level_of(self.call), self.call.rank, self.row)
+        """A sort key that does not contradict any synchronisation point."""
+        return (self.flow.step, self.flow.order.level_of(self.call), self.call.rank, self.row)
 
     @property
     def becomes_nan(self) -> bool:
         """Whether any tensor that it reached holds NaN, or something that is not known to be infinity."""
         if self.operand is not None and not _is_infinity(self.operand):
             return True
-        return any(call in self.ahead.nan for call in self.starts)
+        return any(call in self.consequences.nan for call in self.starts)
 
     @property
     def has_end(self) -> bool:
-        """Whether it reached an output that nobody read, or a parameter."""
-        return any(call in self.ahead.ends for call in self.starts)
+        """Whether it reached an output that no call read, or a parameter."""
+        return any(call in self.consequences.ends for call in self.starts)
 
     @property
     def is_checked(self) -> bool:
         """Whether an operator that looks for NaN and Inf has read it, as in loss scaling."""
-        return any(call in self.ahead.checks for call in self.starts)
+        return any(call in self.consequences.checks for call in self.starts)
 
     @property
     def reaches_parameters(self) -> bool:
         """Whether a parameter of the network holds it at the end of the step."""
-        return any(call in self.ahead.parameters for call in self.starts)
+        return any(call in self.consequences.parameters for call in self.starts)
 
     @cached_property
     def weight(self) -> Weight:
         """How much it matters."""
         if self.becomes_nan:
             return Weight.REAL
-        look = self.flow.looks[self.call.rank]
-        blind = not look.has_inputs or not look.has_outputs
-        if self.holds == "-Inf" and (blind or is_parameter(self.call.op_type)):
+        is_one_sided = not self.trace.has_inputs or not self.trace.has_outputs
+        if self.holds == "-Inf" and (is_one_sided or is_parameter(self.call.op_type)):
             return Weight.HARMLESS
-        if self.has_end or blind:
+        if self.has_end or is_one_sided:
             return Weight.REAL
         if self.how == BORN and self.holds != "-Inf":
             return Weight.ABSORBED
@@ -134,18 +151,17 @@ class Root:
 
     @property
     def is_certain(self) -> bool:
-        """Whether nothing speaks against it that the dump leaves open."""
+        """Whether the dump leaves no doubt about it."""
         return not self.is_weak and not self.doubts()
 
     def doubts(self) -> list[str]:
-        """Say what the dump leaves open about it, for a call that is named in the same breath."""
-        look = self.flow.looks[self.call.rank]
+        """Return what the dump leaves open about it, as clauses for a text that names the call."""
         doubts = []
-        if not look.is_ordered:
+        if not self.trace.is_ordered:
             doubts.append("the dump does not tell in which order operators ran: data flow alone decides")
         if self.how == BORN:
             doubts += self._doubts_of_birth()
-        elif self.how == CAME_IN and not look.has_outputs:
+        elif self.how == CAME_IN and not self.trace.has_outputs:
             doubts.append("no outputs were dumped: the operator that wrote this input is not named")
         if self.call in self.flow.twins:
             doubts.append("collectives of other names on other ranks gave the same: it may be one of these")
@@ -154,20 +170,18 @@ class Root:
         return doubts
 
     def _doubts_of_birth(self) -> Iterator[str]:
-        look, call = self.flow.looks[self.call.rank], self.call
-        own = self.flow.own_writes.get(call, ())
+        call = self.call
         if not call.inputs:
-            what = (
-                "no inputs were dumped" if not look.has_inputs else f"no input of {call.op_name} was dumped"
-            )
+            has_inputs = self.trace.has_inputs
+            what = f"no input of {call.op_name} was dumped" if has_inputs else "no inputs were dumped"
             yield f"{what}: that they were clean is not known"
         elif call.missing_slots:
             slots = ", ".join(map(str, call.missing_slots))
             yield f"input {slots} of {call.op_name} was not dumped; it may be empty, or a parameter"
         elif call.inputs == 1 and needs_two_inputs(call.op_type):
             yield f"only one input of {call.op_name} was dumped; a parameter may have been bad"
-        if own:
-            names = ", ".join(f"{one.io} {one.slot}" for one in own)
+        if own := self.flow.own_writes.get(call):
+            names = ", ".join(f"{operand.io} {operand.slot}" for operand in own)
             yield (
                 f"{names} of {call.op_name} holds it, too: the operator writes in place, so that may be what "
                 "it wrote and not what it read"
@@ -177,92 +191,93 @@ class Root:
 
 
 def roots_of(flow: Flow) -> list[Root]:
-    """Return where something bad began in a step; what follows from something else is not among it.
+    """Return the roots of a step; calls that follow from others are not among them.
 
-    In an order that contradicts no synchronisation point.
+    The order of the roots does not contradict any synchronisation point.
     """
-    ahead = _ahead(flow)
-    found = [*_born(flow, ahead), *_came_in(flow, ahead)]
-    first: dict[int, int] = {}
-    for root in found:
+    consequences = Consequences.of(flow)
+    roots = [*_born(flow, consequences), *_came_in(flow, consequences)]
+    first_rows: dict[int, int] = {}
+    for root in roots:
         if root.holds != "-Inf":
-            first[root.call.rank] = min(first.get(root.call.rank, root.row), root.row)
-    marked = [_weakened(root, first.get(root.call.rank, root.row)) for root in found]
+            first_rows[root.call.rank] = min(first_rows.get(root.call.rank, root.row), root.row)
+    marked = [_with_weakness(root, first_rows.get(root.call.rank, root.row)) for root in roots]
     return sorted(marked, key=lambda root: root.order)
 
 
-def _ahead(flow: Flow) -> Ahead:
-    calls = list(flow.calls)
-    births = (call for call in calls if _makes_nan(flow, call) and not is_softmax(call.op_type))
-    return Ahead(
-        nan=flow.upstream(call for call in calls if not all(map(_is_infinity, call.bad_outputs))),
-        ends=flow.upstream(call for call in calls if flow.ends_of(call)),
-        checks=flow.upstream(call for call in calls if checks_finite(call.op_type)),
-        parameters=flow.upstream(call for call in calls if is_parameter(call.op_type)),
-        hard_births=flow.upstream(births),
-    )
+def _has_other_than_infinity(call: Call) -> bool:
+    return not all(map(_is_infinity, call.bad_outputs))
 
 
 def _is_infinity(operand: CallOperand) -> bool:
     return operand.holds.endswith("Inf")
 
 
-def _weakened(root: Root, first: int) -> Root:
-    """Mark a root that may follow from what was bad before it on its rank."""
-    hidden = root.how != BORN or not root.call.inputs
+def _with_weakness(root: Root, first_row: int) -> Root:
+    """Mark a root as weak if it may follow from something bad that was on its rank before."""
+    is_hidden = root.how != BORN or not root.call.inputs
     if root.call in root.flow.twins:
         return replace(root, is_weak=True)
-    if first < root.row and hidden and root.flow.looks[root.call.rank].is_ordered:
+    if first_row < root.row and is_hidden and root.trace.is_ordered:
         return replace(root, is_weak=True)
     return root
 
 
-def _born(flow: Flow, ahead: Ahead) -> Iterator[Root]:
+def _born(flow: Flow, consequences: Consequences) -> Iterator[Root]:
     for call in flow.calls:
         if not call.bad_outputs or is_parameter(call.op_type):
             continue
-        if flow.is_followed(call) or flow.unexplained.get(call):
+        if flow.has_source(call) or flow.unexplained.get(call):
             continue
-        # A sum of finite numbers may overflow; it is never NaN.
-        from_elsewhere = (
-            call in flow.own_writes or not call.inputs or not all(map(_is_infinity, call.bad_outputs))
-        )
-        yield Root(flow, ahead, call, THROUGH if is_collective(call.op_type) and from_elsewhere else BORN)
+        # A sum of finite numbers may overflow, but is never NaN.
+        from_elsewhere = call in flow.own_writes or not call.inputs or _has_other_than_infinity(call)
+        how = THROUGH if is_collective(call.op_type) and from_elsewhere else BORN
+        yield Root(flow, consequences, call, how)
 
 
-def _came_in(flow: Flow, ahead: Ahead) -> Iterator[Root]:
+def _came_in(flow: Flow, consequences: Consequences) -> Iterator[Root]:
     """Yield each bad tensor that no call wrote, once: at the first call that read it."""
     readers: dict[tuple[int, Content], list[tuple[Call, CallOperand]]] = {}
     for call, operands in flow.unexplained.items():
         for operand in operands:
             readers.setdefault((call.rank, operand.content), []).append((call, operand))
     for reads in readers.values():
-        reads.sort(key=lambda one: one[1].row)
+        reads.sort(key=lambda read: read[1].row)
         call, operand = reads[0]
-        beside = tuple(dict.fromkeys(one for one, _ in reads[1:] if one is not call))
-        yield Root(flow, ahead, call, CAME_IN, operand, beside)
+        others = tuple(dict.fromkeys(reader for reader, _ in reads[1:] if reader is not call))
+        yield Root(flow, consequences, call, CAME_IN, operand, others)
+    for parameter, value in _untouched_parameters(flow):
+        if (parameter.rank, value.content) not in readers:
+            yield Root(flow, consequences, parameter, CAME_IN, value)
+
+
+def _untouched_parameters(flow: Flow) -> Iterator[tuple[Call, CallOperand]]:
+    """Yield bad values of parameters that no call in the dump has written."""
     for call in flow.calls:
-        # A parameter that no call of the dump has written, and none has read.
-        if is_parameter(call.op_type) and not flow.is_followed(call):
-            for operand in call.bad_outputs:
-                if (call.rank, operand.content) not in readers:
-                    yield Root(flow, ahead, call, CAME_IN, operand)
+        if is_parameter(call.op_type) and not flow.has_source(call):
+            for value in call.bad_outputs:
+                yield call, value
 
 
 def parameter_of(flow: Flow, rank: int, operand: CallOperand) -> str | None:
-    """Return the parameter or input of the network that a tensor is, where the dump has that by itself."""
-    for call in flow.looks[rank].calls:
-        if is_parameter(call.op_type) and any(one.content == operand.content for one in call.bad_outputs):
+    """Return the name of the parameter or input of the network that a tensor is; None if it is neither.
+
+    Only dumps that contain parameters as entries of their own tell.
+    """
+    for call in flow.traces[rank].calls:
+        if is_parameter(call.op_type) and any(
+            output.content == operand.content for output in call.bad_outputs
+        ):
             return call.op_name
     return None
 
 
-def _makes_nan(flow: Flow, call: Call) -> bool:
-    """Whether a call gave NaN and read infinity, or nothing bad at all."""
+def _produces_nan(flow: Flow, call: Call) -> bool:
+    """Return whether a call has an output with NaN, and its bad inputs, if any, hold only infinity."""
     own = flow.own_writes.get(call, ())
     return (
-        not all(map(_is_infinity, call.bad_outputs))
-        and all(_is_infinity(one) for one in call.bad_inputs if one not in own)
+        _has_other_than_infinity(call)
+        and all(_is_infinity(operand) for operand in call.bad_inputs if operand not in own)
         and not flow.arriving.get(call)
         and not any(edge.is_assumed for edge in flow.before.get(call, ()))
         and not is_parameter(call.op_type)
@@ -270,31 +285,42 @@ def _makes_nan(flow: Flow, call: Call) -> bool:
 
 
 def _is_mask(root: Root, harmless: set[CallKey]) -> bool:
-    """Whether the -Inf of a root is a mask, although NaN came of it.
+    """Return whether the -Inf of a root is a mask although NaN came of it.
 
-    It is, where it came in as data, where an operator made it that masks are made with, where the same
-    operator has made a harmless one on another rank or in an earlier step, and where only softmax made NaN
-    of it.
+    It is if it came in as data, if an operator made it with which masks are made, if the same operator made a
+    harmless one on another rank or in an earlier step, or if only softmax produced NaN from it.
     """
     if root.holds != "-Inf":
         return False
-    known = root.how == CAME_IN or makes_masks(root.call.op_type) or root.call.key in harmless
-    return known or not any(call in root.ahead.hard_births for call in root.starts)
+    is_known = root.how == CAME_IN or makes_masks(root.call.op_type) or root.call.key in harmless
+    return is_known or not any(call in root.consequences.hard_births for call in root.starts)
 
 
 def masks_of(roots: Iterable[Root], harmless: set[CallKey]) -> list[Root]:
-    """Return the roots whose -Inf is a mask of which NaN came."""
+    """Return the roots whose -Inf is a mask that became NaN."""
     return [root for root in roots if root.becomes_nan and _is_mask(root, harmless)]
 
 
 def real_roots(roots: list[Root], harmless: set[CallKey]) -> list[Root]:
-    """Return the roots that matter, weak ones last; instead of a mask, what made NaN of it."""
+    """Return the roots that matter, weak ones last.
+
+    Masks are replaced by the calls that produced NaN from them.
+
+    Args:
+        roots: the roots of a step.
+        harmless: calls that are known to have made a harmless -Inf.
+    """
     masks = masks_of(roots, harmless)
-    found = {root: None for root in roots if root.weight is Weight.REAL and root not in masks}
-    if masks:
-        flow, ahead = masks[0].flow, masks[0].ahead
-        known = {root.call for root in found}
-        for call in flow.reached(call for mask in masks for call in mask.starts):
-            if _makes_nan(flow, call) and call not in known:
-                found[Root(flow, ahead, call, BORN)] = None
-    return sorted(found, key=lambda root: (root.is_weak, root.order))
+    real = [root for root in roots if root.weight is Weight.REAL and root not in masks]
+    real += _births_from(masks, {root.call for root in real})
+    return sorted(real, key=lambda root: (root.is_weak, root.order))
+
+
+def _births_from(masks: list[Root], known: set[Call]) -> list[Root]:
+    """Return a root for each call that produced NaN from a mask, except for calls that are known already."""
+    if not masks:
+        return []
+    flow, consequences = masks[0].flow, masks[0].consequences
+    reached = flow.downstream(call for mask in masks for call in mask.starts)
+    births = [call for call in reached if call not in known and _produces_nan(flow, call)]
+    return [Root(flow, consequences, call, BORN) for call in births]

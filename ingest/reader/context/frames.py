@@ -1,4 +1,4 @@
-"""One line of a call stack, and which line of a stack a user would want to see."""
+"""The lines of a call stack, and which of them users want to see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: The frameworks and their tools, wherever they are installed or built; and the standard library.
+#: The frameworks and their tools, at any place of installation, and the standard library of Python.
 _FRAMEWORK = re.compile(
     r"(?:^|/)(?:"
     r"(?:site-packages|dist-packages|mindspore|package|python)/mindspore/"
@@ -22,22 +22,22 @@ class Frame:
     """One line of a call stack."""
 
     file: str
-    """As the dump spells it: a path on the machine that trained."""
+    """A path on the machine that trained, as the dump has it."""
     line: int
     code: str
-    """The text of the line, without the blanks around it."""
+    """The text of the line, stripped."""
     function: str = ""
-    """Where the dump names it."""
+    """The name of the function; "" if the dump does not have it."""
 
     @property
     def is_framework(self) -> bool:
-        """Whether the line belongs to the framework (or Python itself) and not to its user."""
+        """Whether the line belongs to the framework or to Python, and not to the user's own code."""
         path = self.file.replace("\\", "/")
         return path.startswith("<") or _FRAMEWORK.search(path) is not None
 
 
 def best_frame(stack: Sequence[Frame]) -> Frame | None:
-    """Return the innermost line of the user's own code; where there is none, the innermost line at all.
+    """Return the innermost line of the user's own code; if there is none, the innermost line of all.
 
     Args:
         stack: from outermost to innermost.

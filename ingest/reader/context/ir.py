@@ -1,15 +1,16 @@
-"""MindSpore's `.ir` files: the name, the call stack and the types of every operator of a graph.
+"""Parse MindSpore's `.ir` files: the name, the call stack and the types of every operator of a graph.
 
     %1(equiv_5_output) = ReLU(%0) {instance name: relu} primitive_attrs: {IsFeatureMapOutput: Bool(1)}
         : (<Tensor[Float32], (2, 4, 6, 6)>) -> (<Tensor[Float32], (2, 4, 6, 6)>)
         # Fullname with scope: (Default/network-WithLossCell/_backbone-Net/relu-ReLU/ReLU-op0)
         # In file /srv/gen.py:22, 31~52/        return self.fc(self.flat(self.relu(self.conv(x))))/
 
-The name is also spelt `: full_name_with_scope: (...)` (2.0 to 2.3) and `: (Default/...)` (1.x). A line of a
+The name is also written `: full_name_with_scope: (...)` (2.0 to 2.3) and `: (Default/...)` (1.x). A line of a
 stack is `# In file {path}:{line}[~{end}][, {column}~{column}]/{code}/`, from outermost to innermost, or (1.x)
-`# In file {path}({line})/{code}/`, from innermost to outermost. Gradients and fused operators have no stack
-of their own, but those of the operators they come from, below `# Corresponding forward node candidate:` and
-`# Corresponding code candidate:` (MindSpore, `trace.cc`: GetSourceLineList).
+`# In file {path}({line})/{code}/`, from innermost to outermost. Gradients and fused operators do not have a
+stack of their own, but those of the operators from which they were made, below
+`# Corresponding forward node candidate:` and `# Corresponding code candidate:` (MindSpore, `trace.cc`:
+GetSourceLineList).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ingest.reader.context.frames import Frame
-from ingest.reader.context.types import Signature, parse_signature
+from ingest.reader.context.signature import Signature, parse_signature
 
-#: What of a line is looked at. Lines with large constants are longer; they say nothing that is wanted here.
+#: The part of a line that is parsed. Only lines with large constants are longer, and they are not needed.
 _MAX_LINE_NBYTES = 64 * 1024
-#: Problems that are kept; one damaged file could give one for each line.
+#: Problems that are kept: a damaged file could have one in each line.
 _MAX_PROBLEMS = 20
 
 _NAMES = (
@@ -31,7 +32,7 @@ _NAMES = (
     re.compile(r":\s*full_name_with_scope:\s*\((.*)\)"),
     re.compile(r":\s*\(([^<>]*-op\d{1,18})\)"),
 )
-# The first form with a Python file: a directory may be called `copy (2)` or `a:1`.
+# Paths that end in `.py` are tried first, because a directory may be called `copy (2)` or `a:1`.
 _STACK_LINES = tuple(
     re.compile(
         r"#\s*(?P<section>-\s*)?(?:inlined:)?In file (?P<file>.*?" + suffix + r")"
@@ -53,16 +54,16 @@ class IrOp:
     name: str
     """Its full name, with its scope."""
     stack: tuple[Frame, ...]
-    """From outermost to innermost; empty where the file gives none."""
+    """From outermost to innermost; empty if the file does not have a stack for it."""
     of: str
     """Whose stack it is: of the `op` itself, of one `fused op` in it, or of its `forward op`."""
     signature: Signature | None
-    """Types of its inputs and outputs; None where they are not understood."""
+    """The types of its inputs and outputs; None if they are not understood."""
 
 
 @dataclass(frozen=True, slots=True)
 class IrGraph:
-    """What one `.ir` file says."""
+    """The content of one `.ir` file."""
 
     ops: dict[str, IrOp] = field(default_factory=dict)
     """By full name, in the order of the file."""
@@ -70,41 +71,41 @@ class IrGraph:
 
 
 def parse_ir(pieces: Iterable[bytes | bytearray]) -> IrGraph:
-    """Parse an `.ir` file. Takes time in proportion to its size, and fails on nothing.
+    """Parse an `.ir` file. The time is proportional to its size; any content is accepted.
 
     Args:
-        pieces: its content, cut anywhere.
+        pieces: the content, cut at any bytes.
     """
-    reader = _Reader()
+    parser = _IrParser()
     for number, line in enumerate(_lines(pieces), 1):
-        reader.take(line, number)
-    reader.finish_op()
-    if not reader.graph.ops:
-        reader.complain("no operator has a name")
-    return reader.graph
+        parser.parse_line(line, number)
+    parser.finish_op()
+    if not parser.graph.ops:
+        parser.add_problem("no operator has a name")
+    return parser.graph
 
 
 def _lines(pieces: Iterable[bytes | bytearray]) -> Iterator[bytes]:
-    """Yield lines without their ends and cut to the limit."""
-    rest, cut = b"", False
+    """Yield lines without their ends, cut to the limit."""
+    rest, is_cut = b"", False
     for piece in pieces:
-        parts = (rest + piece).split(b"\n")
-        rest = parts.pop()
-        for part in parts:
-            if not cut:
-                yield part[:_MAX_LINE_NBYTES]
-            cut = False
+        lines = (rest + piece).split(b"\n")
+        rest = lines.pop()
+        for line in lines:
+            if not is_cut:
+                yield line[:_MAX_LINE_NBYTES]
+            is_cut = False
         if len(rest) > _MAX_LINE_NBYTES:
-            if not cut:
+            if not is_cut:
                 yield rest[:_MAX_LINE_NBYTES]
-            # The rest of this line is passed over, in whatever pieces it comes.
-            rest, cut = b"", True
-    if rest and not cut:
+            # Skip the rest of this line, in any number of pieces.
+            rest, is_cut = b"", True
+    if rest and not is_cut:
         yield rest[:_MAX_LINE_NBYTES]
 
 
-class _Reader:
-    """The state between two lines."""
+class _IrParser:
+    """Parses line by line; the state is that of the operator whose lines are being read."""
 
     def __init__(self) -> None:
         self.graph = IrGraph()
@@ -112,40 +113,40 @@ class _Reader:
         self._signature: Signature | None = None
         self._sections: list[tuple[str, list[Frame]]] = []
         self._reversed = False
-        # Most lines, and most stacks, come many times.
+        # Most lines and most stacks occur many times.
         self._frames: dict[str, tuple[Frame, bool, bool] | None] = {}
         self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
 
-    def take(self, line: bytes, number: int) -> None:
+    def parse_line(self, line: bytes, number: int) -> None:
         line = line.strip()
         if line.startswith(b"#"):
-            self._take_comment(line.decode("utf-8", "replace"), number)
+            self._parse_comment(line.decode("utf-8", "replace"), number)
         elif line.startswith(b":"):
-            self._take_colon(line.decode("utf-8", "replace"))
+            self._parse_colon(line.decode("utf-8", "replace"))
         elif line:
             self.finish_op()  # the next node, or the end of the graph
 
-    def _take_comment(self, text: str, number: int) -> None:
+    def _parse_comment(self, text: str, number: int) -> None:
         if "In file " in text[:40]:
             if self._name:
-                self._take_frame(text, number)
+                self._parse_frame(text, number)
         elif text in _SECTIONS:
             self._sections.append((_SECTIONS[text], []))
-        elif found := _NAMES[0].match(text):
-            self._name = found[1]
+        elif name := _NAMES[0].match(text):
+            self._name = name[1]
 
-    def _take_colon(self, text: str) -> None:
-        if found := _NAMES[1].match(text) or _NAMES[2].fullmatch(text):
-            self._name = found[1]
+    def _parse_colon(self, text: str) -> None:
+        if name := _NAMES[1].match(text) or _NAMES[2].fullmatch(text):
+            self._name = name[1]
         elif self._signature is None:
             self._signature = parse_signature(text)
 
-    def _take_frame(self, text: str, number: int) -> None:
+    def _parse_frame(self, text: str, number: int) -> None:
         if text not in self._frames:
             self._frames[text] = _parse_frame(text)
         parsed = self._frames[text]
         if parsed is None:
-            self.complain(f"line {number} is no line of a stack: {text[:100]!r}")
+            self.add_problem(f"line {number} is not a line of a stack: {text[:100]!r}")
             return
         frame, new_section, innermost_first = parsed
         if not self._sections:
@@ -162,20 +163,20 @@ class _Reader:
         if not name:
             return
         if name in self.graph.ops:
-            self.complain(f"{name!r} is the name of two operators; the first is taken")
+            self.add_problem(f"{name!r} is the name of two operators; the first one is used")
             return
         of, stack = _choose(sections)
         if self._reversed:
             stack = stack[::-1]
         self.graph.ops[name] = IrOp(name, self._stacks.setdefault(stack, stack), of, signature)
 
-    def complain(self, problem: str) -> None:
+    def add_problem(self, problem: str) -> None:
         if len(self.graph.problems) < _MAX_PROBLEMS:
             self.graph.problems.append(problem)
 
 
 def _choose(sections: list[tuple[str, list[Frame]]]) -> tuple[str, tuple[Frame, ...]]:
-    """Return the first stack that shows code of the user; else the first one."""
+    """Return the first stack with code of the user; if there is none, the first stack."""
     filled = [(of, tuple(frames)) for of, frames in sections if frames]
     for of, frames in filled:
         if any(not frame.is_framework for frame in frames):
@@ -184,16 +185,16 @@ def _choose(sections: list[tuple[str, list[Frame]]]) -> tuple[str, tuple[Frame, 
 
 
 def _parse_frame(text: str) -> tuple[Frame, bool, bool] | None:
-    """Return the line, whether it begins a section, and whether this spelling puts the innermost first."""
+    """Return the line, whether it begins a section, and whether stacks in this spelling begin innermost."""
     for pattern in _STACK_LINES:
-        if found := pattern.match(text):
-            code = found["code"]
+        if match := pattern.match(text):
+            code = match["code"]
             tip = code.find(_TIP)
             code = code[:tip] if tip >= 0 else code.removesuffix("/")
-            line = found["line"] or found["old_line"]
+            line = match["line"] or match["old_line"]
             return (
-                Frame(found["file"], int(line), code.strip()),
-                found["section"] is not None,
-                found["old_line"] is not None,
+                Frame(match["file"], int(line), code.strip()),
+                match["section"] is not None,
+                match["old_line"] is not None,
             )
     return None

@@ -1,1 +1,1 @@
-"""A store in which every tensor is a Zarr array of its own, made up when it is asked for."""
+"""A read-only Zarr store in which every tensor is an array of its own; arrays are made up on request."""

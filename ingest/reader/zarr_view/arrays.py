@@ -1,7 +1,7 @@
 """One tensor as a Zarr array: its metadata, and its chunks.
 
 Format: zarr-specs, "Zarr core specification" version 3.1; codecs `transpose` (for tensors in Fortran order)
-and `bytes`. Chunks are not compressed: they are cut from what the store holds when they are asked for.
+and `bytes`. Chunks are not compressed: each is read from the stored tensor when it is requested.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ingest.reader.zarr_view.elements import Elements, chunk_shape
 from workers.model import MIB
 from workers.store import metadata
 
-#: Bytes of a chunk, about.
+#: The approximate size of a chunk, in bytes.
 CHUNK_NBYTES = MIB
 _CHUNK_KEY = re.compile(r"c(?:/(?:0|[1-9][0-9]{0,18}))*")
 
@@ -28,15 +28,15 @@ class ViewArray:
 
     elements: Elements
     chunk: tuple[int, ...]
-    """Lengths of a chunk, axes in the order of the store."""
+    """The lengths of a chunk, with the axes in the order of the store."""
 
     @classmethod
     def of(cls, elements: Elements) -> ViewArray:
-        """Cut a tensor into chunks."""
+        """Return the array of a tensor, with chunks of about `CHUNK_NBYTES`."""
         return cls(elements, chunk_shape(elements, CHUNK_NBYTES))
 
     def document(self, attributes: Mapping[str, Any]) -> metadata.Document:
-        """Return the metadata of the array."""
+        """Return the Zarr metadata of the array, with these attributes."""
         elements, axes = self.elements, self.elements.axes
         by_axis = dict(zip(axes, self.chunk, strict=True))
         chunk = [by_axis[axis] for axis in range(len(axes))]
@@ -63,53 +63,52 @@ class ViewArray:
 
     @property
     def chunk_nbytes(self) -> int:
-        """Bytes of a chunk; those at the far ends of the axes are filled up with zeros."""
+        """The size of a chunk in bytes. Chunks at the ends of the axes are padded with zeros."""
         return math.prod(self.chunk) * self.elements.dtype.itemsize
 
     def chunk_keys(self) -> Iterator[str]:
         """Yield the keys of all chunks, relative to the array."""
         axes = self.elements.axes
-        for place in product(*(range(count) for count in self._counts)):
-            by_axis = dict(zip(axes, place, strict=True))
+        for index in product(*(range(count) for count in self._counts)):
+            by_axis = dict(zip(axes, index, strict=True))
             yield "/".join(["c", *(str(by_axis[axis]) for axis in range(len(axes)))])
 
-    def place(self, key: str) -> tuple[int, ...] | None:
-        """Return which chunk a key is, axes in the order of the store; None where there is no such chunk."""
+    def chunk_index(self, key: str) -> tuple[int, ...] | None:
+        """Return the index of the chunk with this key, axes in the order of the store; None for no chunk."""
         if not _CHUNK_KEY.fullmatch(key):
             return None
         numbers = [int(number) for number in key.split("/")[1:]]
         if len(numbers) != len(self.chunk):
             return None
-        place = tuple(numbers[axis] for axis in self.elements.axes)
-        counts = self._counts
-        return place if all(i < n for i, n in zip(place, counts, strict=True)) else None
+        index = tuple(numbers[axis] for axis in self.elements.axes)
+        return index if all(i < n for i, n in zip(index, self._counts, strict=True)) else None
 
-    def read(self, place: tuple[int, ...], start: int, stop: int) -> bytes:
-        """Return bytes `start` to `stop` of one chunk. Reads no more of the store than holds them.
+    def read(self, index: tuple[int, ...], start: int, stop: int) -> bytes:
+        """Return bytes `start` to `stop` of one chunk. Reads only the parts of the store that hold them.
 
         Raises:
-            DamagedStore: what holds them is missing or damaged.
+            DamagedStore: these parts are missing or damaged.
         """
         itemsize = self.elements.dtype.itemsize
-        first, count = self._span(place)
+        first, count = self._elements_of(index)
         begin, end = start // itemsize, min(-(-stop // itemsize), count)
-        found = b""
-        if begin < end:
-            found = self.elements.flat(first + begin, first + end).tobytes()
-        found = found[start - begin * itemsize :][: stop - start]
-        return found.ljust(stop - start, b"\0")
+        elements = self.elements.flat(first + begin, first + end).tobytes() if begin < end else b""
+        return elements[start - begin * itemsize :][: stop - start].ljust(stop - start, b"\0")
 
     @property
     def _counts(self) -> tuple[int, ...]:
+        """The number of chunks along each axis, axes in the order of the store."""
         lengths = self.elements.stored_shape
         return tuple(-(-length // n) for length, n in zip(lengths, self.chunk, strict=True))
 
-    def _span(self, place: tuple[int, ...]) -> tuple[int, int]:
-        """Return the first element of a chunk in the order of the store, and how many it has."""
+    def _elements_of(self, index: tuple[int, ...]) -> tuple[int, int]:
+        """Return the first element of a chunk in the order of the store, and the number of its elements.
+
+        The elements are contiguous: at most one axis is cut into chunks longer than 1 and shorter than it.
+        """
         shape = self.elements.stored_shape
         first, count = 0, 1
-        for at, length, n in zip(place, shape, self.chunk, strict=True):
-            first = first * length + at * n
-            # Of the axes only one is cut into more than single places, so this is one stretch.
-            count *= min(n, length - at * n)
+        for i, length, n in zip(index, shape, self.chunk, strict=True):
+            first = first * length + i * n
+            count *= min(n, length - i * n)
         return first, count

@@ -1,4 +1,4 @@
-"""The elements of one tensor, in types that Zarr can name, and how to read no more of them than is needed."""
+"""The elements of one tensor, in types that Zarr has, and how to read only the needed ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from workers.model import MIB
 
 Index: TypeAlias = int | slice
 
-#: What is read at once where only a part of it is needed, in bytes: an inner chunk of the store.
+#: Up to this distance between needed elements, in bytes, the elements between them are read as well. It is
+#: the size of an inner chunk of the store.
 _WASTED_NBYTES = MIB
-#: What is read at once into what already takes the memory of the result.
+#: The bytes that are read at once, in addition to the memory of the result.
 _RUN_NBYTES = 64 * MIB
 
 
@@ -31,15 +32,15 @@ _RUN_NBYTES = 64 * MIB
 class Elements:
     """A tensor as an array of a type that Zarr has: `dtype`, `shape`.
 
-    What Zarr has no type for is shown like this:
+    Types that Zarr does not have are shown as follows:
 
-    - packed integers (int4, uint4, int2, uint2, uint1) as int8 or uint8, float4_e2m1fn as float16: the same
-      values, an element each;
-    - complex32 as float16 with one more axis at the end, of length 2: real and imaginary part;
-    - strings, structures and other types of numpy as uint8 with one more axis at the end: their bytes;
-    - opaque types as uint8, a byte each.
+    - packed integers (int4, uint4, int2, uint2, uint1) as int8 or uint8, and float4_e2m1fn as float16, with
+      the same values;
+    - complex32 as float16 with another axis of length 2 at the end: real and imaginary part;
+    - strings, structures and other types of numpy as uint8 with another axis at the end: their bytes;
+    - opaque types as uint8, with a byte for each element.
 
-    Everything else is shown as it is, bit for bit, also in byte order.
+    All other types are shown bit for bit, in the byte order of the dump.
     """
 
     step: Step
@@ -48,15 +49,15 @@ class Elements:
     dtype: np.dtype[Any] = field(init=False)
     shape: tuple[int, ...] = field(init=False)
     axes: tuple[int, ...] = field(init=False)
-    """The axes of `shape` in the order in which they lie in the store, the slowest first."""
+    """The axes of `shape` in the order of the store, the slowest first."""
     is_plain: bool = field(init=False)
-    """Whether a part of it can be read: not where it is stored in the layout of an accelerator."""
+    """Whether parts of it can be read; false if it is stored in the layout of an accelerator."""
 
     def __post_init__(self) -> None:
-        """Look the tensor up in the index; nothing else is read.
+        """Look up the tensor in the index.
 
         Raises:
-            DamagedStore: the index says what cannot be.
+            DamagedStore: the index contradicts itself.
         """
         try:
             self.element = self.step.element(self.row)
@@ -77,12 +78,12 @@ class Elements:
             raise DamagedStore(f"{self.step.key}: row {self.row} has fewer bytes than its shape takes")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Its own row of the index goes with it, and nothing else of the step.
+        # Of the index of the step, only its own row is sent along.
         return Elements, (self.step.only(self.row), 0)
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -91,22 +92,22 @@ class Elements:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Lengths of the axes in the order in which they lie in the store."""
+        """The lengths of the axes in the order of the store."""
         return tuple(self.shape[axis] for axis in self.axes)
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """A name for each axis: one name has one length in whatever tensors are put together."""
+        """The names of the axes, as in `d0_16`: axes of the same name have the same length in all tensors."""
         return tuple(f"d{axis}_{length}" for axis, length in enumerate(self.shape))
 
     def flat(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Return elements `start` to `stop` in the order of the store, 1-D of `dtype`.
 
-        Reads the inner chunks of the store that hold them; all of them where the tensor is not plain. The
-        digest is checked where all elements are asked for.
+        Reads the inner chunks of the store that hold them, or the whole tensor if it is not plain. Checks the
+        digest only if all elements are read.
 
         Raises:
-            DamagedStore: chunks are missing or damaged, or (for all elements) the digest differs.
+            DamagedStore: chunks are missing or damaged, or the digest differs.
         """
         if not self.is_plain:
             return Tensor(self.step, self.row).read().reshape(-1).view(self.dtype)[start:stop]
@@ -121,69 +122,65 @@ class Elements:
         skipped = start - first * 8 // bits
         return dtypes.unpack(payload, self.element, skipped + stop - start)[skipped:].astype(self.dtype)
 
-    def take(self, key: Sequence[Index]) -> npt.NDArray[Any]:
-        """Return what numpy would return for `array[key]`: one integer or slice for each axis.
+    def read(self, key: Sequence[Index]) -> npt.NDArray[Any]:
+        """Return what numpy would return for `array[key]`: `key` has an integer or slice for each axis.
 
-        Reads what lies between the first and the last element that is wanted, but leaves out stretches of
-        more than 1 MiB. Memory: the result, and 64 MiB.
+        Reads the elements between the first and the last needed one, but skips gaps of more than 1 MiB.
+        Memory: the result, and 64 MiB.
 
         Raises:
             DamagedStore: chunks are missing or damaged.
         """
-        ranges = [_range(one, length) for one, length in zip(key, self.shape, strict=True)]
-        ascending = [wanted if wanted.step > 0 else wanted[::-1] for wanted in ranges]
+        ranges = [_as_range(index, length) for index, length in zip(key, self.shape, strict=True)]
+        ascending = [needed if needed.step > 0 else needed[::-1] for needed in ranges]
         out = np.empty([len(ascending[axis]) for axis in self.axes], self.dtype)
         if out.size:
             self._fill(out, [ascending[axis] for axis in self.axes])
-        places = [self.axes.index(axis) for axis in range(len(self.axes))]
-        final = tuple(
-            0 if isinstance(one, int) else slice(None, None, 1 if wanted.step > 0 else -1)
-            for one, wanted in zip(key, ranges, strict=True)
-        )
-        found: npt.NDArray[Any] = out.transpose(places)[final]
-        return found
+        in_order = out.transpose([self.axes.index(axis) for axis in range(len(self.axes))])
+        final = tuple(map(_final_index, key, ranges))
+        part: npt.NDArray[Any] = in_order[final]
+        return part
 
-    def _fill(self, out: npt.NDArray[Any], wanted: list[range]) -> None:
-        """Read the places `wanted` of each axis, in the order of the store, into `out`."""
+    def _fill(self, out: npt.NDArray[Any], needed: list[range]) -> None:
+        """Read the needed positions of each axis, axes in the order of the store, into `out`."""
         shape = self.stored_shape
         if not shape or not self.is_plain:
             whole = self.flat(0, self.size).reshape(shape)
-            out[...] = whole[tuple(slice(r.start, r.stop, r.step) for r in wanted)]
+            out[...] = whole[tuple(slice(r.start, r.stop, r.step) for r in needed)]
             return
-        axis = self._axis_to_read(wanted)
+        axis = self._axis_to_read(needed)
         row = math.prod(shape[axis + 1 :])
-        along, inner = wanted[axis], tuple(slice(r.start, r.stop, r.step) for r in wanted[axis + 1 :])
+        along, inner = needed[axis], tuple(slice(r.start, r.stop, r.step) for r in needed[axis + 1 :])
         rows = max(_RUN_NBYTES // max(row * self.dtype.itemsize, 1), 1)
-        for number, place in enumerate(itertools.product(*wanted[:axis])):
+        run = max(rows // along.step, 1)
+        for number, outer in enumerate(itertools.product(*needed[:axis])):
             base = 0
-            for at, length in zip((*place, 0), shape[: axis + 1], strict=True):
-                base = base * length + at
+            for position, length in zip((*outer, 0), shape[: axis + 1], strict=True):
+                base = base * length + position
             target = out.reshape(-1, *out.shape[axis:])[number]
-            for part in range(0, len(along), max(rows // along.step, 1)):
-                here = along[part : part + max(rows // along.step, 1)]
-                read = self.flat((base + here[0]) * row, (base + here[-1] + 1) * row)
-                read = read.reshape(-1, *shape[axis + 1 :])
-                target[part : part + len(here)] = read[(slice(None, None, along.step), *inner)]
+            for start in range(0, len(along), run):
+                positions = along[start : start + run]
+                elements = self.flat((base + positions[0]) * row, (base + positions[-1] + 1) * row)
+                rows_read = elements.reshape(-1, *shape[axis + 1 :])
+                target[start : start + len(positions)] = rows_read[(slice(None, None, along.step), *inner)]
 
-    def _axis_to_read(self, wanted: list[range]) -> int:
-        """Return the axis along which runs are read, one for each place of the axes before it."""
+    def _axis_to_read(self, needed: list[range]) -> int:
+        """Return the axis along which runs are read, one for each combination of positions before it."""
         shape = self.stored_shape
-        for axis, along in enumerate(wanted):
-            rest = zip(wanted[axis + 1 :], shape[axis + 1 :], strict=True)
-            if along.step == 1 and all(len(r) == length for r, length in rest):
-                return axis  # nothing but what is wanted
+        for axis, along in enumerate(needed):
+            inner = zip(needed[axis + 1 :], shape[axis + 1 :], strict=True)
+            if along.step == 1 and all(len(r) == length for r, length in inner):
+                return axis  # every element of the runs is needed
             if math.prod(shape[axis + 1 :]) * along.step * self.dtype.itemsize <= _WASTED_NBYTES:
                 return axis
         return len(shape) - 1
 
 
 def chunk_shape(elements: Elements, nbytes: int) -> tuple[int, ...]:
-    """Return how to cut a tensor along its slowest axis, in pieces of about `nbytes`.
+    """Return the lengths of a chunk of about `nbytes`, axes in the order of the store.
 
-    Every piece is one stretch of the store. What is not plain is one piece.
-
-    Returns:
-        The lengths of a piece, axes in the order of the store.
+    Tensors are cut along their slowest axis, so that every chunk is contiguous in the store. A tensor that is
+    not plain is one chunk.
     """
     shape = elements.stored_shape
     chunk = [max(length, 1) for length in shape]
@@ -192,15 +189,15 @@ def chunk_shape(elements: Elements, nbytes: int) -> tuple[int, ...]:
     for axis, length in enumerate(shape):
         row = math.prod(chunk[axis + 1 :]) * elements.dtype.itemsize
         if row <= nbytes:
-            pieces = -(-length // max(nbytes // row, 1))
-            chunk[axis] = max(-(-length // max(pieces, 1)), 1)
+            count = -(-length // max(nbytes // row, 1))
+            chunk[axis] = max(-(-length // max(count, 1)), 1)
             break
         chunk[axis] = 1
     return tuple(chunk)
 
 
 def _shown(element: ElementType) -> tuple[np.dtype[Any], int]:
-    """Return the type by which elements are shown, and how many make one; 0 where that needs no axis."""
+    """Return the type by which elements are shown, and the length of the additional axis; 0 for none."""
     if element.is_packed:
         if element.name.startswith("float"):
             return np.dtype(np.float16), 0
@@ -211,12 +208,20 @@ def _shown(element: ElementType) -> tuple[np.dtype[Any], int]:
     if element.name == "complex32":
         return np.dtype("<f2"), 2
     if dtype.kind in "biufc" and dtypes.from_name(dtype.name).is_native:
-        return dtype, 0  # in a byte order that others cannot read, or an opaque one
+        return dtype, 0  # an opaque type, or a byte order that other readers do not know
     return np.dtype(np.uint8), dtype.itemsize
 
 
-def _range(one: Index, length: int) -> range:
-    if isinstance(one, slice):
-        return range(length)[one]
-    place = range(length)[one]
-    return range(place, place + 1)
+def _as_range(index: Index, length: int) -> range:
+    """Return the positions that an index selects on an axis of this length."""
+    if isinstance(index, slice):
+        return range(length)[index]
+    position = range(length)[index]
+    return range(position, position + 1)
+
+
+def _final_index(index: Index, selected: range) -> Index:
+    """Return the index that remains after the positions were read in ascending order."""
+    if isinstance(index, int):
+        return 0
+    return slice(None, None, 1 if selected.step > 0 else -1)

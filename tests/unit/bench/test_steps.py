@@ -6,7 +6,7 @@ from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.api import open_store
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 
 def test_made_steps_are_found_by_their_nan(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_made_steps_are_found_by_their_nan(tmp_path: Path) -> None:
 def test_requests_are_counted(tmp_path: Path) -> None:
     objects = open_objects(resolve(str(tmp_path)))
     objects.put("a", b"1")
-    counting = CountingStore(objects.address)
+    counting = CountingStore(objects)
     assert counting.get("a") == b"1"
     assert counting.get_many(["a", "b"]) == {"a": b"1"}
     assert counting.requests == 3

@@ -1,4 +1,4 @@
-"""A store of an earlier day: readable for good. One of a later version: refused, and left as it is."""
+"""Stores of earlier versions stay readable; a store of a later version is refused, and left as it is."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from tests import checker
 from tests.dumps import unpack
 from workers.errors import StoreFormatError
 from workers.store import commit, metadata, tables
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
-#: By dump: what was taken into the one store. Made by version 0.1.0 with the rules that are built in.
+#: By dump: what was ingested into the one store. Made by version 0.1.0 with the rules that are built in.
 DUMPS = ("run", "torchair", "stats", "acl")
 
 
@@ -48,9 +48,9 @@ def test_old_store_is_listed_and_searched(packed: Path) -> None:
     assert rows[0, 2]["status"] == "partial"
     assert rows[1, 0]["overflows"] == 1
     assert rows[0, 4]["statistics_only"] == 3
-    found = say("find", store, "--where", "nan_count > 0", "--json")
-    assert {(row["rank"], row["step"]) for row in found} == {(1, 2)}
-    assert len(found) == 5
+    tensors = say("find", store, "--where", "nan_count > 0", "--json")
+    assert {(row["rank"], row["step"]) for row in tensors} == {(1, 2)}
+    assert len(tensors) == 5
     assert ingest.origin(ingest.open_store(store)).to_dict()
     assert len(ingest.anomalies(ingest.open_store(store), rule="nan").findings) == 5
 
@@ -66,13 +66,13 @@ def test_old_store_gives_every_file_back(packed: Path, tmp_path: Path) -> None:
     store = ingest.open_store(packed / "store.zarr")
     assert list(store.verify()) == []
     for step in store.select():
-        assert all(not one.problem for one in step.export(tmp_path / "out"))
-    found = {
+        assert all(not file.problem for file in step.export(tmp_path / "out"))
+    exported = {
         str(path.relative_to(tmp_path / "out")): path.read_bytes()
         for path in (tmp_path / "out").rglob("*")
         if path.is_file()
     }
-    assert found == sources
+    assert exported == sources
 
 
 def test_old_store_is_read_by_the_view_and_by_another_reader(packed: Path) -> None:
@@ -80,7 +80,7 @@ def test_old_store_is_read_by_the_view_and_by_another_reader(packed: Path) -> No
     view = store.consolidated()
     assert sorted(view.steps.tolist()) == [0, 1, 2, 3, 4]
     tensors = store.tensors(rank=1, step=2)
-    assert sum(int(np.isnan(one.read()).sum()) for one in tensors if one.statistics.nan_count) > 0
+    assert sum(int(np.isnan(tensor.read()).sum()) for tensor in tensors if tensor.statistics.nan_count) > 0
     assert len(checker.leaves(packed / "store.zarr")) == 8
 
 

@@ -15,9 +15,16 @@ def tree(cls: type[DumpIngestError]) -> list[type[DumpIngestError]]:
 @pytest.mark.parametrize("cls", tree(DumpIngestError))
 def test_error_survives_pickling(cls: type[DumpIngestError]) -> None:
     """Dask sends what a task raised by pickle; a lost hint or type changes what happens next."""
-    found = pickle.loads(pickle.dumps(cls("what happened", hint="what to do")))  # noqa: S301
-    assert type(found) is cls
-    assert (str(found), found.message, found.hint) == ("what happened", "what happened", "what to do")
+    copy = pickle.loads(pickle.dumps(cls("what happened", hint="what to do")))  # noqa: S301
+    assert type(copy) is cls
+    assert (str(copy), copy.message, copy.hint) == ("what happened", "what happened", "what to do")
+
+
+@pytest.mark.parametrize("cls", [errors.UnreadableFile, errors.PoisonedFile])
+def test_the_file_to_blame_survives_pickling(cls: type[errors.FileError]) -> None:
+    """By it, the step is planned again without reading that file."""
+    copy = pickle.loads(pickle.dumps(cls("what happened", path="rank_0/a.npy")))  # noqa: S301
+    assert (type(copy), copy.path, copy.hint) == (cls, "rank_0/a.npy", cls.hint)
 
 
 def test_permission_errors_are_caught_as_such() -> None:
@@ -29,3 +36,12 @@ def test_every_reason_is_listed_for_metrics() -> None:
     assert {cls.reason for cls in tree(DumpIngestError) if cls.__module__ == errors.__name__} <= set(
         errors.REASONS
     )
+
+
+def test_other_exceptions_become_errors_that_name_the_step() -> None:
+    known = errors.StoreDenied("no")
+    assert errors.as_error("rank 0 step 1", known) is known
+    assert type(errors.as_error("rank 0 step 1", MemoryError())) is errors.WorkerDied
+    other = errors.as_error("rank 0 step 1", ValueError("x" * 1000))
+    assert other.message.startswith("rank 0 step 1: ValueError: xxx")
+    assert len(other.message) == 500

@@ -1,1 +1,1 @@
-"""Decoders: what the bytes of one dump file mean."""
+"""Decoders: what the bytes of a dump file mean. One module for each file format."""

@@ -1,11 +1,11 @@
-"""What the formats have in common: one tensor in a dump file, and how a file is read to find it.
+"""What all formats have in common: the header of a tensor in a dump file, and how files are read.
 
-Each format module offers `read_headers(read, file_size)`, which returns the tensors of a file in the order of
-their payloads. The parts of a file are then
+Each format module has a function `read_headers(read, file_size)`, which returns the tensors of a file in the
+order of their payloads. The parts of a file are then
 
     lead | payload | lead | payload | ... | tail
 
-so that the file can be put together again, byte for byte, from its tensors alone.
+so that the file can be restored, byte for byte, from its tensors alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workers.model import Positional
 ReadAt: TypeAlias = Callable[[int, int], bytes]
 """`read(offset, nbytes)` returns that many bytes of a file, fewer only at its end."""
 
-#: The most axes that are believed, in every format.
+#: A header with more axes than this is taken for damaged, in every format.
 MAX_NDIM = 64
 
 
@@ -33,11 +33,11 @@ class Container(StrEnum):
 
     NPY = "npy"
     DUMP_DATA = "dump_data"
-    """Ascend CANN's protobuf header with payloads behind it."""
+    """Ascend CANN's protobuf header, followed by payloads."""
     PT = "pt"
     """One tensor saved by `torch.save`."""
     RAW = "raw"
-    """Nothing but elements; type and shape are in the name of the file."""
+    """Only elements; type and shape are in the name of the file."""
 
 
 class Truncated(UnreadableTensor):
@@ -45,38 +45,38 @@ class Truncated(UnreadableTensor):
 
 
 class HoldsNoTensor(UnreadableTensor):
-    """The file is whole, but what it holds is no tensor: a pickled `None`, where a writer saves arguments."""
+    """The file is complete, but holds no tensor: writers that save arguments also save a pickled `None`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader(Positional):
-    """One tensor of a dump file: where its bytes are, what they mean, and what stands around them."""
+    """One tensor of a dump file: where its bytes are, what they mean, and the bytes around them."""
 
     element: ElementType
     shape: tuple[int, ...]
-    """Lengths of the axes as the framework sees them."""
+    """Lengths of the axes, as the framework sees them."""
     offset: int
     """Where the payload begins in the file, in bytes."""
     nbytes: int
     """Bytes of the payload in the file, in device layout if there is one."""
     lead: bytes = b""
-    """What stands between the payload before (or the beginning of the file) and this one."""
+    """The bytes between the previous payload (or the beginning of the file) and this one."""
     tail: bytes = b""
-    """What stands between this payload and the end of the file; only of the last tensor of a file."""
+    """The bytes between this payload and the end of the file; only for the last tensor of a file."""
     fortran_order: bool = False
     device: DeviceLayout | None = None
-    """None where the payload is in the order of `shape`."""
+    """None if the payload is in the order of `shape`."""
     io: str = ""
-    """`input` or `output`, where the content says so."""
+    """`input` or `output`, if the content says so."""
     slot: int = -1
     full_name: str = ""
-    """The name of the operator as the framework spells it, where the content says so."""
+    """The name of the operator as the framework spells it, if the content has it."""
     format: str = ""
-    """The name of the memory format, where the content says so."""
+    """The name of the memory format, if the content has it."""
     declared_dtype: str = ""
-    """What the content calls the type, where `element` is another."""
+    """The content's name for the type, if it is not that of `element`."""
     problem: str = ""
-    """What is wrong with this tensor, though its bytes could be taken."""
+    """What is wrong with this tensor, although its bytes could be read."""
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""The npy container: header parsing that trusts nothing.
+"""Headers of npy files, parsed without trusting them.
 
 Format: numpy's `numpy.lib.format`, versions 1.0 to 3.0. `numpy.load` is not used because it refuses
 bfloat16 (`<E2`), and because a header must be checked against the size of its file before anything is
@@ -10,13 +10,14 @@ from __future__ import annotations
 import ast
 import math
 from functools import lru_cache
+from typing import TypeGuard
 
 from workers.arrays.dtypes import ElementType, from_npy_descr
 from workers.dump.formats.header import MAX_NDIM, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.errors import UnreadableTensor
 
 MAGIC = b"\x93NUMPY"
-#: Longest header accepted, in bytes. MindSpore's has 128; numpy's own limit is 10,000.
+#: The longest header that is accepted, in bytes. MindSpore's has 128; numpy's own limit is 10,000.
 MAX_HEADER_BYTES = 64 * 1024
 _PREAMBLE_BYTES = 12
 
@@ -36,24 +37,24 @@ def header_length(head: bytes) -> int:
     """Return the offset of the payload, from the first 12 bytes of a file.
 
     Raises:
-        Truncated: there are fewer bytes than a header has.
+        Truncated: these are fewer bytes than a header has.
         UnreadableTensor: these are not the first bytes of an npy file.
     """
     if len(head) < _PREAMBLE_BYTES:
         if head and not head.startswith(MAGIC[: len(head)]) and not MAGIC.startswith(head[: len(MAGIC)]):
-            raise UnreadableTensor(f"no npy file: begins with {head[:6]!r}")
-        raise Truncated(f"{len(head)} bytes, less than an npy header")
+            raise UnreadableTensor(f"not an npy file: it begins with {head[:6]!r}")
+        raise Truncated(f"has {len(head)} bytes, fewer than an npy header")
     if not head.startswith(MAGIC):
-        raise UnreadableTensor(f"no npy file: begins with {head[:6]!r}")
+        raise UnreadableTensor(f"not an npy file: it begins with {head[:6]!r}")
     major = head[6]
     if major == 1:
         length = 10 + int.from_bytes(head[8:10], "little")
     elif major in (2, 3):
         length = 12 + int.from_bytes(head[8:12], "little")
     else:
-        raise UnreadableTensor(f"npy format version {major} is not known")
+        raise UnreadableTensor(f"its npy format version {major} is not known")
     if length > MAX_HEADER_BYTES:
-        raise UnreadableTensor(f"npy header of {length} bytes; more than {MAX_HEADER_BYTES} are refused")
+        raise UnreadableTensor(f"its npy header has {length} bytes; at most {MAX_HEADER_BYTES} are accepted")
     return length
 
 
@@ -73,17 +74,17 @@ def parse_header(head: bytes, *, file_size: int) -> TensorHeader:
 
 def _parse(head: bytes, length: int, file_size: int) -> TensorHeader:
     if len(head) < length:
-        raise Truncated(f"{file_size} bytes, less than its npy header of {length}")
+        raise Truncated(f"has {file_size} bytes, fewer than the {length} of its npy header")
     header = _parse_header_text(head[:length])
     announced = header.offset + header.nbytes
     if announced > file_size:
         raise Truncated(
-            f"{file_size} bytes, but its header announces {announced} "
+            f"has {file_size} bytes, but its header announces {announced} "
             f"({header.element.name}, shape {header.shape})"
         )
     if announced < file_size:
         raise UnreadableTensor(
-            f"{file_size} bytes, but its header accounts for only {announced} "
+            f"has {file_size} bytes, but its header accounts for only {announced} "
             f"({header.element.name}, shape {header.shape})"
         )
     return header
@@ -91,25 +92,13 @@ def _parse(head: bytes, length: int, file_size: int) -> TensorHeader:
 
 @lru_cache(maxsize=1024)  # a step has thousands of files and few distinct headers
 def _parse_header_text(header: bytes) -> TensorHeader:
-    text_start = 10 if header[6] == 1 else 12
-    encoding = "utf-8" if header[6] == 3 else "latin-1"
-    try:
-        fields = ast.literal_eval(header[text_start:].decode(encoding).strip())
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
-        raise UnreadableTensor("its npy header is not a Python literal") from exc
-    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
-        raise UnreadableTensor("its npy header lacks descr, fortran_order or shape")
+    fields = _fields(header)
     shape, fortran_order = fields["shape"], fields["fortran_order"]
-    if (
-        not isinstance(shape, tuple)
-        or len(shape) > MAX_NDIM
-        or not all(type(n) is int and 0 <= n < 2**62 for n in shape)
-        or not isinstance(fortran_order, bool)
-    ):
-        # Not shown: of an integer of thousands of digits, not even the text can be made.
+    if not _is_shape(shape) or not isinstance(fortran_order, bool):
+        # Not shown: an integer of thousands of digits cannot even be made text.
         raise UnreadableTensor("its npy header has an impossible shape or order")
     element = _element(fields["descr"])
-    # Also where another axis is 0: numpy could not make an array of that shape.
+    # Even if another axis is 0: numpy could not make an array of that shape.
     if math.prod(n for n in shape if n) * element.itemsize >= 2**63:
         raise UnreadableTensor("its npy header has a shape of more bytes than there are addresses")
     return TensorHeader(
@@ -120,6 +109,24 @@ def _parse_header_text(header: bytes) -> TensorHeader:
         lead=header,
         fortran_order=fortran_order,
     )
+
+
+def _fields(header: bytes) -> dict[str, object]:
+    text_start = 10 if header[6] == 1 else 12
+    encoding = "utf-8" if header[6] == 3 else "latin-1"
+    try:
+        fields = ast.literal_eval(header[text_start:].decode(encoding).strip())
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
+        raise UnreadableTensor("its npy header is not a Python literal") from exc
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise UnreadableTensor("its npy header lacks descr, fortran_order or shape")
+    return fields
+
+
+def _is_shape(shape: object) -> TypeGuard[tuple[int, ...]]:
+    if not isinstance(shape, tuple) or len(shape) > MAX_NDIM:
+        return False
+    return all(type(length) is int and 0 <= length < 2**62 for length in shape)
 
 
 def _element(descr: object) -> ElementType:

@@ -1,13 +1,14 @@
-"""Overflow records of Ascend devices (`Opdebug.Node_OpDebug...`): which task computed beyond its type.
+"""Overflow records of Ascend devices (`Opdebug.Node_OpDebug...`): which task exceeded the range of its type.
 
-A record is output 0 of a DumpData file, or JSON that a converter made of it. Two layouts, little-endian
-(msProbe, `dump_data_parser.py`; MindSpore, `overflow_dumper`):
+A record is output 0 of a DumpData file, or JSON that a converter made from it. There are two layouts, both
+little-endian (msProbe, `dump_data_parser.py`; MindSpore, `overflow_dumper`):
 
 - 2048 bytes with a block for each of three units: six words (uint64) that name the task, at 0, 128 and 256,
   and status words at 512, 768 and, with two more, at 1024;
-- six words of uint32, the first of them magic, and one block of uint64 words, which depend on the unit.
+- six words of uint32, of which the first is magic, and one block of uint64 words, which depend on the unit.
 
-Task and stream in the name of the file are those of the check itself; those that failed are in the record.
+The task and the stream in the name of the file are those of the check itself. Those that failed are in the
+record.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from workers.dump.formats.header import ReadAt, Truncated
 from workers.errors import UnreadableTensor
 
 MAGIC = 0x5A5A5A5A
-#: Longest record accepted, in bytes; as JSON too.
+#: The longest record that is accepted, in bytes; also for JSON.
 MAX_RECORD_BYTES = 64 * 2**10
 _OLD_BYTES = 2048
 _PREAMBLE = struct.Struct("<6I")  # magic, version, valid, acc_type, rsv, data_len
 _WORD_BYTES = 8
 
 _TASK = ("model_id", "stream_id", "task_id", "task_type")
-#: Of the old layout: the unit, offset of the words that name the task, offset and names of the others.
+#: For the old layout: the unit, offset of the words that name the task, offset and names of the others.
 _OLD_UNITS = (
     ("DHA Atomic Add", 0, 512, ("status",)),
     ("L2 Atomic Add", 128, 768, ("status",)),
@@ -41,7 +42,7 @@ _CORE = (
     *(*_TASK, "context_id", "thread_id", "pc_start", "para_base"),
     *("core_id", "block_id", "status"),
 )
-#: Of the magic layout: the words of each unit, in order of the codes of `acc_type`.
+#: For the magic layout: the words of each unit, in order of the codes of `acc_type`.
 _UNITS = {
     "AIC": _CORE,
     "AIV": _CORE,
@@ -49,7 +50,7 @@ _UNITS = {
     "SDMA": (*_TASK, "context_id", "thread_id", "src_addr", "dst_addr", "channel_id", "status"),
 }
 _CODES = tuple(_UNITS)
-#: AIC and AIV have so many status words from version 1 of the magic layout on.
+#: The number of status words of AIC and AIV from version 1 of the magic layout on.
 _LONG_STATUS = 4
 #: Written as hexadecimal text in JSON.
 _ADDRESSES = frozenset(["pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"])
@@ -64,7 +65,7 @@ class RecordBlock:
     unit: str
     """As the vendor's tools call it: `AI Core`, `AIV`, `SDMA`..."""
     words: Mapping[str, Word]
-    """By name; several numbers only for a status of several words."""
+    """By name. Only a status can be several numbers."""
     overflowed: bool
 
     def number(self, name: str) -> int:
@@ -85,7 +86,7 @@ class RecordBlock:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """What stands before the block in the magic layout."""
+    """The words before the block in the magic layout."""
 
     version: int
     valid: int
@@ -96,7 +97,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One overflow, and the task in which it happened: that of the dump with the same stream and task."""
+    """One overflow, and the task in which it happened: that of the files with the same stream and task."""
 
     unit: str
     model_id: int
@@ -114,7 +115,7 @@ class OverflowRecord:
     """None for the old layout."""
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the blocks that did overflow."""
+        """Return the overflows, one for each block that has one."""
         return tuple(
             Failure(
                 block.unit,
@@ -129,17 +130,17 @@ class OverflowRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the vendor's converter (msaccucmp) writes for this record."""
-        if self.accelerator is None:
+        accelerator = self.accelerator
+        if accelerator is None:
             return {block.unit: block.to_json() for block in self.blocks}
-        found = self.accelerator
         return {
             "magic": hex(MAGIC),
-            "version": found.version,
+            "version": accelerator.version,
             "acc_list": {
-                "valid": found.valid,
+                "valid": accelerator.valid,
                 "acc_type": self.blocks[0].unit,
-                "rsv": found.rsv,
-                "data_len": found.data_len,
+                "rsv": accelerator.rsv,
+                "data_len": accelerator.data_len,
                 "data": self.blocks[0].to_json(),
             },
         }
@@ -150,17 +151,17 @@ def read_record(read: ReadAt, file_size: int) -> OverflowRecord:
 
     Raises:
         Truncated: the file is shorter than its header says.
-        UnreadableTensor: it is no DumpData file, or its output 0 is no overflow record.
+        UnreadableTensor: it is not a DumpData file, or its output 0 is not an overflow record.
     """
     for header in read_headers(read, file_size):
         if header.io == "output" and header.slot == 0:
             if header.nbytes > MAX_RECORD_BYTES:
-                raise UnreadableTensor(f"{header.nbytes} bytes, more than an overflow record has")
+                raise UnreadableTensor(f"has {header.nbytes} bytes, more than an overflow record")
             payload = read(header.offset, header.nbytes)
             if len(payload) < header.nbytes:
-                raise Truncated(f"the file ends before byte {header.offset + header.nbytes}")
+                raise Truncated(f"ends before byte {header.offset + header.nbytes}")
             return parse(payload)
-    raise UnreadableTensor("no overflow record: the file has no output")
+    raise UnreadableTensor("is not an overflow record: the file has no output")
 
 
 def parse(payload: bytes) -> OverflowRecord:
@@ -173,7 +174,7 @@ def parse(payload: bytes) -> OverflowRecord:
         return _parse_magic(payload)
     if len(payload) != _OLD_BYTES:
         raise UnreadableTensor(
-            f"{len(payload)} bytes, but an overflow record of this layout has {_OLD_BYTES}"
+            f"has {len(payload)} bytes, but an overflow record of this layout has {_OLD_BYTES}"
         )
     blocks = []
     for unit, begin, more_begin, more_names in _OLD_UNITS:
@@ -188,13 +189,13 @@ def parse(payload: bytes) -> OverflowRecord:
 def _parse_magic(payload: bytes) -> OverflowRecord:
     _, version, valid, code, rsv, data_len = _PREAMBLE.unpack_from(payload)
     if code >= len(_CODES):
-        raise UnreadableTensor(f"an overflow record of the unknown unit {code}")
+        raise UnreadableTensor(f"is an overflow record of the unknown unit {code}")
     unit = _CODES[code]
     names = _UNITS[unit]
     long_status = _has_long_status(unit, version)
     needed = _PREAMBLE.size + _WORD_BYTES * (len(names) + (_LONG_STATUS - 1) * long_status)
     if len(payload) < needed:
-        raise UnreadableTensor(f"{len(payload)} bytes, but an overflow record of {unit} has {needed}")
+        raise UnreadableTensor(f"has {len(payload)} bytes, but an overflow record of {unit} has {needed}")
     words: dict[str, Word] = {**_words(payload, _PREAMBLE.size, names)}
     if long_status:
         words["status"] = struct.unpack_from(
@@ -215,19 +216,19 @@ def _words(payload: bytes, begin: int, names: tuple[str, ...]) -> dict[str, int]
 def parse_json(text: bytes) -> OverflowRecord:
     """Return the record that a converter (msaccucmp) or MindSpore wrote as JSON.
 
-    Words that a version of the writer leaves out, or adds, are left out or kept as they are.
+    Versions of the writers differ in the words that they write: the record has those that the JSON has.
 
     Raises:
         UnreadableTensor: it is not JSON, or not that of a record; perhaps it is still being written.
     """
     if len(text) > MAX_RECORD_BYTES:
-        raise UnreadableTensor(f"{len(text)} bytes, more than an overflow record has")
+        raise UnreadableTensor(f"has {len(text)} bytes, more than an overflow record")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise UnreadableTensor("an overflow record that is not JSON") from exc
+        raise UnreadableTensor("is an overflow record that is not JSON") from exc
     if not isinstance(content, dict):
-        raise UnreadableTensor("an overflow record that is not a JSON object")
+        raise UnreadableTensor("is an overflow record that is not a JSON object")
     if "acc_list" in content:
         return _parse_magic_json(content)
     # Converters keep this order; MindSpore sorts the units.
@@ -238,32 +239,32 @@ def parse_json(text: bytes) -> OverflowRecord:
             overflowed = any(any(word) if isinstance(word, tuple) else word for word in words.values())
             blocks.append(RecordBlock(unit, words, overflowed=overflowed))
     if not blocks:
-        raise UnreadableTensor("JSON without any unit of an overflow record")
+        raise UnreadableTensor("is JSON without any unit of an overflow record")
     return OverflowRecord(tuple(blocks))
 
 
 def _parse_magic_json(content: Mapping[str, Any]) -> OverflowRecord:
-    found = content["acc_list"]
-    if not isinstance(found, dict) or found.get("acc_type") not in _CODES:
-        raise UnreadableTensor("an overflow record of an unknown unit")
-    numbers = [content.get("version"), *(found.get(name) for name in ("valid", "rsv", "data_len"))]
-    version, valid, rsv, data_len = (_number("a word", number) for number in numbers)
-    unit = found["acc_type"]
-    block = RecordBlock(unit, _words_of_json(unit, found.get("data")), overflowed=valid != 0)
+    accelerator = content["acc_list"]
+    if not isinstance(accelerator, dict) or accelerator.get("acc_type") not in _CODES:
+        raise UnreadableTensor("is an overflow record of an unknown unit")
+    numbers = [content.get("version"), *(accelerator.get(name) for name in ("valid", "rsv", "data_len"))]
+    version, valid, rsv, data_len = (_number("word", number) for number in numbers)
+    unit = accelerator["acc_type"]
+    block = RecordBlock(unit, _words_of_json(unit, accelerator.get("data")), overflowed=valid != 0)
     return OverflowRecord((block,), Accelerator(version, valid, rsv, data_len))
 
 
-def _words_of_json(unit: str, found: object) -> dict[str, Word]:
-    if not isinstance(found, dict):
-        raise UnreadableTensor(f"an overflow record without words of {unit}")
+def _words_of_json(unit: str, content: object) -> dict[str, Word]:
+    if not isinstance(content, dict):
+        raise UnreadableTensor(f"is an overflow record without words of {unit}")
     words: dict[str, Word] = {}
-    for name, value in found.items():
+    for name, value in content.items():
         if isinstance(value, list):
             words[name] = tuple(_number(name, number) for number in value)
         else:
             words[name] = _number(name, value)
     if "stream_id" not in words or "task_id" not in words:
-        raise UnreadableTensor(f"an overflow record that does not say the task of {unit}")
+        raise UnreadableTensor(f"is an overflow record that does not name the task of {unit}")
     return words
 
 
@@ -276,7 +277,7 @@ def _number(name: str, value: object) -> int:
         except ValueError:
             number = None
     if type(number) is not int or not 0 <= number < 2**64:
-        raise UnreadableTensor(f"an overflow record whose {name:.40} is no number of 64 bits")
+        raise UnreadableTensor(f"is an overflow record whose {name:.40} is not a number of 64 bits")
     return number
 
 

@@ -1,14 +1,14 @@
 """The `.pt` files of PyTorch: one tensor saved by `torch.save`, read without torch and without unpickling.
 
-Such a file is a zip archive with its members stored uncompressed:
+Such a file is a zip archive of uncompressed members:
 
     {stem}/data.pkl       a pickle that calls `torch._utils._rebuild_tensor_v2(storage, offset, size, ...)`
     {stem}/data/0         the bytes of the storage
     {stem}/byteorder      `little` or `big`; since torch 2.1
 
 (torch, `torch/serialization.py` and `torch/_utils.py`; checked against files of torch 2.13 and 2.15.) The zip
-is read here and not by `zipfile`, because the place of the payload is wanted and not its content. What is in
-the pickle is understood by `workers.dump.formats.pt_pickle`, which runs nothing.
+is read here and not by `zipfile`, because the place of the payload is needed and not its content. Nothing in
+the pickle is executed: see `workers.dump.formats.pickle_machine`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import dataclass
 
 from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
 from workers.dump.formats.header import MAX_NDIM, ReadAt, TensorHeader, Truncated
-from workers.dump.formats.pt_pickle import Rebuilt, rebuilt_tensor
+from workers.dump.formats.pt_pickle import RebuiltTensor, rebuilt_tensor
 from workers.errors import UnreadableTensor
 
-#: The most that may stand before or after the payload, in bytes; the pickle and the directory are within.
+#: At most this many bytes may be before the payload, and after it: the pickle and the directory included.
 MAX_AROUND_NBYTES = 64 * 1024
 
 _LOCAL_MAGIC = b"PK\x03\x04"
 #: A pickle of protocol 2 that begins with torch's magic number: the format before torch 1.6.
 _LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9"
-# Signatures left out, as in PKWARE's APPNOTE.TXT 4.3.7, 4.3.12, 4.3.14, 4.3.15 and 4.3.16.
+# The records of PKWARE's APPNOTE.TXT 4.3.7, 4.3.12, 4.3.14, 4.3.15 and 4.3.16.
 _LOCAL = struct.Struct("<4s5H3I2H")
 _ENTRY = struct.Struct("<4s6H3I5H2I")
 _END64 = struct.Struct("<4sQ2H2I4Q")
@@ -53,7 +53,7 @@ _STORAGES = {
     "torch.ShortStorage": "int16",
 }
 _UNTYPED_STORAGE = "torch.storage.UntypedStorage"
-#: Bytes per element of the types that torch saves in an untyped storage and names separately.
+#: Bytes per element of the types that torch saves in an untyped storage and names next to it.
 _NAMED_DTYPES = {
     "torch.bits8": 1,
     "torch.complex32": 4,
@@ -71,7 +71,7 @@ _NAMED_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One member of the archive, as its central directory has it."""
+    """One member of the archive, as its central directory describes it."""
 
     name: str
     method: int
@@ -92,8 +92,8 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
 
     Raises:
         Truncated: the file ends before the zip does: still being written, or its writer died.
-        UnreadableTensor: it holds something else than one tensor that is contiguous, in C or Fortran
-            order, and covers its storage; or it is damaged.
+        UnreadableTensor: it is damaged, or does not hold exactly one tensor that is contiguous, in C or
+            Fortran order, and covers its storage.
     """
     _check_beginning(read, file_size)
     directory_offset, directory = _read_directory(read, file_size)
@@ -102,7 +102,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     prefix = pickled.name.removesuffix("data.pkl")
     offset, nbytes = _place(read, pickled, directory_offset)
     if nbytes > MAX_AROUND_NBYTES:
-        raise UnreadableTensor(f"is no single tensor: its pickle has {nbytes} bytes")
+        raise UnreadableTensor(f"is not a single tensor: its pickle has {nbytes} bytes")
     tensor = rebuilt_tensor(_read_exactly(read, offset, nbytes))
     big_endian = _is_big_endian(read, members.get(f"{prefix}byteorder"), directory_offset)
     payload = members.get(f"{prefix}data/{tensor.key}")
@@ -114,7 +114,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     end = offset + nbytes
     if offset > MAX_AROUND_NBYTES or file_size - end > MAX_AROUND_NBYTES:
         raise UnreadableTensor(
-            f"is no single tensor: {offset} bytes stand before its payload and {file_size - end} after it"
+            f"is not a single tensor: {offset} bytes are before its payload and {file_size - end} after it"
         )
     return (
         TensorHeader(
@@ -133,18 +133,18 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
 def _read_exactly(read: ReadAt, offset: int, nbytes: int) -> bytes:
     data = read(offset, nbytes)
     if len(data) < nbytes:
-        raise Truncated(f"ends at byte {offset + len(data)}; more was there when its size was taken")
+        raise Truncated(f"ends at byte {offset + len(data)}; it was longer when its size was read")
     return data
 
 
 def _check_beginning(read: ReadAt, file_size: int) -> None:
     head = read(0, min(len(_LEGACY_MAGIC), file_size))
     if head.startswith(_LEGACY_MAGIC):
-        raise UnreadableTensor("is in the format of torch before 1.6, which is not read")
+        raise UnreadableTensor("is in the format of torch before 1.6, which is not supported")
     if not head.startswith(_LOCAL_MAGIC[: len(head)]):
-        raise UnreadableTensor(f"no file of torch.save: begins with {head[:4]!r}")
+        raise UnreadableTensor(f"is not a file of torch.save: it begins with {head[:4]!r}")
     if len(head) < len(_LOCAL_MAGIC):
-        raise Truncated(f"{file_size} bytes, less than the header of a zip")
+        raise Truncated(f"has {file_size} bytes, fewer than the header of a zip")
 
 
 def _read_directory(read: ReadAt, file_size: int) -> tuple[int, bytes]:
@@ -158,7 +158,7 @@ def _read_directory(read: ReadAt, file_size: int) -> tuple[int, bytes]:
             f"its zip directory of {nbytes} bytes at {offset} does not fit before {end_offset}"
         )
     if nbytes > MAX_AROUND_NBYTES:
-        raise UnreadableTensor(f"is no single tensor: its zip directory has {nbytes} bytes")
+        raise UnreadableTensor(f"is not a single tensor: its zip directory has {nbytes} bytes")
     return offset, _read_exactly(read, offset, nbytes)
 
 
@@ -173,18 +173,18 @@ def _find_end(read: ReadAt, file_size: int) -> tuple[int, bytes]:
             if len(end) == _END.size and at + _END.size + int.from_bytes(end[20:], "little") == len(last):
                 return start + at, end
             at = last.rfind(b"PK\x05\x06", 0, at)
-    raise Truncated(f"{file_size} bytes, and no end record of a zip")
+    raise Truncated(f"has {file_size} bytes, but no end record of a zip")
 
 
 def _read_end64(read: ReadAt, end_offset: int) -> tuple[int, int]:
-    """Return size and offset of the central directory of a zip with more than 4 GiB."""
+    """Return size and offset of the central directory of a zip of more than 4 GiB."""
     if end_offset < _LOCATOR64.size:
-        raise UnreadableTensor("its zip has no zip64 record where one is needed")
+        raise UnreadableTensor("its zip lacks the zip64 record that it needs")
     magic, _, offset, _ = _LOCATOR64.unpack(
         _read_exactly(read, end_offset - _LOCATOR64.size, _LOCATOR64.size)
     )
     if magic != b"PK\x06\x07" or offset + _END64.size > end_offset:
-        raise UnreadableTensor("its zip has no zip64 record where one is needed")
+        raise UnreadableTensor("its zip lacks the zip64 record that it needs")
     magic, *_, nbytes, directory_offset = _END64.unpack(_read_exactly(read, offset, _END64.size))
     if magic != b"PK\x06\x06":
         raise UnreadableTensor("its zip64 record is damaged")
@@ -207,14 +207,14 @@ def _parse_directory(directory: bytes) -> dict[str, _Member]:
         name = directory[at : at + name_n].decode(errors="replace")
         nbytes, stored, offset = _wide_figures(directory[at + name_n :][:extra_n], [nbytes, stored, offset])
         if name in members:
-            raise UnreadableTensor(f"its zip has two members {name:.80}")
+            raise UnreadableTensor(f"its zip has two members named {name:.80}")
         members[name] = _Member(name, method, flags, stored, nbytes, offset)
         at = after
     return members
 
 
 def _wide_figures(extra: bytes, figures: list[int]) -> list[int]:
-    """Replace those of the 32-bit figures that are too small by the 64-bit ones of the zip64 field."""
+    """Replace each 32-bit figure that is marked as too small by the 64-bit one of the zip64 field."""
     wide = b""
     while len(extra) >= 4:
         kind, nbytes = struct.unpack_from("<2H", extra)
@@ -232,34 +232,34 @@ def _wide_figures(extra: bytes, figures: list[int]) -> list[int]:
 
 
 def _find_pickle(members: dict[str, _Member]) -> _Member:
-    found = [member for name, member in members.items() if name.partition("/")[2] == "data.pkl"]
-    if len(found) != 1:
+    pickles = [member for name, member in members.items() if name.partition("/")[2] == "data.pkl"]
+    if len(pickles) != 1:
         raise UnreadableTensor(
-            f"no file of torch.save: a zip of {len(members)} members, {len(found)} data.pkl"
+            f"is not a file of torch.save: a zip of {len(members)} members, {len(pickles)} of them data.pkl"
         )
-    return found[0]
+    return pickles[0]
 
 
 def _place(read: ReadAt, member: _Member, directory_offset: int) -> tuple[int, int]:
-    """Return offset and bytes of the content of a member."""
+    """Return offset and length of the content of a member."""
     if member.method != 0 or member.flags & _ENCRYPTED or member.stored_nbytes != member.nbytes:
         raise UnreadableTensor(f"its member {member.name:.80} is compressed or encrypted")
     if member.header_offset + _LOCAL.size > directory_offset:
-        raise UnreadableTensor(f"its member {member.name:.80} lies outside of the archive")
+        raise UnreadableTensor(f"its member {member.name:.80} is outside of the archive")
     header = _LOCAL.unpack(_read_exactly(read, member.header_offset, _LOCAL.size))
     if header[0] != _LOCAL_MAGIC:
         raise UnreadableTensor(f"its member {member.name:.80} has no header at byte {member.header_offset}")
     offset = member.header_offset + _LOCAL.size + header[-2] + header[-1]
     if offset + member.nbytes > directory_offset:
         raise UnreadableTensor(
-            f"its member {member.name:.80} of {member.nbytes} bytes lies outside of the archive"
+            f"its member {member.name:.80} of {member.nbytes} bytes is outside of the archive"
         )
     return offset, member.nbytes
 
 
 def _is_big_endian(read: ReadAt, member: _Member | None, directory_offset: int) -> bool:
     if member is None:
-        return False  # torch before 2.1 says nothing, and ran on little-endian machines
+        return False  # torch before 2.1 does not record it, and ran on little-endian machines
     offset, nbytes = _place(read, member, directory_offset)
     order = _read_exactly(read, offset, min(nbytes, 16))
     if order not in (b"little", b"big"):
@@ -267,17 +267,10 @@ def _is_big_endian(read: ReadAt, member: _Member | None, directory_offset: int) 
     return order == b"big"
 
 
-def _element(tensor: Rebuilt, *, big_endian: bool) -> tuple[ElementType, str]:
-    """Return the element type, and torch's name of it where that is another."""
+def _element(tensor: RebuiltTensor, *, big_endian: bool) -> tuple[ElementType, str]:
+    """Return the element type, and torch's name for it if that is another."""
     if tensor.storage == _UNTYPED_STORAGE:
-        if tensor.dtype not in _NAMED_DTYPES:
-            raise UnreadableTensor(f"its element type {tensor.dtype or 'without a name':.40} is not known")
-        name, itemsize = tensor.dtype.removeprefix("torch."), _NAMED_DTYPES[tensor.dtype]
-        try:
-            return from_name(name, big_endian=big_endian and itemsize > 1), ""
-        except ValueError:
-            # Not as integers: their statistics would be of something that never was a number.
-            return from_npy_descr(f"|V{itemsize}"), tensor.dtype
+        return _named_element(tensor.dtype, big_endian=big_endian)
     if tensor.storage not in _STORAGES or tensor.dtype:
         raise UnreadableTensor(f"its storage {tensor.storage:.40} is not known")
     name = _STORAGES[tensor.storage]
@@ -290,19 +283,28 @@ def _element(tensor: Rebuilt, *, big_endian: bool) -> tuple[ElementType, str]:
     return from_npy_descr(element.to_numpy().newbyteorder(">").str), ""
 
 
-def _check_geometry(tensor: Rebuilt, itemsize: int, nbytes: int) -> bool:
-    """Check that the tensor is its whole storage; return whether it is so in Fortran order only."""
+def _named_element(dtype: str, *, big_endian: bool) -> tuple[ElementType, str]:
+    """Return the same for elements in an untyped storage, whose type is named next to it."""
+    if dtype not in _NAMED_DTYPES:
+        raise UnreadableTensor(f"its element type {dtype or 'without a name':.40} is not known")
+    itemsize = _NAMED_DTYPES[dtype]
+    try:
+        return from_name(dtype.removeprefix("torch."), big_endian=big_endian and itemsize > 1), ""
+    except ValueError:
+        # As bytes: statistics of integers would describe numbers that never existed.
+        return from_npy_descr(f"|V{itemsize}"), dtype
+
+
+def _check_geometry(tensor: RebuiltTensor, itemsize: int, nbytes: int) -> bool:
+    """Check that the tensor covers its whole storage; return whether it does so only in Fortran order."""
+    _check_size(tensor, itemsize)
     size, stride = tensor.size, tensor.stride
-    if len(size) != len(stride) or len(size) > MAX_NDIM or not all(0 <= n < 2**62 for n in size):
-        raise UnreadableTensor("its pickle has an impossible shape or strides")
-    # Also where another axis is 0: numpy could not make an array of that shape.
-    if math.prod(n for n in size if n) * itemsize >= 2**63:
-        raise UnreadableTensor("its pickle has a shape of more bytes than there are addresses")
     storage_nbytes = tensor.storage_size * (1 if tensor.storage == _UNTYPED_STORAGE else itemsize)
     if storage_nbytes != nbytes:
         raise UnreadableTensor(f"its storage has {nbytes} bytes, but its pickle announces {storage_nbytes}")
-    c_order = _is_dense(size[::-1], stride[::-1])
-    if tensor.offset or math.prod(size) * itemsize != nbytes or not (c_order or _is_dense(size, stride)):
+    c_order, f_order = _is_dense(size[::-1], stride[::-1]), _is_dense(size, stride)
+    covers_storage = tensor.offset == 0 and math.prod(size) * itemsize == nbytes
+    if not (covers_storage and (c_order or f_order)):
         raise UnreadableTensor(
             f"is a view of a part of its storage, or in another order: shape {size}, strides {stride}, "
             f"offset {tensor.offset}, of {nbytes // itemsize} elements"
@@ -310,8 +312,17 @@ def _check_geometry(tensor: Rebuilt, itemsize: int, nbytes: int) -> bool:
     return not c_order
 
 
+def _check_size(tensor: RebuiltTensor, itemsize: int) -> None:
+    size = tensor.size
+    if len(size) != len(tensor.stride) or len(size) > MAX_NDIM or not all(0 <= n < 2**62 for n in size):
+        raise UnreadableTensor("its pickle has an impossible shape or strides")
+    # Even if another axis is 0: numpy could not make an array of that shape.
+    if math.prod(n for n in size if n) * itemsize >= 2**63:
+        raise UnreadableTensor("its pickle has a shape of more bytes than there are addresses")
+
+
 def _is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether each stride is the product of the sizes before it; for an axis of one element any will do."""
+    """Return whether each stride is the product of the sizes before it; any will do for an axis of one."""
     expected = 1
     for n, step in zip(size, stride, strict=True):
         if n != 1 and step != expected and 0 not in size:

@@ -1,4 +1,4 @@
-"""Files of nothing but elements: type and shape stand in their names."""
+"""Files that hold only elements: their type and shape are in their names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def header(dtype: str, shape: tuple[int, ...] | None, file_size: int) -> TensorH
 
     Args:
         dtype: name of the element type.
-        shape: lengths of the axes; None makes it one axis of all elements.
+        shape: lengths of the axes; None puts all elements on one axis.
         file_size: the size of the file in bytes, which must agree.
 
     Raises:
-        Truncated: the file is shorter than type and shape ask for.
+        Truncated: the file is shorter than its type and shape require.
         UnreadableTensor: it is longer, or the type is not known.
     """
     try:
@@ -28,10 +28,10 @@ def header(dtype: str, shape: tuple[int, ...] | None, file_size: int) -> TensorH
     if shape is None:
         size = file_size * 8 // element.bits
         if element.nbytes(size) != file_size:
-            raise Truncated(f"{file_size} bytes are no whole number of {dtype} elements")
+            raise Truncated(f"has {file_size} bytes, which is not a whole number of {dtype} elements")
         shape = (size,)
     wanted = element.nbytes(math.prod(shape))
     if wanted != file_size:
         error = Truncated if file_size < wanted else UnreadableTensor
-        raise error(f"{file_size} bytes, but its name announces {wanted} ({dtype}, shape {shape})")
+        raise error(f"has {file_size} bytes, but its name announces {wanted} ({dtype}, shape {shape})")
     return TensorHeader(element=element, shape=shape, offset=0, nbytes=file_size)

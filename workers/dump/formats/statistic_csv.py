@@ -1,51 +1,51 @@
-"""Tables of statistics that dump systems write, beside tensors or in place of them.
+"""Tables of statistics that dump systems write, in addition to tensors or instead of them.
 
-Three kinds, told apart by the names in their headers:
+There are three kinds, which differ by the names in their headers:
 
-- MindSpore's `statistic.csv` (tensor_stat_dump.cc): one row per tensor, the columns as configured. From 2.3
-  on data rows end with a comma that the header lacks.
+- MindSpore's `statistic.csv` (tensor_stat_dump.cc): one row per tensor, with the columns that the user
+  configured. From 2.3 on, data rows end with a comma that the header lacks.
 - CANN's `{bin file}.csv` (runtime, dump_task.cpp and adx_dump_record.cpp): one file per operator.
-- msProbe native's `statistic.csv` (AclDumpDataProcessor.cpp): as MindSpore's, with a format; in its MD5 mode
-  the shape is written as `(2,3)` without quotes.
+- msProbe native's `statistic.csv` (AclDumpDataProcessor.cpp): like MindSpore's, with a format. In its MD5
+  mode the shape is written as `(2,3)` without quotes.
 
-Rows are appended while a step runs, so the last line counts only with its line feed. The writers may begin a
-table anew in the same file, with another header.
+Rows are appended while a step runs, so the last line counts only if it ends with a line feed. A writer may
+start another table in the same file, with a new header.
 
-Numbers are C++ output with 6 significant digits. What they mean differs:
+Numbers are C++ output with 6 significant digits. Their meaning differs:
 
-- Counts of elements below and above zero are called "Negative Zero Count" and "Positive Zero Count". Where
-  they leave out infinities, as MindSpore up to 2.2 does, all counts together are short by just these.
+- Counts of elements below and above zero are called "Negative Zero Count" and "Positive Zero Count". If they
+  leave out infinities, as MindSpore up to 2.2 does, all counts together are short by exactly these.
 - Maximum, minimum and mean leave out NaN and Inf up to MindSpore 2.2; later, and in CANN, these propagate. A
-  finite number is the same by both rules; another one is taken for unknown. (Also a maximum of `nan` sets no
-  NaN count: how many there are, it does not tell.)
-- The device statistics of the 2.3 pre-releases have a fixed set of columns and a 0 for what was not asked
-  for: there, a 0 is taken for unknown.
-- MindSpore 2.3 and later split tensors of 20,000 elements and more, and some releases then report the mean of
-  the first part, and lose NaN of the others from maximum and minimum (tensor_summary.cc). Nothing in the
-  table tells, so it is taken as it stands.
+  finite number is the same by both rules; any other is taken for unknown. (A maximum of `nan` does not set a
+  NaN count either, because it does not tell how many there are.)
+- The device statistics of the 2.3 pre-releases have a fixed set of columns, with 0 for statistics that were
+  not requested. There, a 0 is taken for unknown.
+- MindSpore 2.3 and later split tensors of 20,000 elements and more. Some releases then report the mean of
+  the first part, and lose NaN of the others from maximum and minimum (tensor_summary.cc). The table does not
+  show it, so such rows are taken as they are.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from workers.arrays.statistics import COUNT_FIELDS, Statistics
 
 #: Significant decimal digits of every number.
 DIGITS = 6
-#: Rows that are used of one file; a step has some ten thousand tensors.
+#: At most this many rows of a file are used; a step has some ten thousand tensors.
 MAX_ROWS = 1_000_000
-#: Problems that are told of one file.
+#: At most this many problems of a file are reported one by one.
 _MAX_PROBLEMS = 20
-#: A shape is shorter, in characters.
+#: The longest text of a shape, in characters.
 _MAX_SHAPE_LENGTH = 1024
-#: And so are the names of types and formats.
+#: The longest name of a type or a format, in characters.
 _MAX_WORD_LENGTH = 64
 
 _PLACE = {
@@ -82,16 +82,16 @@ _NUMBERS = {
 _DIGESTS = {"md5": "md5", "md5 value": "md5", "sha1": "sha1", "sha1 value": "sha1"}
 _DIGEST_LENGTH = {"md5": 32, "sha1": 40}
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
-#: What stands for a number that there is not.
+#: What writers put in place of a number that they do not have.
 _NO_NUMBER = frozenset(["", "-", "na", "null"])
 _DEVICE_COLUMNS = ("max value", "min value", "avg value", "l2norm value", "count")
 _UNKNOWN_ID = 65535
 
 
-class Row(NamedTuple):
-    """What a table says of one tensor. -1 and "" where it does not.
+class StatisticRow(NamedTuple):
+    """What a table says about one tensor; -1 and "" for what it does not have.
 
-    A tuple, for a file may have a hundred thousand of them.
+    A tuple, because a file may have a hundred thousand of them.
     """
 
     line: int
@@ -115,67 +115,69 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """What one file says."""
+class StatisticTable:
+    """The content of one file."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[StatisticRow, ...] = ()
     problems: tuple[str, ...] = ()
     """What is wrong with lines that are left out, with their numbers."""
     unfinished: bool = False
-    """Whether the file ends within a line, which is left out: its writer is at work, or died."""
+    """Whether the file ends within a line, which is left out: its writer is still at work, or died."""
 
 
-class _Malformed(ValueError):
-    """One line is no row of its table."""
+class _MalformedLine(ValueError):
+    """A line is not a row of its table."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Header:
-    """Which column is what."""
+class _Columns:
+    """What the columns of a table hold."""
 
-    length: int
+    count: int
     place: Mapping[str, int]
-    """Indices of the columns that tell which tensor a row is of, by the fields of `Row`."""
+    """Indices of the columns that identify the tensor of a row, by the fields of `StatisticRow`."""
+    optional: tuple[tuple[str, int, Callable[[str], Any]], ...]
+    """Those of them that a table may lack: field, index, and the function that parses the text."""
     names: tuple[str, ...]
     """The names of the other columns."""
     texts: Callable[[list[str]], tuple[str, ...]]
-    """Takes the fields of those out of a row."""
+    """Returns the fields of those from a row."""
     numbers: Callable[[list[str]], tuple[str, ...]]
-    """Takes those that are numbers out of a row."""
+    """Returns the fields of those that must be numbers from a row."""
 
 
-def parse(data: bytes) -> Table:
+def parse(data: bytes) -> StatisticTable:
     """Return the rows of a table of any of the three kinds.
 
-    Takes time and memory in proportion to the size of `data`. Raises nothing.
+    Takes time and memory in proportion to the size of `data`. Never raises.
     """
-    rows: list[Row] = []
+    rows: list[StatisticRow] = []
     problems: list[str] = []
     left_out = 0
-    header: _Header | None = None
+    columns: _Columns | None = None
     for number, line in _lines(data):
         try:
             fields = _split(line)
-            if header is None or fields[0].casefold() in ("op type", "input/output"):
-                header = _header(fields)
+            if columns is None or fields[0].casefold() in ("op type", "input/output"):
+                columns = _columns(fields)
             elif len(rows) == MAX_ROWS:
-                problems.append(f"line {number}: more than {MAX_ROWS} rows; the rest is not used")
+                problems.append(f"line {number}: more than {MAX_ROWS} rows; the rest is ignored")
                 break
             else:
-                rows.append(_row(number, fields, header))
-        except _Malformed as exc:
+                rows.append(_row(number, fields, columns))
+        except _MalformedLine as exc:
             left_out += 1
             if left_out <= _MAX_PROBLEMS:
                 problems.append(f"line {number}: {exc}")
-            if header is None:
+            if columns is None:
                 break
     if left_out > _MAX_PROBLEMS:
         problems.append(f"{left_out - _MAX_PROBLEMS} more lines are malformed")
-    return Table(tuple(rows), tuple(problems), unfinished=not data.endswith(b"\n"))
+    return StatisticTable(tuple(rows), tuple(problems), unfinished=not data.endswith(b"\n"))
 
 
-def statistics(row: Row) -> Statistics:
-    """Return the statistics of a row by the definitions of `Statistics`, NaN where it tells nothing."""
+def statistics(row: StatisticRow) -> Statistics:
+    """Return the statistics of a row by the definitions of `Statistics`; NaN for those that it lacks."""
     values = {}
     names = tuple(row.columns)
     for name, field in _number_columns(names):
@@ -184,15 +186,19 @@ def statistics(row: Row) -> Statistics:
             values[field] = value
     if 0.0 in values.values() and tuple(map(str.casefold, names)) == _DEVICE_COLUMNS:
         values = {field: value for field, value in values.items() if value}
-    if values.get("count") == 0 and 0 not in row.shape:
-        del values["count"]
-    if values.get("min", -math.inf) > values.get("max", math.inf):
-        # Where they began to look for the least and the greatest, and found no number.
-        del values["min"], values["max"]
+    _drop_impossible(values, row.shape)
     return Statistics(**_with_infinities(values))
 
 
-def checksum(row: Row) -> str:
+def _drop_impossible(values: dict[str, float], shape: tuple[int, ...]) -> None:
+    if values.get("count") == 0 and 0 not in shape:
+        del values["count"]
+    if values.get("min", -math.inf) > values.get("max", math.inf):
+        # The values from which the writer started its search, in a tensor without any number.
+        del values["min"], values["max"]
+
+
+def checksum(row: StatisticRow) -> str:
     """Return the digest of the tensor's bytes with its kind, `md5:...`; "" if there is none."""
     for name, text in row.columns.items():
         kind = _DIGESTS.get(name.casefold())
@@ -221,7 +227,7 @@ def _with_infinities(values: dict[str, float]) -> dict[str, float]:
 
 def _lines(data: bytes) -> Iterator[tuple[int, str]]:
     """Yield each line that ends with a line feed and is not empty, with its number from 1."""
-    # As the names of files are decoded, to which some of the fields are compared.
+    # Decoded like the names of files, because some of the fields are compared with these.
     text = data.decode("utf-8-sig", "surrogateescape")
     start, number = 0, 0
     while (end := text.find("\n", start)) >= 0:
@@ -240,28 +246,40 @@ def _split(line: str) -> list[str]:
     if before.endswith(",") and after.startswith(",") and '"' not in after:
         return [*before[:-1].split(","), quoted, *after[1:].split(",")]
     try:
-        # Line by line, so that a quote without its fellow spoils one line only.
+        # Line by line, so that an unpaired quote spoils only one line.
         return next(csv.reader((line,)))
     except csv.Error as exc:
-        raise _Malformed(str(exc)) from exc
+        raise _MalformedLine(str(exc)) from exc
 
 
-def _header(fields: list[str]) -> _Header:
+def _columns(fields: list[str]) -> _Columns:
     names = [field.strip() for field in fields]
     if names[-1] == "":
         names.pop()
+    place, others = _indices(names)
+    if missing := [field for field in _NEEDED if field not in place]:
+        raise _MalformedLine(f"the header of a table of statistics has no column for {', '.join(missing)}")
+    numbers = [index for name, index in others.items() if name.casefold() in _NUMBERS]
+    return _Columns(
+        len(names),
+        place,
+        tuple((field, place[field], parse_text) for field, parse_text in _OPTIONAL if field in place),
+        tuple(others),
+        _picker(list(others.values())),
+        _picker(numbers),
+    )
+
+
+def _indices(names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the indices of columns that identify a tensor, by field of `StatisticRow`; others, by name."""
     place: dict[str, int] = {}
     others: dict[str, int] = {}
     for index, name in enumerate(names):
-        field = _PLACE.get(name.casefold())
-        if field is None:
-            others.setdefault(name, index)
-        else:
+        if field := _PLACE.get(name.casefold()):
             place.setdefault(field, index)
-    if missing := [field for field in _NEEDED if field not in place]:
-        raise _Malformed(f"the header of a table of statistics has no column for {', '.join(missing)}")
-    numbers = [index for name, index in others.items() if name.casefold() in _NUMBERS]
-    return _Header(len(names), place, tuple(others), _picker(list(others.values())), _picker(numbers))
+        else:
+            others.setdefault(name, index)
+    return place, others
 
 
 def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
@@ -270,45 +288,45 @@ def _picker(indices: list[int]) -> Callable[[list[str]], tuple[str, ...]]:
     return lambda fields: tuple(fields[index] for index in indices)
 
 
-def _row(number: int, fields: list[str], header: _Header) -> Row:
-    at = header.place
-    if len(fields) != header.length or fields[at["shape"]].startswith("("):
-        fields = _aligned(fields, header)
-    _check_numbers(header.numbers(fields))
+def _row(number: int, fields: list[str], columns: _Columns) -> StatisticRow:
+    at = columns.place
+    if len(fields) != columns.count or fields[at["shape"]].startswith("("):
+        fields = _aligned(fields, columns)
+    _check_numbers(columns.numbers(fields))
     io = fields[at["io"]].lower()
     if io not in ("input", "output"):
-        raise _Malformed(f"neither input nor output: {io[:40]!r}")
-    return Row(
+        raise _MalformedLine(f"neither input nor output: {io[:40]!r}")
+    return StatisticRow(
         number,
         io,
         _integer(fields[at["slot"]]),
         _word(fields[at["dtype"]]),
         _shape(fields[at["shape"]]),
-        dict(zip(header.names, header.texts(fields), strict=True)),
-        fields[at["op_type"]] if "op_type" in at else "",
-        fields[at["op_name"]] if "op_name" in at else "",
-        _identifier(fields[at["task"]]) if "task" in at else -1,
-        _identifier(fields[at["stream"]]) if "stream" in at else -1,
-        _integer(fields[at["timestamp"]]) if "timestamp" in at else -1,
-        _word(fields[at["format"]]) if "format" in at else "",
-        _integer(fields[at["nbytes"]]) if "nbytes" in at else -1,
+        dict(zip(columns.names, columns.texts(fields), strict=True)),
+        **{field: parse_text(fields[index]) for field, index, parse_text in columns.optional},
     )
 
 
-def _aligned(fields: list[str], header: _Header) -> list[str]:
-    """Return as many fields as the header has, where it is clear how."""
-    at = header.place["shape"]
-    if len(fields) > at and fields[at].startswith("(") and not fields[at].endswith(")"):
-        end = next((n for n in range(at, len(fields)) if fields[n].endswith(")")), at)
-        fields = [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
-    if len(fields) == header.length + 1 and fields[-1] == "":
+def _aligned(fields: list[str], columns: _Columns) -> list[str]:
+    """Return as many fields as the header has, if it is clear which they are."""
+    at = columns.place["shape"]
+    fields = _with_whole_shape(fields, at)
+    if len(fields) == columns.count + 1 and fields[-1] == "":
         return fields[:-1]
-    if "op_type" not in header.place and set(fields[at + 1 :]) == {"NA"} and len(fields) < header.length:
-        # CANN leaves the count out for types of which it has no statistics.
-        return fields + [""] * (header.length - len(fields))
-    if len(fields) != header.length:
-        raise _Malformed(f"{len(fields)} fields where the header has {header.length}")
+    if "op_type" not in columns.place and set(fields[at + 1 :]) == {"NA"} and len(fields) < columns.count:
+        # CANN leaves the count out for types for which it has no statistics.
+        return fields + [""] * (columns.count - len(fields))
+    if len(fields) != columns.count:
+        raise _MalformedLine(f"{len(fields)} fields where the header has {columns.count}")
     return fields
+
+
+def _with_whole_shape(fields: list[str], at: int) -> list[str]:
+    """Return the fields with a shape `(2,3)`, which was split at its commas, as one field."""
+    if len(fields) <= at or not fields[at].startswith("(") or fields[at].endswith(")"):
+        return fields
+    end = next((index for index in range(at, len(fields)) if fields[index].endswith(")")), at)
+    return [*fields[:at], ",".join(fields[at : end + 1]), *fields[end + 1 :]]
 
 
 def _integer(text: str) -> int:
@@ -317,7 +335,7 @@ def _integer(text: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 10**18:
-        raise _Malformed(f"no whole number: {text[:40]!r}")
+        raise _MalformedLine(f"not a whole number: {text[:40]!r}")
     return number
 
 
@@ -329,7 +347,7 @@ def _identifier(text: str) -> int:
 def _word(text: str) -> str:
     # Unlike the names of operators, which are those of files, it never holds arbitrary bytes.
     if not text.isascii() or len(text) > _MAX_WORD_LENGTH:
-        raise _Malformed(f"no type or format: {text[:40]!r}")
+        raise _MalformedLine(f"not a type or format: {text[:40]!r}")
     return text
 
 
@@ -347,12 +365,12 @@ def _number(text: str) -> float:
     except ValueError:
         if text.strip().casefold() in _NO_NUMBER:
             return math.nan
-        raise _Malformed(f"no number: {text[:40]!r}") from None
+        raise _MalformedLine(f"not a number: {text[:40]!r}") from None
 
 
 def _shape(text: str) -> tuple[int, ...]:
     if len(text) > _MAX_SHAPE_LENGTH:
-        raise _Malformed(f"no shape: {text[:40]!r}")
+        raise _MalformedLine(f"not a shape: {text[:40]!r}")
     return _short_shape(text)
 
 
@@ -366,5 +384,17 @@ def _short_shape(text: str) -> tuple[int, ...]:
     else:
         parts = text.split("x")
     if not all(part.isdecimal() and len(part) <= 18 for part in parts):
-        raise _Malformed(f"no shape: {text[:40]!r}")
+        raise _MalformedLine(f"not a shape: {text[:40]!r}")
     return tuple(map(int, parts))
+
+
+#: The fields of `StatisticRow` that a table may lack, and how they are parsed.
+_OPTIONAL: tuple[tuple[str, Callable[[str], Any]], ...] = (
+    ("op_type", str),
+    ("op_name", str),
+    ("task", _identifier),
+    ("stream", _identifier),
+    ("timestamp", _integer),
+    ("format", _word),
+    ("nbytes", _integer),
+)

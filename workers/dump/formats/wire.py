@@ -1,7 +1,7 @@
-"""The wire format of protobuf, as far as it takes to walk over fields without parsing them.
+"""The wire format of protobuf, as far as needed to walk over fields without parsing them.
 
-Source: "Encoding", protobuf.dev. Groups (wire types 3 and 4), which could be nested without end, are refused:
-no message read here has any.
+Source: "Encoding", protobuf.dev. Groups (wire types 3 and 4), which can be nested without limit, are refused:
+the messages that are read here have none.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _VARINT_BYTES = 10
 _WINDOW = 4096
 
 
-class Field(NamedTuple):
-    """Where one field of a message stands."""
+class WireField(NamedTuple):
+    """Where one field of a message is."""
 
     number: int
     wire_type: int
     begin: int
     """Offset of its tag."""
     value: int
-    """Offset of its value, behind the length if it has one."""
+    """Offset of its value, after the length if it has one."""
     end: int
 
 
 class FieldWalk:
     """Walks over the fields of messages in a file, and refuses to walk over too many.
 
-    A field of two bytes can become an object of hundreds: so the fields of a message are counted before it is
-    parsed.
+    A field of two bytes can become an object of hundreds of bytes, so the fields of a message are counted
+    before it is parsed.
     """
 
     def __init__(self, read: ReadAt, *, limit: int) -> None:
@@ -44,17 +44,17 @@ class FieldWalk:
 
     def fields(
         self, begin: int, end: int, *, short: type[UnreadableTensor] = UnreadableTensor
-    ) -> Iterator[Field]:
+    ) -> Iterator[WireField]:
         """Yield the fields of the message at bytes `begin` to `end`. Long values are not read.
 
         Args:
             begin: offset of the first byte of the message.
-            end: offset of the first byte behind it.
-            short: what to raise where a field goes beyond the end.
+            end: offset of the first byte after it.
+            short: what to raise if a field extends beyond the end.
 
         Raises:
-            UnreadableTensor: this is no message, or one of too many fields.
-            Truncated: the file has fewer bytes than it had.
+            UnreadableTensor: this is not a message, or one of too many fields.
+            Truncated: the file has become shorter.
         """
         window, origin = b"", begin
         position = begin
@@ -66,18 +66,18 @@ class FieldWalk:
             if at + 2 * _VARINT_BYTES > len(window) and origin + len(window) < end:
                 origin, window, at = position, self._read(position, min(_WINDOW, end - position)), 0
                 if not window:
-                    raise Truncated(f"the file ends at byte {position}, inside its protobuf header")
+                    raise Truncated(f"ends at byte {position}, inside its protobuf header")
             key, at = _varint(window, at, short)
             number, wire_type = key >> 3, key & 7
             value, after = _extent(window, at, wire_type, short)
             if number == 0 or after == 0:
-                raise UnreadableTensor(f"no field that protobuf has at byte {position} of its header")
+                raise UnreadableTensor(f"has no valid protobuf field at byte {position} of its header")
             if origin + after > end:
                 raise short(
-                    f"field {number} of its protobuf header goes to byte {origin + after}, "
+                    f"field {number} of its protobuf header extends to byte {origin + after}, "
                     f"beyond the end at {end}"
                 )
-            yield Field(number, wire_type, position, origin + value, origin + after)
+            yield WireField(number, wire_type, position, origin + value, origin + after)
             position = origin + after
 
 
@@ -92,7 +92,7 @@ def varint(value: int) -> bytes:
 
 
 def _extent(window: bytes, at: int, wire_type: int, short: type[UnreadableTensor]) -> tuple[int, int]:
-    """Return the indexes of the value behind a tag, and of what follows; 0 and 0 for an unknown wire type."""
+    """Return the index of the value after a tag, and that after the value; 0 and 0 for unknown types."""
     if wire_type == LENGTH_DELIMITED:
         length, value = _varint(window, at, short)
         return value, value + length
@@ -106,7 +106,7 @@ def _extent(window: bytes, at: int, wire_type: int, short: type[UnreadableTensor
 
 
 def _varint(window: bytes, at: int, short: type[UnreadableTensor]) -> tuple[int, int]:
-    """Return the varint at an index, and the index behind it."""
+    """Return the varint at an index, and the index after it."""
     value = shift = 0
     for index in range(at, min(at + _VARINT_BYTES, len(window))):
         byte = window[index]
@@ -115,5 +115,5 @@ def _varint(window: bytes, at: int, short: type[UnreadableTensor]) -> tuple[int,
             return value, index + 1
         shift += 7
     if at + _VARINT_BYTES <= len(window):
-        raise UnreadableTensor(f"a number of more than {_VARINT_BYTES} bytes in its protobuf header")
+        raise UnreadableTensor(f"has a number of more than {_VARINT_BYTES} bytes in its protobuf header")
     raise short("its protobuf header ends inside a number")

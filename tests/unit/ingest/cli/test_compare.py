@@ -69,7 +69,7 @@ def test_mistakes_are_reported_before_anything_is_read(
 def test_a_part_that_is_missing_is_named(nan_store: Path, answer: Answer) -> None:
     done = answer("compare", f"{nan_store}@0,2", f"{nan_store}@1,9", code=2)
     assert "no step 9" in done.stderr
-    assert "It holds ranks 0-1" in done.stderr
+    assert "The store has ranks 0-1" in done.stderr
 
 
 @pytest.mark.dask

@@ -10,7 +10,7 @@ from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.findings.series import StepFindings
 from tests.cli import strict_json
 from workers.store.model import Evaluated
-from workers.store.objects import open_objects, resolve
+from workers.store.opening import open_objects, resolve
 
 
 @pytest.fixture

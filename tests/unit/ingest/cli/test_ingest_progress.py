@@ -7,7 +7,7 @@ import pytest
 from ingest.cli.ingest_progress import IngestProgress
 from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace
-from ingest.dispatch.submitter import JobConverted, StepCommitted, TaskRetried
+from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
 from ingest.watching.watcher import DumpState
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly, listings, plan_all

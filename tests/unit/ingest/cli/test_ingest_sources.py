@@ -3,8 +3,9 @@
 import pytest
 
 from ingest.cli.ingest_sources import _REASONS, say_sources, sources_row
-from ingest.dump_retention.retention import SourceDeleted, SourceKept
+from ingest.dump_retention.events import SourceDeleted
 from ingest.service.report import Report
+from ingest.steps.events import SourceKept
 from ingest.steps.keep_reasons import KeepReason
 from workers.model import StepKey
 

@@ -21,9 +21,9 @@ from ingest.cli.printing import (
     shape_text,
     short_name,
     step_text,
-    to_json,
 )
 from tests.cli import strict_json
+from workers.store.strict_json import dumps
 
 HOSTILE = "a\x1b[31m\n[bold]b\u202e"
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -45,12 +45,12 @@ def same(value: Any, read: Any) -> bool:
 
 @given(VALUES)
 def test_json_is_strict_at_any_depth(value: Any) -> None:
-    assert same(value, strict_json(to_json(value)))
+    assert same(value, strict_json(dumps(value)))
 
 
 def test_json_without_nan_is_what_the_standard_library_writes() -> None:
     row = {"b": 1.5, "a": [1, "ü"], "c": None}
-    assert to_json(row) == json.dumps(row)
+    assert dumps(row) == json.dumps(row)
 
 
 def test_an_array_has_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:

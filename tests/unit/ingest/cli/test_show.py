@@ -99,7 +99,7 @@ def test_a_bad_file_is_a_warning(shown: Show, made: MadeDump, store: Path) -> No
     made.add(b"{", "MatMul.net_MatMul-op0.json")
     ingest_directly(made.root, store)
     _, said = shown(store, "MatMul*", rank=0, step=0)
-    assert "warning: rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is no JSON" in said
+    assert "warning: rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON" in said
 
 
 def test_a_constant_is_shown_without_a_step(shown: Show, dumps: DumpLibrary, store: Path) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from ingest.cli.trend import command as trend_command
 from tests.cli import Answer
+from tests.replicas import Replicas
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
 
@@ -59,3 +61,14 @@ def test_mistakes_are_explained(nan_store: Path, answer: Answer, tmp_path: Path)
 
 def test_a_wrong_statistic_is_reported_before_the_store_is_opened(answer: Answer, tmp_path: Path) -> None:
     assert "variance" in answer("trend", tmp_path / "none.zarr", "*", "--stat", "variance", code=2).stderr
+
+
+def test_names_run_nothing_in_a_page(tmp_path: Path) -> None:
+    """The command opens the store in memory, which this process has filled."""
+    replicas = Replicas()
+    for step in range(3):
+        replicas.put(0, step, {"Log.<script>alert(1)</script>.output.0": step})
+    page = tmp_path / "plot.html"
+    trend_command(replicas.store.url, "Log.*", html=page)
+    assert "alert(1)" in page.read_text()
+    assert "<script" not in page.read_text()

@@ -14,9 +14,9 @@ from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, StoreFormatError, TensorsRemoved
 from workers.model import StepKey
 from workers.store import commit, metadata
-from workers.store.commit import WithoutTensors
 from workers.store.model import StoreAddress
-from workers.store.objects import open_objects
+from workers.store.opening import open_objects
+from workers.store.record import WithoutTensors
 
 WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "no anomaly within 3 steps")
 KEY = StepKey(1, 2)
@@ -35,7 +35,7 @@ def store(dumps: DumpLibrary, tmp_path: Path) -> Path:
     assert after.fingerprint == found.fingerprint
     assert after.summary.stored_bytes < found.summary.stored_bytes
     assert after.summary.nan_count == found.summary.nan_count
-    for shard in found.record["stored"].keys() - after.record["stored"].keys():
+    for shard in found.record.stored.keys() - after.record.stored.keys():
         (path / found.prefix / shard).unlink()
     return path
 
@@ -89,5 +89,5 @@ def test_a_wrong_reason_is_damage(store: Path, wrong: object) -> None:
     document = json.loads(path.read_text())
     document["attributes"][metadata.ATTRIBUTE]["without_tensors"] = wrong
     path.write_text(json.dumps(document))
-    with pytest.raises(DamagedStore, match="no commit record"):
+    with pytest.raises(DamagedStore, match="not a commit record"):
         ingest.open_store(store).step(1, 2)

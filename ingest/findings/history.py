@@ -1,0 +1,178 @@
+"""What rules over several steps need of a step and of those before it, aligned along ranks and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from ingest.reader.catalog import Catalog
+from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step_statistics import StepStatistics
+from workers.arrays.digest import DIGEST_BYTES
+from workers.errors import DamagedStore, UsageError
+from workers.store.blocks import Block, TensorAxis, TensorKey
+
+Values: TypeAlias = npt.NDArray[np.float64]
+
+#: The history takes no more memory; beyond it, fewer steps are kept.
+MAX_HISTORY_NBYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StepValues:
+    """What is kept of one step, by (rank, tensor of the axis)."""
+
+    ranks: tuple[int, ...]
+    row: npt.NDArray[np.int32]
+    """-1 for a tensor that a rank does not have."""
+    values: dict[str, Values]
+    """By name of a statistic."""
+    digest: npt.NDArray[np.uint8]
+    """(rank, tensor, 16); (rank, tensor, 0) if no rule needs digests."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the arrays take."""
+        return self.row.nbytes + self.digest.nbytes + sum(values.nbytes for values in self.values.values())
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """A step and those before it, aligned along the ranks of the step and the axis of tensors."""
+
+    now: StepValues
+    before: Sequence[StepValues]
+    width: int
+    """Of the axis."""
+
+    @property
+    def row(self) -> npt.NDArray[np.int32]:
+        """Return the rows of the index of the step, (rank, tensor); -1 for what a rank does not have."""
+        return self._aligned(self.now, self.now.row, -1)
+
+    def value(self, name: str) -> Values:
+        """Return a statistic of the step, (rank, tensor)."""
+        return self._aligned(self.now, self.now.values[name], np.nan)
+
+    def values_before(self, name: str, steps: int) -> Values:
+        """Return a statistic of the steps before, (step, rank, tensor)."""
+        chosen = self.before[-steps:]
+        whole = np.empty((len(chosen), len(self.now.ranks), self.width))
+        for number, step in enumerate(chosen):
+            whole[number] = self._aligned(step, step.values[name], np.nan)
+        return whole
+
+    def digest(self, step: StepValues) -> npt.NDArray[np.uint8]:
+        """Return the digests of one of the steps, (rank, tensor, 16); zeros for what it does not have."""
+        return self._aligned(step, step.digest, 0)
+
+    def _aligned(self, step: StepValues, values: npt.NDArray[Any], fill: float) -> npt.NDArray[Any]:
+        if step.ranks == self.now.ranks and values.shape[1] == self.width:
+            return values
+        whole = np.full((len(self.now.ranks), self.width, *values.shape[2:]), fill, values.dtype)
+        places = {rank: place for place, rank in enumerate(step.ranks)}
+        into = [place for place, rank in enumerate(self.now.ranks) if rank in places]
+        out_of = [places[rank] for rank in self.now.ranks if rank in places]
+        whole[into, : values.shape[1]] = values[out_of]
+        return whole
+
+
+@dataclass
+class History:
+    """Reads steps, and keeps what rules need of them as long as later steps are compared with them.
+
+    Memory: `MAX_HISTORY_NBYTES`, and one step of all ranks as `StepStatistics` has it.
+    """
+
+    chooses: Callable[[TensorKey], bool]
+    """Returns whether any rule is about a tensor."""
+    statistics: Collection[str]
+    """Names of the statistics that rules need."""
+    needs_digests: bool
+    steps_before: int
+    """How many steps before a step rules look at; at least one."""
+    axis: TensorAxis = field(default_factory=TensorAxis)
+    """The chosen tensors."""
+    _kept: dict[tuple[int, str], StepValues | None] = field(default_factory=dict)
+    """By step and generation; None for a step that could not be read."""
+    _chosen: dict[TensorKey, bool] = field(default_factory=dict)
+
+    def window(self, catalog: Catalog, step: int, before: Mapping[int, str], generation: str) -> StepWindow:
+        """Return a step and those before it, and forget older ones.
+
+        Args:
+            catalog: the store.
+            step: the step.
+            before: the steps before it, and the generation of each.
+            generation: that of the step.
+
+        Raises:
+            DamagedStore: the step could not be read. Steps before it that cannot be read are left out.
+            StoreUnavailable: the store did not answer; try again.
+        """
+        wanted = [(number, before[number]) for number in sorted(before)[-self.steps_before :]]
+        wanted.append((step, generation))
+        if unread := dict(key for key in wanted if key not in self._kept):
+            read = self._read(catalog, unread)
+            self._kept.update(((number, name), read.get(number)) for number, name in unread.items())
+        self._kept = {key: values for key, values in self._kept.items() if key in wanted}
+        steps = [values for key in wanted if (values := self._kept[key]) is not None]
+        if self._kept[wanted[-1]] is None:
+            raise DamagedStore(f"step {step} could not be read")
+        while len(steps) > 2 and sum(values.nbytes for values in steps) > MAX_HISTORY_NBYTES:
+            steps.pop(0)
+        return StepWindow(steps[-1], steps[:-1], len(self.axis))
+
+    def _read(self, catalog: Catalog, unread: Mapping[int, str]) -> dict[int, StepValues]:
+        """Return what is kept of these steps, without those that are gone or damaged."""
+        values: dict[int, StepValues] = {}
+        try:
+            statistics = StepStatistics(take_snapshot(catalog, step=list(unread), include_partial=True))
+        except UsageError:
+            # Some of them are gone, or all are.
+            for step, generation in unread.items() if len(unread) > 1 else ():
+                values |= self._read(catalog, {step: generation})
+            return values
+        for step in statistics.snapshot.steps:
+            # A damaged step must not hide findings in the steps after it.
+            with suppress(DamagedStore):
+                values[step] = self._reduced(statistics.block(step), statistics.axis)
+        return values
+
+    def _reduced(self, block: Block, axis: TensorAxis) -> StepValues:
+        """Return what rules need of a step."""
+        keys = axis.keys[: block.row.shape[1]]
+        places = np.array([place for place, key in enumerate(keys) if self._is_chosen(key)], np.int64)
+        own = self.axis.extend(keys[place] for place in places)
+        shape = (len(block.ranks), len(self.axis))
+        row = np.full(shape, -1, np.int32)
+        row[:, own] = block.row[:, places]
+        values = {}
+        for name in sorted(self.statistics):
+            values[name] = np.full(shape, np.nan)
+            values[name][:, own] = block.statistic(name)[:, places]
+        digest = np.zeros((*shape, DIGEST_BYTES if self.needs_digests else 0), np.uint8)
+        if self.needs_digests:
+            digest[:, own] = _digests(block, places)
+        return StepValues(block.ranks, row, values, digest)
+
+    def _is_chosen(self, key: TensorKey) -> bool:
+        if key not in self._chosen:
+            self._chosen[key] = self.chooses(key)
+        return self._chosen[key]
+
+
+def _digests(block: Block, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """Return what tells contents apart: digests, or those of the statistics if only these were dumped."""
+    digest = block.digest[:, places].copy()
+    lacking = ~digest.any(axis=2) & np.isfinite(block.statistics[:, places]).any(axis=2)
+    for rank, place in np.argwhere(lacking).tolist():
+        known = block.statistics[rank, places[place]]
+        digest[rank, place] = np.frombuffer(xxhash.xxh3_128_digest(known.tobytes()), np.uint8)
+    return digest

@@ -1,0 +1,152 @@
+"""The kinds of rules that compare a tensor of a rank with itself in earlier steps.
+
+To add a kind, add a function here and a model in `workers.rules.schema`.
+
+The modified z-score is that of Iglewicz and Hoaglin (1993, "How to detect and handle outliers", section 3.3),
+0.6745 (x - median) / MAD, here of log2 of the statistic: norms vary by factors, and a norm that halves is as
+far off as one that doubles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.findings.history import StepWindow, Values
+from workers.rules.values import Rule
+
+#: To normal quantiles: the MAD of a normal distribution is 0.6745 of its standard deviation.
+_Z = 0.6745
+#: Smaller norms are replaced by this one, so that their logarithm is finite.
+_TINY = 2.0**-1022
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHits:
+    """The tensors for which a threshold is exceeded, before the selector of the rule is applied."""
+
+    mask: npt.NDArray[np.bool_]
+    """(rank, tensor)."""
+    values: Values
+    """(rank, tensor)."""
+    threshold: float
+    describe: Callable[[int, int], str]
+    """Returns a sentence about a tensor, by its places: rank, tensor."""
+
+
+Evaluator: TypeAlias = Callable[[Rule, StepWindow], TensorHits]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKind:
+    """How the rules of a kind are evaluated, and what they need."""
+
+    evaluate: Evaluator
+    steps_before: Callable[[Rule], int]
+    """How many steps before a step a rule looks at."""
+    reads_statistic: bool
+    """Whether a rule needs the statistic that its field `statistic` names."""
+    needs_digests: bool
+
+
+KINDS: dict[str, SeriesKind] = {}
+
+
+def _evaluates(
+    kind: str,
+    *,
+    steps_before: Callable[[Rule], int],
+    reads_statistic: bool = False,
+    needs_digests: bool = False,
+) -> Callable[[Evaluator], Evaluator]:
+    """Register what evaluates the rules of a kind."""
+
+    def register(evaluator: Evaluator) -> Evaluator:
+        KINDS[kind] = SeriesKind(evaluator, steps_before, reads_statistic, needs_digests)
+        return evaluator
+
+    return register
+
+
+@_evaluates("unchanged", steps_before=lambda rule: int(rule["steps"]) - 1, needs_digests=True)
+def _unchanged(rule: Rule, window: StepWindow) -> TensorHits:
+    steps = int(rule["steps"])
+    elements = window.value("count")
+    if len(window.before) < steps - 1:
+        mask = np.zeros(elements.shape, bool)
+    else:
+        now = window.digest(window.now)
+        mask = now.any(axis=2) & (elements >= rule["elements_ge"])
+        for step in window.before[-(steps - 1) :]:
+            mask &= (window.digest(step) == now).all(axis=2)
+    values = np.full(elements.shape, float(steps))
+    return TensorHits(
+        mask, values, float(steps), lambda _rank, _tensor: f"the same in {steps} steps in a row"
+    )
+
+
+@_evaluates("change", steps_before=lambda _: 1, reads_statistic=True)
+def _change(rule: Rule, window: StepWindow) -> TensorHits:
+    name = rule["statistic"]
+    now, elements = window.value(name), window.value("count")
+    before = window.values_before(name, 1)[0] if window.before else np.full(now.shape, np.nan)
+    ratio = np.abs(now - before) / (np.abs(before) + rule["epsilon"])
+    mask = (
+        (ratio > rule["ratio_gt"]) & (np.abs(before) >= rule["before_ge"]) & (elements >= rule["elements_ge"])
+    )
+
+    def describe(rank: int, tensor: int) -> str:
+        return (
+            f"{name} went from {before[rank, tensor]:.6g} to {now[rank, tensor]:.6g}, "
+            f"by {ratio[rank, tensor]:.3g} of what it was"
+        )
+
+    return TensorHits(mask, ratio, rule["ratio_gt"], describe)
+
+
+@_evaluates("outlier", steps_before=lambda rule: int(rule["history"]), reads_statistic=True)
+def _outlier(rule: Rule, window: StepWindow) -> TensorHits:
+    name, above = rule["statistic"], rule["direction"] == "above"
+    now = window.value(name)
+    past = window.values_before(name, int(rule["history"]))
+    known = np.isfinite(past).sum(axis=0)
+    median, z = _median_and_z(now, past, (known >= rule["least"]) & np.isfinite(now))
+    ratio = now / median if above else median / now
+    mask = (ratio > rule["ratio_gt"]) & ((z if above else -z) > rule["z_gt"])
+
+    def describe(rank: int, tensor: int) -> str:
+        return (
+            f"{name} {now[rank, tensor]:.6g} is {ratio[rank, tensor]:.3g} times "
+            + ("the" if above else "less than the")
+            + f" median {median[rank, tensor]:.6g} of {known[rank, tensor]} steps before, "
+            + f"z {z[rank, tensor]:.3g}"
+        )
+
+    return TensorHits(mask, ratio, rule["ratio_gt"], describe)
+
+
+def _median_and_z(now: Values, past: Values, comparable: npt.NDArray[np.bool_]) -> tuple[Values, Values]:
+    """Return the median of the past and the modified z-score of now, (rank, tensor); NaN if not comparable.
+
+    Args:
+        now: (rank, tensor).
+        past: (step, rank, tensor).
+        comparable: which tensors to compare: medians of all of them would take most of the time.
+    """
+    rows, columns = np.nonzero(comparable)
+    median, z = np.full(now.shape, np.nan), np.full(now.shape, np.nan)
+    if rows.size:
+        chosen = past[:, rows, columns]
+        logs = np.log2(np.maximum(np.abs(chosen), _TINY))
+        logs[~np.isfinite(chosen)] = np.nan
+        middle = np.nanmedian(logs, axis=0)
+        spread = np.nanmedian(np.abs(logs - middle), axis=0)
+        off = np.log2(np.maximum(np.abs(now[rows, columns]), _TINY)) - middle
+        median[rows, columns] = np.exp2(middle)
+        # If it never varied, any change is beyond its spread; the ratio decides.
+        z[rows, columns] = np.where(spread > 0, _Z * off / spread, np.sign(off) * np.inf)
+    return median, z

@@ -1,0 +1,117 @@
+"""Listing the files of one rank and step, and whether an earlier listing may be used again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ingest.layouts.base import LayoutPlace, Listing
+from ingest.layouts.places import parents
+from ingest.layouts.walk import Walk
+from workers.model import SourceFile, StepKey
+
+#: How long a directory must have been quiet before its time proves that nothing was added. File systems
+#: stamp with the time of their last tick.
+_TICK_S = 2.0
+#: How long a listing is trusted at least, while the times of its directories do not change.
+_SHORTEST_TRUST_S = 60.0
+
+
+def list_places(
+    root: Path,
+    key: StepKey,
+    places: Sequence[LayoutPlace],
+    *,
+    without: Collection[str],
+    rank_from: str,
+    later_begun: bool,
+    known: Listing | None,
+) -> Listing:
+    """List the files of the places of one rank and step.
+
+    Args:
+        root: the dump.
+        key: rank and step.
+        places: where their files are.
+        without: all places of the dump; the files of a place inside another one are not listed with that.
+        rank_from: where the rank comes from.
+        later_begun: whether a later step has begun.
+        known: an earlier listing, which is used again if its directories have not changed.
+    """
+    listed_at = time.time()
+    places = tuple(sorted(places, key=lambda located: located.place.path))
+    if known is not None and _is_unchanged(root, known, [place.place.path for place in places], listed_at):
+        return _without_beside(replace(known, later_begun=later_begun, rank_from=rank_from, places=places))
+    walk = Walk(root)
+    for located in places:
+        walk.add_tree(located.place.path, without=without)
+    walk.files.sort(key=lambda file: file.path)
+    return Listing(
+        key,
+        tuple(walk.files),
+        walk.newest_change,
+        later_begun,
+        tuple(walk.directories),
+        listed_at,
+        tuple(walk.problems),
+        layout="+".join(sorted({located.layout.name for located in places})),
+        rank_from=rank_from,
+        places=places,
+    )
+
+
+def merge(first: Listing, second: Listing) -> Listing:
+    """Return two listings of one key as one; all but files and problems is that of the first."""
+    return replace(
+        first,
+        files=tuple(sorted((*first.files, *second.files), key=lambda file: file.path)),
+        newest_change=max(first.newest_change, second.newest_change),
+        problems=(*first.problems, *second.problems),
+    )
+
+
+def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
+    """Return the files of each place, by its path. A file in nested places belongs to the inner one."""
+    files: dict[str, list[SourceFile]] = {located.place.path: [] for located in listing.places}
+    for file in listing.files:
+        directory = next((parent for parent in parents(file.path) if parent in files), None)
+        if directory is not None:
+            files[directory].append(file)
+    return files
+
+
+def _is_unchanged(root: Path, known: Listing, places: Collection[str], now: float) -> bool:
+    if not {directory for directory, _ in known.directories}.issuperset(places):
+        return False
+    # A file that keeps growing leaves no trace in its directory. So a listing is trusted only for as long
+    # again as its files had been quiet: a step is listed less and less often, but never for the last time.
+    if not 0 <= now - known.listed_at < max(known.listed_at - known.newest_change, _SHORTEST_TRUST_S):
+        return False
+    for directory, mtime_ns in known.directories:
+        if mtime_ns / 1e9 > known.listed_at - _TICK_S:
+            return False
+        try:
+            if os.stat(f"{root}/{directory}").st_mtime_ns != mtime_ns:  # noqa: PTH116 (twice as fast)
+                return False
+        except OSError:
+            return False
+    return bool(known.directories)
+
+
+def _without_beside(listing: Listing) -> Listing:
+    """Return a listing of places without the files outside of them, which each scan adds again."""
+    if listing.key.step is not None:
+        return listing
+    places = {located.place.path for located in listing.places}
+
+    def is_in_place(path: str) -> bool:
+        return path in places or any(parent in places for parent in parents(path))
+
+    return replace(
+        listing,
+        files=tuple(file for file in listing.files if is_in_place(file.path)),
+        problems=tuple(problem for problem in listing.problems if is_in_place(problem.path)),
+    )

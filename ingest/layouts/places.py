@@ -1,0 +1,192 @@
+"""Finding places: directories that fit a pattern to its end, so that they hold a step or a part of it.
+
+A directory is matched against the patterns of all layouts while the tree is walked. Only names are read here;
+the files in places are listed later, by `ingest.layouts.listings`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
+from ingest.layouts.pattern import Pattern
+from ingest.layouts.ranks import PathRank
+from ingest.layouts.walk import Walk
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The rank that files outside of places belong to."""
+
+    rank: PathRank | None
+    """None for files of no rank."""
+    unproven: str = ""
+    """A directory that belongs to a dump only if there is a place below it; "" if it certainly does."""
+
+
+@dataclass(slots=True)
+class Discovery:
+    """What one walk over the directories of a dump finds."""
+
+    unowned: Walk
+    """Lists directories that belong to no rank; has their problems, and no files."""
+    places: list[LayoutPlace] = field(default_factory=list)
+    outside: dict[Owner, Walk] = field(default_factory=dict)
+    """The files outside of places, by owner."""
+
+    def outside_of(self, owner: Owner) -> Walk:
+        """Return the walk that collects the files of an owner."""
+        return self.outside.setdefault(owner, Walk(self.unowned.root))
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """A pattern whose first levels fit a directory."""
+
+    layout: Layout
+    pattern: Pattern
+    level: int
+    fields: Mapping[str, str]
+
+    def enter(self, name: str) -> _Match | None:
+        if self.is_complete:
+            return None
+        fields = self.pattern.match(self.level, name)
+        if fields is None:
+            return None
+        return replace(self, level=self.level + 1, fields={**self.fields, **fields})
+
+    @property
+    def is_complete(self) -> bool:
+        return self.level == len(self.pattern.levels)
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A directory that the walk still has to enter."""
+
+    path: str
+    matches: Sequence[_Match]
+    in_place: bool
+    """Whether it is a place, or inside of one."""
+
+    @property
+    def depth(self) -> int:
+        return self.path.count("/") + 1 if self.path else 0
+
+
+class PlaceSearch:
+    """A walk over the directories of one dump."""
+
+    def __init__(self, root: Path, layouts: Sequence[Layout], below: str = "") -> None:
+        """Prepare the walk.
+
+        Args:
+            root: the directory from which the patterns are matched.
+            layouts: the layouts that may be found.
+            below: only this directory, relative to `root`, is entered; "" for all.
+        """
+        self._root = root
+        self._layouts = layouts
+        self._below = tuple(below.split("/")) if below else ()
+
+    def run(self) -> Discovery:
+        """Return what is there now."""
+        discovery = Discovery(Walk(self._root))
+        matches = [
+            _Match(layout, pattern, 0, {})
+            for layout in self._layouts
+            for pattern in (*layout.transient, *layout.patterns)
+        ]
+        pending = [_Directory("", matches, in_place=False)]
+        while pending:
+            pending += self._subdirectories(pending.pop(), discovery)
+        return discovery
+
+    def _subdirectories(self, directory: _Directory, discovery: Discovery) -> Iterator[_Directory]:
+        """Add what a directory holds to `discovery`; yield the directories to enter next."""
+        owner = _owner(directory)
+        depth = directory.depth
+        walk = discovery.unowned if owner.rank is None else discovery.outside_of(owner)
+        for entry in walk.entries(directory.path):
+            if depth < len(self._below) and entry.name != self._below[depth]:
+                continue
+            path = f"{directory.path}/{entry.name}" if directory.path else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if subdirectory := self._enter(directory, entry.name, path, owner, discovery):
+                    yield subdirectory
+            elif not directory.in_place:
+                discovery.outside_of(owner).add_file(entry, path)
+
+    def _enter(
+        self, directory: _Directory, name: str, path: str, owner: Owner, discovery: Discovery
+    ) -> _Directory | None:
+        """Match a subdirectory; return it if places may be below it."""
+        matches = self._matches(directory, name, path)
+        complete = [match for match in matches if match.is_complete]
+        if any(match.pattern in match.layout.transient for match in complete):
+            return None
+        if complete:
+            place = Place(path, complete[0].fields)
+            discovery.places.append(LayoutPlace(complete[0].layout, place))
+        if len(complete) < len(matches):
+            return _Directory(path, matches, directory.in_place or bool(complete))
+        if not matches and not directory.in_place:
+            self._pass_by(path, owner, discovery)
+        return None
+
+    def _matches(self, directory: _Directory, name: str, path: str) -> list[_Match]:
+        entered = [entered for match in directory.matches if (entered := match.enter(name)) is not None]
+        return [match for match in entered if not match.is_complete or self._has_evidence(match.layout, path)]
+
+    def _has_evidence(self, layout: Layout, directory: str) -> bool:
+        if layout.evidence is None:
+            return True
+        try:
+            with os.scandir(f"{self._root}/{directory}") as entries:
+                return any(layout.evidence.fullmatch(entry.name) for entry in entries)
+        except PermissionError:
+            return True  # to be reported when it is listed
+        except OSError:
+            return False
+
+    def _pass_by(self, path: str, owner: Owner, discovery: Discovery) -> None:
+        """Add a directory of a rank, outside of places. Directories of no rank belong to somebody else."""
+        if owner.rank is not None:
+            discovery.outside_of(owner).add_tree(path)
+        elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
+            discovery.unowned.problems.append(
+                Problem(path, "is not how a dump names the directory of a rank")
+            )
+
+
+def _owner(directory: _Directory) -> Owner:
+    owner = Owner(None)
+    for match in directory.matches:
+        rank = PathRank.of(match.fields)
+        if rank is not None and match.level >= match.pattern.proof:
+            return Owner(rank)
+        if rank is not None and owner.rank is None:
+            owner = Owner(rank, directory.path)
+    return owner
+
+
+def parents(path: str) -> Iterator[str]:
+    """Yield the directories above a path, the nearest first, down to the root, which is ""."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def all_parents(places: Iterable[LayoutPlace]) -> set[str]:
+    """Return every directory above a place."""
+    directories: set[str] = set()
+    for located in places:
+        for directory in parents(located.place.path):
+            if directory in directories:
+                break
+            directories.add(directory)
+    return directories

@@ -1,0 +1,160 @@
+"""Collects the comparisons of single steps into one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ingest.questions.compare.result import (
+    ComparedStep,
+    ComparedTensor,
+    Comparison,
+    FirstDifference,
+    Verdict,
+)
+from ingest.questions.compare.runner import PairRunner
+from ingest.questions.compare.sources import Source, StepTensors
+from ingest.questions.compare.step_comparison import Choices, StepComparison
+from ingest.questions.compare.step_pairing import StepPairing
+from ingest.reader.snapshot import LeftOut
+from workers.errors import UsageError
+
+#: The most tensors that a comparison lists; if more differ, the worst of them.
+MAX_KEPT = 50_000
+
+
+@dataclass(slots=True)
+class ComparisonBuilder:
+    """What is known so far, step by step."""
+
+    choices: Choices
+    steps: list[ComparedStep] = field(default_factory=list)
+    first: FirstDifference | None = None
+    left_out: list[tuple[str, LeftOut]] = field(default_factory=list)
+    """Steps that turned out to be incomplete: `A` or `B`, and which."""
+    matched: int = 0
+    """Tensors that have a counterpart."""
+    dropped: int = 0
+    """Tensors that are counted and not listed."""
+    damaged: int = 0
+    incomplete: int = 0
+    """Pairs of steps of which one turned out to be incomplete."""
+    _examples: tuple[str, str] = ("", "")
+    """A name of A and one of B, for a message."""
+    _tensors: list[ComparedTensor] = field(default_factory=list)
+    _unused_rules: set[int] | None = None
+    """Rules of the mapping that have fit no tensor of A so far; None before the first step."""
+
+    def add(self, a: StepTensors, b: StepTensors, runner: PairRunner) -> None:
+        """Compare one step with another.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        partial = [
+            (side, LeftOut(step.key, step.partial)) for side, step in (("A", a), ("B", b)) if step.partial
+        ]
+        if partial and not self.choices.include_partial:
+            self.left_out += partial
+            self.incomplete += len(partial) == 1
+            return
+        comparison = StepComparison(a, b, self.choices)
+        tensors = sorted(comparison.compare(runner), key=lambda tensor: (not tensor.name_a, tensor.number))
+        self.matched += comparison.matched
+        self.damaged += sum(tensor.damaged for tensor in tensors)
+        self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
+        first = comparison.first(tensors)
+        if first and (self.first is None or _when(first) < _when(self.first)):
+            self.first = first
+        self._keep(tensors)
+        self._note_names(a, b)
+
+    def finish(
+        self, a: Source, b: Source, pairing: StepPairing, *, unmatched_matter: bool = True
+    ) -> Comparison:
+        """Return the answer.
+
+        Raises:
+            UsageError: no step was compared, or no tensor has a counterpart.
+        """
+        self._check(a.label, b.label)
+        return Comparison(
+            a=a.label,
+            b=b.label,
+            steps=tuple(self.steps),
+            tensors=tuple(self._in_order()),
+            first=self.first,
+            left_out=(
+                *(("A", left_out) for left_out in a.left_out),
+                *(("B", left_out) for left_out in b.left_out),
+                *self.left_out,
+            ),
+            only_a=pairing.only_a,
+            only_b=pairing.only_b,
+            incomplete=len(pairing.half_complete) + self.incomplete,
+            notes=(*pairing.notes, *self._notes()),
+            unmatched_matter=unmatched_matter,
+            damaged=self.damaged,
+        )
+
+    def _keep(self, tensors: list[ComparedTensor]) -> None:
+        keep_equal = self.choices.keep_equal
+        self._tensors += [tensor for tensor in tensors if keep_equal or tensor.verdict is not Verdict.EQUAL]
+        if len(self._tensors) > 2 * MAX_KEPT:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Drop all but the worst tensors."""
+        self._tensors.sort(key=lambda tensor: tensor.badness)
+        self.dropped += len(self._tensors) - MAX_KEPT
+        del self._tensors[MAX_KEPT:]
+
+    def _note_names(self, a: StepTensors, b: StepTensors) -> None:
+        """Record which rules of the mapping are still unused, and an example of a name on either side."""
+        if a.keys and b.keys and not self._examples[0]:
+            self._examples = a.keys[0].name, b.keys[0].name
+        mapping = self.choices.mapping
+        if self._unused_rules != set() and mapping.rules:
+            unused = set(mapping.unused([key.name for key in a.keys]))
+            self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
+
+    def _in_order(self) -> list[ComparedTensor]:
+        """Return the tensors, in order of step, rank and execution."""
+        if len(self._tensors) > MAX_KEPT:
+            self._drop()
+        order = {step.key_a: place for place, step in enumerate(self.steps)}
+        return sorted(
+            self._tensors, key=lambda tensor: (order[tensor.key_a], not tensor.name_a, tensor.number)
+        )
+
+    def _notes(self) -> list[str]:
+        """Return what a reader of the figures should know besides them."""
+        notes = [
+            f"pair {number + 1} of the mapping file fits no tensor of A"
+            for number in sorted(self._unused_rules or ())
+        ]
+        if ambiguous := sum(tensor.ambiguous for tensor in self._tensors):
+            notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
+        if self.dropped:
+            notes.append(
+                f"only the {MAX_KEPT} worst tensors are listed, {self.dropped} others are only counted"
+            )
+        return notes
+
+    def _check(self, a: str, b: str) -> None:
+        if not self.steps:
+            raise UsageError(
+                f"{a} and {b} have no complete step to compare ({self.left_out[0][1]})",
+                hint="--include-partial compares steps that are not complete, too.",
+            )
+        if not self.matched:
+            name_a, name_b = self._examples
+            examples = f" ({name_a!r} and {name_b!r}, for instance)" if name_a else ""
+            raise UsageError(
+                f"no tensor of {a} has a counterpart in {b}{examples}",
+                hint="If names differ, --map FILE says which is which.",
+            )
+
+
+def _when(first: FirstDifference) -> tuple[int, int, int]:
+    """Return a sort key: by step, order of execution, rank."""
+    return first.tensor.key_a.step or 0, first.tensor.number, first.tensor.key_a.rank

@@ -1,0 +1,217 @@
+"""One step of a rank of A against one of B: which pairs digests decide, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.matching import TensorPair, match_tensors
+from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
+from ingest.questions.compare.runner import PairRunner, batched
+from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
+from workers.arrays.statistics import Statistics
+from workers.tasks.compare import Pair, PairComparison
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the user asked for."""
+
+    mapping: NameMapping
+    thresholds: Thresholds
+    keep_equal: bool
+    include_partial: bool
+
+
+class StepComparison:
+    """Compares one step of one rank of A with one of B."""
+
+    def __init__(self, a: StepTensors, b: StepTensors, choices: Choices) -> None:
+        """Match the tensors of both."""
+        self._a, self._b, self._choices = a, b, choices
+        matching = match_tensors(a, b, choices.mapping)
+        self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
+        self.matched = len(matching.pairs)
+        self.counts: Counter[Verdict] = Counter()
+        """By verdict; filled by `compare`."""
+
+    def compare(self, runner: PairRunner) -> Iterator[ComparedTensor]:
+        """Yield what is known of each tensor; equal ones only if these are kept.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        same = self._have_same_digests()
+        self.counts[Verdict.EQUAL] += int(np.count_nonzero(same))
+        if self._choices.keep_equal:
+            for number in np.flatnonzero(same).tolist():
+                yield self._row(self._pairs[number], Verdict.EQUAL, basis="digest")
+        rest = [self._pairs[number] for number in np.flatnonzero(~same).tolist()]
+        for row in (*self._compare_pairs(rest, runner), *self._unmatched()):
+            self.counts[row.verdict] += 1
+            yield row
+
+    def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
+        """Return the first of these tensors that differs, and what is known of the inputs of its operator."""
+        different = [tensor for tensor in tensors if tensor.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
+        if not different:
+            return None
+        first = min(different, key=lambda tensor: tensor.number)
+        if first.io == "input":
+            return FirstDifference(first, ())
+        operator = self._a.keys[first.number].operator
+        verdicts = {tensor.number: tensor.verdict for tensor in tensors if tensor.name_a}
+        inputs = [
+            (key.name, str(verdicts.get(number, Verdict.EQUAL)))
+            for number, key in enumerate(self._a.keys)
+            if key.io == "input" and key.operator == operator
+        ]
+        return FirstDifference(first, tuple(inputs))
+
+    def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return whether digests show that a pair is equal, (pair,)."""
+        a, b, pairs = self._a, self._b, self._pairs
+        if not pairs:
+            return np.zeros(0, bool)
+        numbers_a, numbers_b = (
+            np.array([pair.a for pair in pairs], int),
+            np.array([pair.b for pair in pairs], int),
+        )
+        digests = a.digests[numbers_a]
+        same = (digests == b.digests[numbers_b]).all(axis=1) & digests.any(axis=1)
+        same &= a.dumped[numbers_a] & b.dumped[numbers_b]
+        for number in np.flatnonzero(same).tolist():
+            pair = pairs[number]
+            same[number] = a.meanings[pair.a] == b.meanings[pair.b]
+        return np.asarray(same)
+
+    def _compare_pairs(self, pairs: Sequence[TensorPair], runner: PairRunner) -> Iterator[ComparedTensor]:
+        """Yield what is known of pairs that digests do not decide."""
+        by_content: dict[object, list[tuple[TensorPair, ThresholdLimits]]] = {}
+        for pair in pairs:
+            limits = self._limits(pair)
+            if row := self._without_elements(pair, limits):
+                yield row
+            else:
+                by_content.setdefault(self._content(pair), []).append((pair, limits))
+        # In the order in which A is stored, so that its chunks are read once.
+        groups = sorted(by_content.values(), key=lambda group: self._place(group[0][0]))
+        jobs = [Pair(self._a.operand(group[0][0].a), self._b.operand(group[0][0].b)) for group in groups]
+        outcomes = (outcome for batch in runner.run(batched(jobs, runner.parts)) for outcome in batch)
+        for group, outcome in zip(groups, outcomes, strict=True):
+            for pair, limits in group:
+                yield self._judge(pair, limits, outcome)
+
+    def _limits(self, pair: TensorPair) -> ThresholdLimits:
+        a, b = self._a, self._b
+        names = a.keys[pair.a].name, b.keys[pair.b].name
+        return self._choices.thresholds.limits(names, (a.dtypes[pair.a], b.dtypes[pair.b]))
+
+    def _without_elements(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor | None:
+        """Return what is known of a pair without its elements; None if they have to be compared."""
+        a, b = self._a, self._b
+        if _is_ignored(limits):
+            return self._row(pair, Verdict.IGNORED)
+        if a.shapes[pair.a] != b.shapes[pair.b]:
+            shapes = f"{shape_text(a.shapes[pair.a])} and {shape_text(b.shapes[pair.b])}"
+            return self._row(pair, Verdict.SHAPE, shapes)
+        if not (a.dumped[pair.a] and b.dumped[pair.b]):
+            return self._judge_statistics(pair, limits)
+        return None
+
+    def _content(self, pair: TensorPair) -> object:
+        """Return what decides the metrics of a pair: equal contents are compared once."""
+        a, b = self._a, self._b
+        digests = a.digests[pair.a].tobytes(), b.digests[pair.b].tobytes()
+        if not any(digests[0]) or not any(digests[1]):
+            return pair
+        return *digests, a.meanings[pair.a], b.meanings[pair.b]
+
+    def _place(self, pair: TensorPair) -> tuple[str, int]:
+        return self._a.dtypes[pair.a], int(self._a.places[pair.a])
+
+    def _judge(self, pair: TensorPair, limits: ThresholdLimits, outcome: PairComparison) -> ComparedTensor:
+        metrics = outcome.metrics
+        if metrics is None:
+            return self._row(pair, Verdict.UNKNOWN, outcome.problem, damaged=outcome.damaged)
+        reason = "" if metrics.bit_equal else limits.broken(metrics)
+        verdict = Verdict.EQUAL if metrics.bit_equal else Verdict.DIFFERENT if reason else Verdict.CLOSE
+        return replace(self._row(pair, verdict, reason, basis=outcome.basis), metrics=metrics)
+
+    def _judge_statistics(self, pair: TensorPair, limits: ThresholdLimits) -> ComparedTensor:
+        a, b = self._a.statistics[pair.a], self._b.statistics[pair.b]
+        known = ~np.isnan(a) & ~np.isnan(b)
+        if not known[1:].any():  # the first is the number of elements, which follows from the shape
+            return self._row(
+                pair, Verdict.UNKNOWN, "elements were not dumped, and no statistic of both is known"
+            )
+        reason = limits.broken_by_statistics(Statistics(*a.tolist()), Statistics(*b.tolist()))
+        verdict = Verdict.DIFFERENT if reason else Verdict.CLOSE
+        return self._row(
+            pair, verdict, reason or "statistics agree; elements were not dumped", basis="statistics"
+        )
+
+    def _unmatched(self) -> Iterator[ComparedTensor]:
+        for verdict, side, numbers in (
+            (Verdict.ONLY_A, self._a, self._only_a),
+            (Verdict.ONLY_B, self._b, self._only_b),
+        ):
+            for number in numbers:
+                name, dtype = side.keys[number].name, side.dtypes[number]
+                limits = self._choices.thresholds.limits((name, name), (dtype, dtype))
+                yield self._unmatched_row(side, number, Verdict.IGNORED if _is_ignored(limits) else verdict)
+
+    def _row(
+        self, pair: TensorPair, verdict: Verdict, reason: str = "", *, basis: str = "", damaged: bool = False
+    ) -> ComparedTensor:
+        a, b = self._a, self._b
+        key = a.keys[pair.a]
+        return ComparedTensor(
+            key_a=a.key,
+            key_b=b.key,
+            number=pair.a,
+            name_a=key.name,
+            name_b=b.keys[pair.b].name,
+            graph=key.graph,
+            op_type=key.op_type,
+            io=key.io,
+            dtype_a=a.dtypes[pair.a],
+            dtype_b=b.dtypes[pair.b],
+            shape_a=a.shapes[pair.a],
+            shape_b=b.shapes[pair.b],
+            verdict=verdict,
+            reason=reason,
+            matched=pair.matched_by.value,
+            ambiguous=pair.ambiguous,
+            basis=basis,
+            damaged=damaged,
+        )
+
+    def _unmatched_row(self, side: StepTensors, number: int, verdict: Verdict) -> ComparedTensor:
+        key, dtype, shape = side.keys[number], side.dtypes[number], side.shapes[number]
+        is_a = side is self._a
+        return ComparedTensor(
+            key_a=self._a.key,
+            key_b=self._b.key,
+            number=number,
+            name_a=key.name if is_a else "",
+            name_b="" if is_a else key.name,
+            graph=key.graph,
+            op_type=key.op_type,
+            io=key.io,
+            dtype_a=dtype if is_a else "",
+            dtype_b="" if is_a else dtype,
+            shape_a=shape if is_a else None,
+            shape_b=None if is_a else shape,
+            verdict=verdict,
+        )
+
+
+def _is_ignored(limits: ThresholdLimits) -> bool:
+    return isinstance(limits, ThresholdRule) and limits.ignore

@@ -1,0 +1,126 @@
+"""Which step of A is compared with which step of B, and which steps only one of the two has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from ingest.questions.compare.selection import Selection
+from ingest.questions.compare.sources import Source
+from ingest.reader.ranges import format_ranges
+from workers.errors import UsageError
+from workers.model import StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class SideSteps:
+    """The steps of one side of a comparison."""
+
+    label: str
+    selection: Selection
+    """What the user named."""
+    keys: tuple[StepKey, ...]
+    """Complete steps, by step, then rank."""
+    left_out: frozenset[StepKey] = frozenset()
+    """Steps that are not complete."""
+
+    @classmethod
+    def of(cls, source: Source, selection: Selection) -> SideSteps:
+        """Return the steps of a source."""
+        return cls(
+            source.label, selection, tuple(source.keys), frozenset(step.key for step in source.left_out)
+        )
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have a complete step, in order."""
+        return sorted({key.rank for key in self.keys})
+
+    def __str__(self) -> str:
+        steps = {key.step for key in self.keys if key.step is not None}
+        return f"ranks {format_ranges(self.ranks)} and steps {format_ranges(steps)}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPairing:
+    """Which step is compared with which, and what only one side has. All in order of step, then rank."""
+
+    pairs: tuple[tuple[StepKey, StepKey], ...]
+    """A step of A, and the step of B that it is compared with."""
+    only_a: tuple[StepKey, ...] = ()
+    """Steps of A that B does not have at all."""
+    only_b: tuple[StepKey, ...] = ()
+    """Steps of B that A does not have at all."""
+    half_complete: tuple[StepKey, ...] = ()
+    """Steps that both have, and that are complete on one side alone; named by that side."""
+
+    @property
+    def notes(self) -> list[str]:
+        """A note for each rank of A that is compared with a rank of B that has another number."""
+        ranks = dict.fromkeys((a.rank, b.rank) for a, b in self.pairs if a.rank != b.rank)
+        return [f"rank {a} of A is compared with rank {b} of B" for a, b in ranks]
+
+
+def pair_steps(a: SideSteps, b: SideSteps) -> StepPairing:
+    """Pair the steps of A with those of B.
+
+    A single rank on either side is compared whatever the numbers of the two; several ranks are compared by
+    number. Steps are compared by number, unless one step is named on either side.
+
+    Raises:
+        UsageError: A and B have no rank and step in common.
+    """
+    rank_of_b = _rank_of_b(a, b)
+    pairs = _pairs(a, b, rank_of_b)
+    if not pairs:
+        raise UsageError(
+            f"{a.label} and {b.label} have no rank and step in common",
+            hint=f"A has {a}, B has {b}. Name what to compare: STORE@RANK,STEP.",
+        )
+    missed_a = _missed(a, b.selection, [key for key, _ in pairs])
+    missed_b = _missed(b, a.selection, [key for _, key in pairs])
+    half_a = _also_in(b.left_out, missed_a, rank_of_b)
+    half_b = _also_in(a.left_out, missed_b, {rank_b: rank_a for rank_a, rank_b in rank_of_b.items()})
+    return StepPairing(
+        tuple(pairs),
+        tuple(key for key in missed_a if key not in half_a),
+        tuple(key for key in missed_b if key not in half_b),
+        (*half_a, *half_b),
+    )
+
+
+def _rank_of_b(a: SideSteps, b: SideSteps) -> dict[int, int]:
+    """Return the rank of B that each rank of A is compared with."""
+    if len(a.ranks) == len(b.ranks) == 1:
+        return {a.ranks[0]: b.ranks[0]}
+    return {rank: rank for rank in a.ranks}
+
+
+def _pairs(a: SideSteps, b: SideSteps, rank_of_b: Mapping[int, int]) -> list[tuple[StepKey, StepKey]]:
+    """Return the steps that both sides have."""
+    are_named = a.selection.step is not None and b.selection.step is not None
+    step_of_b = {a.selection.step: b.selection.step} if are_named else {}
+    counterparts = (StepKey(rank_of_b[key.rank], step_of_b.get(key.step, key.step)) for key in a.keys)
+    in_b = set(b.keys)
+    return [(key, other) for key, other in zip(a.keys, counterparts, strict=True) if other in in_b]
+
+
+def _missed(side: SideSteps, other: Selection, compared: list[StepKey]) -> list[StepKey]:
+    """Return the steps of a side that the other side lacks, as far as the user asked for them there.
+
+    Who names one step of the other side does not miss any other step; who names one rank of it misses only
+    steps of the rank that it is compared with.
+    """
+    if other.step is not None:
+        return []
+    paired = set(compared)
+    rank = None if other.rank is None else compared[0].rank
+    return [key for key in side.keys if key not in paired and rank in (None, key.rank)]
+
+
+def _also_in(
+    others: AbstractSet[StepKey], keys: Iterable[StepKey], ranks: Mapping[int, int]
+) -> list[StepKey]:
+    """Return the keys that are also among the others, of which `ranks` gives the rank for each rank."""
+    return [key for key in keys if StepKey(ranks.get(key.rank, key.rank), key.step) in others]

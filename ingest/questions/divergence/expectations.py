@@ -1,0 +1,188 @@
+"""Which ranks must agree on a tensor, judged by what they did agree on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ingest.questions.divergence.kinds import SlotKind
+from ingest.questions.divergence.partitions import BlockVerdict, Partition, judge, partition_of, within
+from ingest.questions.divergence.patterns import Labels
+
+Operator: TypeAlias = tuple[str, str, str, str, int]
+"""`TensorKey.operator`."""
+
+#: Steps in which a tensor must have agreed before a difference counts, if nothing else tells that it should.
+AGREED_BEFORE = 3
+#: The most partitions of the same ranks that are tried.
+_MAX_PARTITIONS = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """What one tensor, or several that behave alike, showed over the steps in which any rank has it."""
+
+    kind: SlotKind
+    patterns: tuple[int, ...]
+    """By step: the number of the pattern."""
+    tells: tuple[bool, ...]
+    """By step: whether agreeing means anything; see `StepPatterns.tells`."""
+    universe: tuple[int, ...]
+    """The places of the ranks that have it in any step."""
+
+    @property
+    def ever_tells(self) -> bool:
+        """Whether agreeing means anything in any step."""
+        return any(self.tells)
+
+
+class Expectations:
+    """Decides which ranks must agree on a tensor.
+
+    Agreeing on many different numbers never happens by chance, and disagreeing happens for many reasons. So a
+    tensor is expected to agree within the coarsest partition within which it did agree in some step, or
+    within which most ranks of each block do. One rank that is off in one step, or in all, changes neither.
+    """
+
+    def __init__(self, patterns: Sequence[Labels], given: Partition | None = None) -> None:
+        """Judge by these patterns; `given` are the groups that the user named."""
+        self._patterns = patterns
+        self._given = given
+        self._verdicts: dict[tuple[int, Partition], tuple[BlockVerdict, ...]] = {}
+        self._candidates: dict[tuple[int, ...], Counter[Partition]] = {}
+        """By universe: partitions that tensors showed, and how often."""
+        self._usual: dict[tuple[int, ...], Counter[Partition]] = {}
+        """By universe: partitions of what optimizers read, and of how many tensors."""
+        self._by_operator: dict[Operator, Counter[Partition]] = {}
+        """The same by operator."""
+
+    def verdicts(self, pattern: int, partition: Partition) -> tuple[BlockVerdict, ...]:
+        """Return how the ranks of each block compare. Each pair is judged once."""
+        key = (pattern, partition)
+        if key not in self._verdicts:
+            self._verdicts[key] = judge(self._patterns[pattern], partition)
+        return self._verdicts[key]
+
+    def learn(self, history: History, tensors: int) -> None:
+        """Record how tensors agreed. Call it for all of them before any is decided on."""
+        counts = self._candidates.setdefault(history.universe, Counter())
+        telling = Counter(
+            pattern for pattern, tells in zip(history.patterns, history.tells, strict=True) if tells
+        )
+        for pattern, count in telling.items():
+            partition = partition_of(self._patterns[pattern])
+            if partition and _covers(partition, history.universe):
+                counts[partition] += count * tensors
+
+    def record(self, history: History, partition: Partition | None, operators: Iterable[Operator]) -> None:
+        """Record what was decided of tensors, one for each of the operators: others should be like them."""
+        if history.kind is not SlotKind.OPTIMIZER or partition is None or not history.ever_tells:
+            return
+        counts = self._usual.setdefault(history.universe, Counter())
+        for operator in operators:
+            counts[partition] += 1
+            self._by_operator.setdefault(operator, Counter())[partition] += 1
+
+    def decide(self, history: History) -> Partition | None:
+        """Return how a tensor must agree, judged by the tensor alone; None if it does not show it."""
+        if len(history.universe) < 2 or history.kind is SlotKind.OPTIMIZER_OUTPUT:
+            return None
+        for partition in self._partitions(history.universe):
+            if self._given and history.kind is SlotKind.OPTIMIZER:
+                return partition
+            if self._is_shown(history, partition):
+                return partition
+        return None
+
+    def decide_by_others(self, history: History, operator: Operator) -> Partition | None:
+        """Return how a tensor must agree that does not show it itself, judged by what optimizers read.
+
+        Ranks that step with the same gradient must have the same weight and the same learning rate: what one
+        operator reads is shared as a whole, or each rank has its part of all of it.
+        """
+        if history.kind is SlotKind.OPTIMIZER and operator in self._by_operator:
+            return self._by_operator[operator].most_common(1)[0][0]
+        if history.kind not in {SlotKind.OPTIMIZER, SlotKind.COLLECTIVE} or history.ever_tells:
+            return None
+        usual = self.usual(history.universe)
+        if usual is None or (history.kind is SlotKind.COLLECTIVE and len(usual) > 1):
+            return None
+        return usual if self._fits_mostly(history, usual) else None
+
+    def usual(self, universe: tuple[int, ...]) -> Partition | None:
+        """Return the partition of most tensors that optimizers read; None if there are none."""
+        if self._given is not None:
+            return within(self._given, universe) or None
+        counts = self._usual.get(universe)
+        return counts.most_common(1)[0][0] if counts else None
+
+    def differs(self, patterns: Iterable[int], partition: Partition) -> bool:
+        """Return whether ranks of a block disagree in any of these patterns."""
+        return any(
+            not verdict.agrees for pattern in set(patterns) for verdict in self.verdicts(pattern, partition)
+        )
+
+    def _partitions(self, universe: tuple[int, ...]) -> list[Partition]:
+        """Return the partitions of these ranks that are possible, coarsest first."""
+        if self._given is not None:
+            partition = within(self._given, universe)
+            return [partition] if partition else []
+        common = self._candidates.get(universe, Counter()).most_common(_MAX_PARTITIONS)
+        candidates: set[Partition] = {(universe,), *(partition for partition, _ in common)}
+        return sorted(candidates, key=lambda partition: (len(partition), partition))
+
+    def _fits_mostly(self, history: History, partition: Partition) -> bool:
+        """Return whether all blocks agree, or nearly, in at least half of the steps that can be compared."""
+        comparable = [
+            verdicts for pattern in history.patterns if (verdicts := self.verdicts(pattern, partition))
+        ]
+        fitting = sum(_all_near(verdicts) for verdicts in comparable)
+        return bool(comparable) and fitting * 2 >= len(comparable)
+
+    def _is_shown(self, history: History, partition: Partition) -> bool:
+        """Return whether a tensor agrees within a partition often enough to expect it to."""
+        counts = self._count(history, partition)
+        if history.kind is SlotKind.OTHER:
+            return counts.agreed_before >= AGREED_BEFORE
+        if counts.near and (counts.near + counts.agreed) * 2 >= counts.compared:
+            return True
+        # Batches are dumped as parameters, too, and may be the same once, by accident or for a trial.
+        enough = min(2, counts.compared / 2) if history.kind is SlotKind.PARAMETER else 1
+        return counts.agreed > 0 and counts.agreed >= enough
+
+    def _count(self, history: History, partition: Partition) -> _Agreement:
+        compared = agreed = near = 0
+        agreed_before: int | None = None
+        for pattern, tells in zip(history.patterns, history.tells, strict=True):
+            verdicts = self.verdicts(pattern, partition)
+            compared += bool(verdicts)
+            if all(verdict.agrees for verdict in verdicts):
+                agreed += tells and bool(verdicts)
+                continue
+            if agreed_before is None:
+                agreed_before = agreed
+            near += tells and _all_near(verdicts)
+        return _Agreement(compared, agreed, near, agreed if agreed_before is None else agreed_before)
+
+
+class _Agreement(NamedTuple):
+    """In how many steps a tensor agrees within the blocks of a partition."""
+
+    compared: int
+    """Steps in which any block can be compared."""
+    agreed: int
+    """Steps in which all blocks agree, and agreeing means something."""
+    near: int
+    """Steps in which they do not all agree, but nearly, and that means something."""
+    agreed_before: int
+    """Steps counted in `agreed` before the first step in which they do not agree."""
+
+
+def _covers(partition: Partition, universe: tuple[int, ...]) -> bool:
+    return tuple(sorted(place for block in partition for place in block)) == universe
+
+
+def _all_near(verdicts: Iterable[BlockVerdict]) -> bool:
+    return all(verdict.agrees or verdict.is_near for verdict in verdicts)

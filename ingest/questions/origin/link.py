@@ -1,0 +1,158 @@
+"""Link the calls of one step: find out from which call each bad tensor came.
+
+Tensors of equal content are treated as one tensor: the input of a call was written by the latest earlier call
+with an output of the same bits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from ingest.questions.origin.calls import Call, CallOperand, Content, RankTrace
+from ingest.questions.origin.flow import Edge, Flow
+from ingest.questions.origin.link_collectives import assume_sources, link_collectives
+from ingest.questions.origin.operator_kinds import (
+    is_collective,
+    is_container,
+    is_optimizer,
+    is_parameter,
+    writes_in_place,
+)
+
+#: By content, the calls of one rank that wrote it, with the output; in order of execution.
+Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]
+
+#: The latest calls that may have written a tensor, of which the best one is chosen.
+_CANDIDATES = 64
+
+
+def link_calls(step: int, traces: Mapping[int, RankTrace]) -> Flow:
+    """Return how something bad passed between the calls of one step.
+
+    Takes time and memory in proportion to the number of calls with bad tensors.
+
+    Args:
+        step: the step.
+        traces: the traces of the ranks to look at, by rank.
+    """
+    flow = Flow(step, traces)
+    for trace in traces.values():
+        _link_rank(flow, trace)
+    link_collectives(flow)
+    for trace in traces.values():
+        _assume_edges(flow, trace)
+    return flow
+
+
+def _link_rank(flow: Flow, trace: RankTrace) -> None:
+    """Link each bad tensor that a call of one rank read to the call that wrote it."""
+    calls = [call for call in trace.calls if not is_parameter(call.op_type)]
+    # Parameters are dumped with their final values. Without an order, these may be what was read.
+    writers = _writers(calls if trace.is_ordered else trace.calls)
+    for call in calls:
+        for operand in call.bad_inputs:
+            _link_input(flow, trace, call, operand, writers)
+    for call in calls:
+        if is_container(call.op_type):
+            _link_container(flow, call, writers)
+    for call in trace.calls:
+        if is_parameter(call.op_type):
+            _link_parameter(flow, trace, call, writers)
+
+
+def _writers(calls: Iterable[Call]) -> Writers:
+    writers: Writers = defaultdict(list)
+    for call in calls:
+        for output in call.bad_outputs:
+            writers[output.content].append((call, output))
+    for written in writers.values():
+        written.sort(key=_row)
+    return writers
+
+
+def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, writers: Writers) -> None:
+    source = _find_writer(call, operand, writers[operand.content], ordered=trace.is_ordered)
+    if source is not None:
+        flow.add_edge(Edge(source, call, operand))
+    elif _is_own_write(call, operand):
+        flow.own_writes[call].append(operand)
+        insort(writers[operand.content], (call, operand), key=_row)
+    else:
+        flow.unexplained[call].append(operand)
+
+
+def _link_parameter(flow: Flow, trace: RankTrace, parameter: Call, writers: Writers) -> None:
+    """Link the final value of a parameter to the call that wrote it."""
+    for value in parameter.bad_outputs:
+        source = _find_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
+        if source is not None:
+            flow.add_edge(Edge(source, parameter, value))
+
+
+def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
+    """Link a module to the call inside it that wrote its output: the module is dumped around that call."""
+    for output in module.bad_outputs:
+        for writer, written in writers.get(output.content, ()):
+            is_inside = not is_container(writer.op_type) or written.row < output.row
+            if writer is not module and is_inside:
+                flow.add_edge(Edge(writer, module, output))
+                break
+
+
+def _find_writer(
+    call: Call, operand: CallOperand, candidates: list[tuple[Call, CallOperand]], *, ordered: bool
+) -> Call | None:
+    """Return the latest call before an operand that wrote its content, preferably with the same shape."""
+    end = bisect_left(candidates, operand.row, key=_row) if ordered else len(candidates)
+    # Tensors that are NaN all over have equal content. Comparing all pairs of them would take too long.
+    near = candidates[max(end - _CANDIDATES, 0) : end]
+    possible = [(writer, output) for writer, output in near if writer is not call]
+    if not possible:
+        return None
+
+    def preference(candidate: tuple[Call, CallOperand]) -> tuple[bool, bool, int]:
+        writer, output = candidate
+        return not is_container(writer.op_type), output.shape == operand.shape, output.row
+
+    return max(possible, key=preference)[0]
+
+
+def _row(written: tuple[Call, CallOperand]) -> int:
+    return written[1].row
+
+
+def _is_own_write(call: Call, operand: CallOperand) -> bool:
+    """Return whether an input was dumped after the call had overwritten it."""
+    if is_optimizer(call.op_type):
+        return bool(call.bad_outputs)
+    is_output = any(output.content == operand.content for output in call.bad_outputs)
+    return is_output and writes_in_place(call.op_type)
+
+
+def _assume_edges(flow: Flow, trace: RankTrace) -> None:
+    """Assume that something bad came from an earlier call if the dump cannot show what a call read.
+
+    That is so for calls without any dumped input, for all calls if no outputs were dumped, and for
+    collectives that may have overwritten their inputs. Nothing is assumed to come from a mask.
+    """
+    if not trace.is_ordered:
+        return
+    latest: Call | None = None
+    for call in trace.calls:
+        if is_parameter(call.op_type):
+            continue
+        if not flow.has_source(call):
+            if is_collective(call.op_type) and call.bad_outputs:
+                assume_sources(flow, call)
+            elif latest is not None and (not call.inputs or not trace.has_outputs):
+                flow.add_edge(Edge(latest, call, None, is_assumed=True))
+                flow.unexplained.pop(call, None)
+        if _may_spread(*call.bad_inputs, *call.bad_outputs):
+            latest = call
+
+
+def _may_spread(*operands: CallOperand) -> bool:
+    return any(operand.holds != "-Inf" for operand in operands)

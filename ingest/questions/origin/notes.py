@@ -1,0 +1,166 @@
+"""The notes of an answer: what is not certain about its root, and what the search passed by, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ingest.questions.origin.calls import CallKey, operator_before
+from ingest.questions.origin.operator_kinds import is_collective
+from ingest.questions.origin.roots import BORN, CAME_IN, Root, Weight, masks_of, roots_of
+from ingest.questions.origin.suspects import Suspects
+from ingest.questions.origin.wording import describe_root, list_in_words, sentence
+from ingest.reader.ranges import format_ranges
+from ingest.reader.step import Step
+
+_MEANINGS = {
+    Weight.REAL: "An operator looked for it, no parameter has it, and the next step is clean, as where loss "
+    "scaling leaves out a step",
+    Weight.ABSORBED: "Infinity that went nowhere, for what read it gave finite numbers",
+    Weight.HARMLESS: "Harmless, for what read it gave finite numbers",
+}
+
+
+@dataclass
+class PassedBy:
+    """The roots that a search passed by, because others matter more."""
+
+    _places: dict[tuple[Weight, str], tuple[set[int], set[int]]] = field(default_factory=dict)
+    """The ranks and the steps with a root, by its weight and description."""
+
+    def add(self, roots: Iterable[Root]) -> None:
+        """Record that the search passed by these roots."""
+        for root in roots:
+            ranks, steps = self._places.setdefault((root.weight, describe_root(root)), (set(), set()))
+            ranks.add(root.call.rank)
+            steps.add(root.flow.step)
+
+    def notes(self) -> Iterator[str]:
+        """Yield a note for each weight, which lists the roots."""
+        for weight, meaning in _MEANINGS.items():
+            texts = [
+                f"{what} (rank {format_ranges(ranks)}, step {format_ranges(steps)})"
+                for (root_weight, what), (ranks, steps) in self._places.items()
+                if root_weight is weight
+            ]
+            if texts:
+                yield f"{meaning}: {list_in_words(texts)}."
+
+
+def notes_on_search(passed_by: PassedBy, skipped: Sequence[int], unknown: int) -> list[str]:
+    """Return notes on what does not matter, and on what was not looked at.
+
+    Args:
+        passed_by: the roots that the search passed by.
+        skipped: steps that were not read because they have as many bad tensors as harmless ones.
+        unknown: the number of tensors that may or may not be bad.
+    """
+    notes = list(passed_by.notes())
+    if skipped:
+        notes.append(
+            f"Not looked at: step {format_ranges(skipped)}, where as many tensors hold infinity as in "
+            "those that were harmless."
+        )
+    if unknown:
+        notes.append(f"Of {unknown} tensors it is not known whether they hold NaN or Inf.")
+    return notes
+
+
+def notes_on_root(
+    root: Root, others: Sequence[Root], step: Step, suspects: Suspects, harmless: set[CallKey]
+) -> list[str]:
+    """Return notes on a root: doubts about it, and what the reader of the answer may want to know.
+
+    Args:
+        root: the root that the answer names.
+        others: the other roots of its step.
+        step: the step of its rank.
+        suspects: what may hold what is searched for.
+        harmless: calls that made a harmless -Inf.
+    """
+    call = root.call
+    notes = [sentence(doubt) for doubt in root.doubts()]
+    if root.how == CAME_IN and not root.trace.has_outputs and (before := operator_before(step, call)):
+        notes.append(f"The operator that was dumped before is {before}.")
+    notes += _on_earlier_steps(root, suspects)
+    notes += _on_left_out(root, suspects)
+    notes += _on_collective(root, suspects)
+    if suspects.cause != "where":
+        notes += _on_masks(root, harmless)
+    if call.key.occurrence:
+        number = call.key.occurrence + 1
+        notes.append(f"{call.op_name} ran several times in this step: this is its run {number}.")
+    if root.is_checked:
+        notes.append("An operator that looks for NaN and Inf has read it, as loss scaling does.")
+    notes += _on_end(root, others)
+    return notes
+
+
+def _on_earlier_steps(root: Root, suspects: Suspects) -> Iterator[str]:
+    """Yield what the step before tells about a root that may have begun earlier."""
+    if root.how != CAME_IN and not root.doubts():
+        return
+    call, snapshot = root.call, suspects.snapshot
+    earlier = [step for step in snapshot.steps if step < call.step]
+    before = snapshot.step(call.rank, earlier[-1]) if earlier else None
+    if before is not None:
+        if not suspects.may_hold(before):
+            yield f"In step {earlier[-1]} nothing of that was on this rank, parameters included."
+    elif suspects.cause != "where" and earlier:
+        yield f"Rank {call.rank} has no step {earlier[-1]} in the answer: it may have begun there."
+    elif suspects.cause != "where":
+        yield f"Step {call.step} is the first of the answer: it may have begun before."
+
+
+def _on_left_out(root: Root, suspects: Suspects) -> Iterator[str]:
+    """Yield which steps before the root, or ranks of its step, the answer leaves out."""
+    own_step = root.call.step
+    left_out = [*suspects.snapshot.left_out, *suspects.damaged]
+    steps = sorted({left.key.step for left in left_out if left.key.step is not None})
+    if steps and steps[0] < own_step:
+        earlier = format_ranges(step for step in steps if step < own_step)
+        yield f"Step {earlier} was left out, on one rank at least: it may have begun there."
+    elif steps and steps[0] == own_step:
+        ranks = format_ranges({left.key.rank for left in left_out if left.key.step == own_step})
+        yield f"Rank {ranks} was left out of this step: it may have begun there."
+
+
+def _on_collective(root: Root, suspects: Suspects) -> Iterator[str]:
+    """Yield from which ranks something bad may have come, if the root is a collective."""
+    call, snapshot = root.call, suspects.snapshot
+    if not is_collective(call.op_type):
+        return
+    left_out = {left.key.rank for left in snapshot.left_out if left.key.step == call.step}
+    absent = left_out | (set(snapshot.ranks) - set(snapshot.of_step(call.step)))
+    if absent:
+        yield f"Rank {format_ranges(absent)} has no such step in the answer: it may have come from there."
+        return
+    traces = root.flow.traces
+    silent = {rank for rank in traces if rank != call.rank and call.key not in traces[rank].collectives}
+    if silent:
+        yield (
+            f"Rank {format_ranges(silent)} has no {call.op_name} in its dump: it may have come from there."
+        )
+    else:
+        yield "It is a collective: a rank that the answer is not about may have put it in."
+
+
+def _on_masks(root: Root, harmless: set[CallKey]) -> Iterator[str]:
+    """Yield from which masks an operator produced NaN."""
+    if root.how != BORN or not root.call.bad_inputs:
+        return
+    above = root.flow.upstream([root.call])
+    for mask in masks_of(roots_of(root.flow), harmless):
+        if mask.call is not root.call and not above.isdisjoint(mask.starts):
+            yield f"What it read holds -Inf, which is taken for a mask: {describe_root(mask)}."
+
+
+def _on_end(root: Root, others: Iterable[Root]) -> Iterator[str]:
+    """Yield why the root did not spread, if it did not."""
+    if root.weight is Weight.ABSORBED:
+        yield "It went nowhere: all that read it gave finite numbers."
+    elif root.how == BORN and len(root.reached) == 1 and root.trace.has_inputs:
+        if any(other.is_weak and other.call.rank == root.call.rank for other in others):
+            yield "No operator has read the same bits: others may have read it in another form."
+        else:
+            yield "No operator of the dump has read it: an output of the network, or of no use."

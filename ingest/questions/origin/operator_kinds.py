@@ -1,0 +1,127 @@
+"""Kinds of inputs, outputs and operators, by the names that dump systems give them.
+
+Names are spelt as in MindSpore (`AllReduce`), CANN (`HcomAllReduce`), PyTorch (`all_reduce`,
+`Distributed.all_reduce`, `c10d_functional.all_reduce.default`) and others. So they are compared in lower case
+and without separators of words.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_SEPARATORS = re.compile(r"[^a-z0-9]+")
+_PREFIX = r"(?:hcom|hccl|nccl|inner|lccl|mccl|dist|distributed|c10d|functional|comm|aclnn|matmul|mm)"
+#: Prefixes that msProbe and TorchAir add to the type of an operator.
+_API = re.compile(r"(?i)^(?:Tensor|Torch|Functional|Primitive|Mint(?:Functional)?|NPU|Aten|VF|Module|Cell)\.")
+_COLLECTIVE = re.compile(
+    rf"(?:mint)?{_PREFIX}*(?:allreduce|allgather|reducescatter|alltoall|neighborexchange|collective(?:gather|scatter|reduce|broadcast)"
+    r"|psend|precv|batchisendirecv|barrier|allconcat).*"
+    rf"|(?:mint)?{_PREFIX}*(?:broadcast|send|receive|recv|isend|irecv)(?:tensor|v2|default|\d+)?"
+    r"|(?:mint)?(?:hcom|hccl|nccl|dist|distributed|c10d)+(?:functional)?(?:gather|scatter|reduce).*"
+)
+_SAME_OUTPUT = re.compile(r"allreduce|broadcast|allgather(?!matmul|mm)|allconcat")
+_SYNCHRONISES = re.compile(r"allreduce|allgather|reducescatter|alltoall|allconcat|barrier")
+_POINT_TO_POINT = re.compile(r"send|recv|receive")
+_RECEIVES = re.compile(r"recv|receive|broadcast|allgather|alltoall|scatter|exchange")
+_OPTIMIZER = re.compile(
+    r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb(?!da)|^lars|rmsprop|ftrl|^sgd|optim"
+)
+_ASSIGN = re.compile(r"^assign|scatterupdate|inplace")
+_SOFTMAX = re.compile(r"softmax|attention|logsumexp|masked")
+_MAKES_MASKS = re.compile(r"mask|select|where|fill|triu|tril|full|scatter|constant")
+_CHECKS = re.compile(
+    r"isfinite|allfinite|floatstatus|isinf|isnan|checkvalid|checkoverflow|foundinf|nonfinite"
+)
+_PYTORCH_INPLACE = re.compile(r"[a-z0-9]_$")
+_CONTAINER = re.compile(r"(?:Module|Cell)\.")
+_HAS_OPERANDS = re.compile(
+    r"matmul|^add$|^sub$|^mul$|realdiv|^div$|biasadd|conv\d?d|dense|linear|layernorm|batchnorm|gather$"
+)
+
+
+def is_input(io: str) -> bool:
+    """Return whether a call reads tensors of a label: `input`, `input.1`, `kwargs`, `parameters.weight`."""
+    return io.startswith(("input", "kwargs", "parameters."))
+
+
+def is_output(io: str) -> bool:
+    """Return whether a call writes tensors of a label: `output`, `output.0`, `parameters_grad.weight`."""
+    return io.startswith(("output", "parameters_grad"))
+
+
+def is_parameter(op_type: str) -> bool:
+    """Return whether this is a parameter or an input of the network: MindSpore dumps it like an operator."""
+    return op_type == "Parameter"
+
+
+@lru_cache(maxsize=4096)
+def is_collective(op_type: str) -> bool:
+    """Return whether an operator passes tensors between ranks."""
+    return _COLLECTIVE.fullmatch(_plain(op_type)) is not None
+
+
+def receives_as_is(op_type: str) -> bool:
+    """Return whether the output of a collective contains the input of another rank, bit for bit."""
+    return _RECEIVES.search(_plain(op_type)) is not None
+
+
+def gives_all_the_same(op_type: str) -> bool:
+    """Return whether a collective has the same output on all ranks of its group, bit for bit."""
+    return _SAME_OUTPUT.search(_plain(op_type)) is not None
+
+
+def synchronises(op_type: str) -> bool:
+    """Return whether a collective ends on any rank of its group only after all of them have begun it."""
+    return _SYNCHRONISES.search(_plain(op_type)) is not None
+
+
+def is_point_to_point(op_type: str) -> bool:
+    """Return whether it sends to or receives from single ranks: one name on two ranks is not one transfer."""
+    return _POINT_TO_POINT.search(_plain(op_type)) is not None
+
+
+def is_optimizer(op_type: str) -> bool:
+    """Return whether an operator updates parameters in place: its inputs may be dumped after the update."""
+    return _OPTIMIZER.search(_plain(op_type)) is not None
+
+
+def writes_in_place(op_type: str) -> bool:
+    """Return whether an operator may write its output into the memory of its input."""
+    plain = _plain(op_type)
+    return (
+        is_optimizer(op_type)
+        or _ASSIGN.search(plain) is not None
+        or is_collective(op_type)
+        or _PYTORCH_INPLACE.search(op_type) is not None
+    )
+
+
+def is_softmax(op_type: str) -> bool:
+    """Return whether -Inf in the input of an operator is a mask, which it turns into zeros."""
+    return _SOFTMAX.search(_plain(op_type)) is not None
+
+
+def makes_masks(op_type: str) -> bool:
+    """Return whether masks are made with an operator."""
+    return _MAKES_MASKS.search(_plain(op_type)) is not None
+
+
+def checks_finite(op_type: str) -> bool:
+    """Return whether an operator looks for NaN and Inf, as loss scaling does."""
+    return _CHECKS.search(_plain(op_type)) is not None
+
+
+def is_container(op_type: str) -> bool:
+    """Return whether this is a module, which msProbe dumps in addition to the operators in it."""
+    return _CONTAINER.match(op_type) is not None
+
+
+def needs_two_inputs(op_type: str) -> bool:
+    """Return whether an operator must have read more than one tensor."""
+    return _HAS_OPERANDS.search(_plain(op_type)) is not None and "grad" not in _plain(op_type)
+
+
+@lru_cache(maxsize=4096)
+def _plain(name: str) -> str:
+    return _SEPARATORS.sub("", _API.sub("", name).lower())

@@ -1,0 +1,338 @@
+"""The context of the tensors of one rank: what the other files of the dump have about their operators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.catalog import Catalog
+from ingest.reader.context.execution_order import parse_history, parse_order
+from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
+from ingest.reader.context.json_files import (
+    Stacks,
+    find_key,
+    find_stack,
+    parse_construct,
+    parse_kernel_args,
+    parse_stacks,
+)
+from ingest.reader.context.kept_files import KeptFile, KeptFiles, nearest
+from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, OperatorMatch, match_ops
+from ingest.reader.context.signature import TensorType
+from ingest.reader.context.training_graph import (
+    TrainingGraph,
+    choose_training_graph,
+    parse_built_graph,
+    parse_dumped_models,
+)
+from ingest.reader.tensor import Tensor
+from workers.model import MIB
+from workers.store.model import RowKind
+from workers.store.tables import Tables
+
+_IR = re.compile(r".*\.ir")
+_ORDER = re.compile(r"ms_execution_order_graph_(\d+)\.csv")
+_HISTORY = re.compile(r"ms_global_execution_order_graph_(\d+)\.csv")
+_GRAPH_OF_IR = re.compile(r".*graph_(\d+)\.ir")
+_BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
+_CONFIG = re.compile(r".*\.json")
+_MAX_CONFIG_NBYTES = MIB
+_MAX_BUILT_NBYTES = 256 * MIB
+_TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
+#: The operator type under which MindSpore dumps weights and inputs of the network.
+_PARAMETER = "Parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """The line of a program that made an operator."""
+
+    file: str
+    """A path on the machine that trained, as the dump has it."""
+    line: int
+    code: str
+    stack: tuple[Frame, ...]
+    """From outermost to innermost."""
+    matched: str
+    """How the operator was matched with one in `source`: `exact`, or `by scope and type`."""
+    of: str
+    """Whose line it is: of the `op` itself, of one `fused op` in it, or of the `forward op` of a gradient."""
+    op: str
+    """The full name of the operator."""
+    source: str
+    """The file of the dump that has the line."""
+
+
+def context_of(store: Catalog, rank: int) -> Context:
+    """Return the context of one rank; always the same object for the same store object."""
+    contexts = _CONTEXTS.setdefault(store, {})
+    if rank not in contexts:
+        contexts[rank] = Context(store, rank)
+    return contexts[rank]
+
+
+class Context:
+    """What the dump of one rank has about its operators besides their tensors.
+
+    Each file is parsed when it is first needed, and kept. A file that is damaged, or not what its name
+    promises, is treated as missing and reported in `problems`. Errors of the store itself are raised.
+    """
+
+    def __init__(self, store: Catalog, rank: int) -> None:
+        self.rank = rank
+        self._store = store
+        self._files = KeptFiles(store, rank)
+        self._graphs: dict[str, IrGraph] = {}
+        self._orders: dict[str, list[str]] = {}
+        self._positions: dict[str, dict[str, int]] = {}
+        self._matches: dict[tuple[int | None, str, str], dict[str, OperatorMatch]] = {}
+        self._stacks: dict[str, Stacks] = {}
+        self._parents: dict[str, dict[str, str | None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Context of rank {self.rank} of {self._store.url}>"
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with the files that were read so far."""
+        return list(dict.fromkeys(self._files.problems))
+
+    def source_line(self, tensor: Tensor) -> SourceLine | None:
+        """Return the line of the program that made a tensor's operator, preferably in the user's own code.
+
+        None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
+        """
+        return self._line_of_call(tensor) or self._line_of_op(tensor)
+
+    def match(self, tensor: Tensor) -> OperatorMatch | None:
+        """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
+        if tensor.op_type == _PARAMETER:
+            return None
+        for graph in (tensor.graph, ""):
+            matches = self._matches_of(tensor.step, graph, tensor.source)
+            if tensor.op_name in matches:
+                return matches[tensor.op_name]
+        return None
+
+    def execution_order(self, graph: str) -> list[str]:
+        """Return the full names of the operators that a graph runs, in order; empty if that is not known.
+
+        The order is a plan: operators that do not wait for each other may run in another order.
+        """
+        if graph not in self._orders:
+            data = self._read_of_graph(_ORDER, graph)
+            self._orders[graph] = parse_order(data) if data is not None else []
+        return list(self._orders[graph])
+
+    def history(self, graph: str) -> list[int]:
+        """Return the iterations in which a root graph ran, as the dump lists them; see `parse_history`."""
+        data = self._read_of_graph(_HISTORY, graph)
+        return parse_history(data) if data is not None else []
+
+    def _read_of_graph(self, name: re.Pattern[str], graph: str) -> bytes | None:
+        """Return the content of the run file of a graph whose name matches; None if there is none."""
+        files = [file for file in self._files.of_run(name) if _graph_number(name, file) == graph]
+        return self._files.read(files[0]) if files else None
+
+    def position(self, tensor: Tensor) -> int | None:
+        """Return the position of a tensor's operator in the execution order of its graph, from 0.
+
+        None if the operator, or its position, is not known.
+        """
+        match = self.match(tensor)
+        if match is None or match.name is None:
+            return None
+        if tensor.graph not in self._positions:
+            order = self.execution_order(tensor.graph)
+            self._positions[tensor.graph] = {name: i for i, name in reversed(list(enumerate(order)))}
+        return self._positions[tensor.graph].get(match.name)
+
+    def kernel_args(self, tensor: Tensor) -> dict[str, str] | None:
+        """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
+        directory = tensor.source.rpartition("/")[0]
+        path = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
+        file = self._files.of_step(tensor.step).get(path)
+        data = self._files.read(file, limit=_MAX_CONFIG_NBYTES) if file else None
+        if file is None or data is None:
+            return None
+        args, problems = parse_kernel_args(data)
+        self._files.add_problems(file, problems)
+        return args or None
+
+    def parent(self, tensor: Tensor) -> str | None:
+        """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
+        parents = self._parents_of(tensor)
+        key = find_key(_call_texts(tensor), parents)
+        return parents[key] if key is not None else None
+
+    def training_graph(self, step: int | None) -> TrainingGraph:
+        """Return the training graph of a step; `choose_training_graph` has the rules.
+
+        Raises:
+            UsageError: the step is not in the store.
+        """
+        tables = self._store.step(self.rank, step).tables
+        nets, counts = np.unique(tables.label("net")[_tensor_rows(tables)].astype(str), return_counts=True)
+        candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
+        if len(candidates) < 2:
+            return choose_training_graph(candidates)
+        files = [*self._files.of_step(step).values(), *self._files.of_step(None).values()]
+        built = [parse_built_graph(data) for data in self._read_all(files, _BUILT_GRAPH, _MAX_BUILT_NBYTES)]
+        asked = [
+            name
+            for data in self._read_all(files, _CONFIG, _MAX_CONFIG_NBYTES)
+            for name in parse_dumped_models(data)
+        ]
+        return choose_training_graph(candidates, [graph for graph in built if graph is not None], asked)
+
+    def _read_all(self, files: list[KeptFile], name: re.Pattern[str], limit: int) -> Iterator[bytes]:
+        for file in files:
+            if name.fullmatch(file.name) and file.nbytes <= limit:
+                data = self._files.read(file)
+                if data is not None:
+                    yield data
+
+    def _line_of_op(self, tensor: Tensor) -> SourceLine | None:
+        """Return the line of an operator of a graph, from an `.ir` file.
+
+        An ambiguous operator has a line if all of its candidates have the same line.
+        """
+        match = self.match(tensor)
+        if match is None:
+            return None
+        is_ambiguous = match.how == AMBIGUOUS
+        matched = BY_TYPE if is_ambiguous else match.how
+        lines = [self._line_of_name(tensor, name, matched) for name in match.names]
+        if is_ambiguous and not match.is_whole:
+            return None
+        places = {(line.file, line.line) if line else None for line in lines}
+        return lines[0] if len(places) == 1 else None
+
+    def _line_of_name(self, tensor: Tensor, name: str, matched: str) -> SourceLine | None:
+        """Return the line of the operator with this full name; files of the tensor's graph come first."""
+        for file in (*self._ir_files(tensor.graph, tensor.source), *self._ir_files("", tensor.source)):
+            op = self._graph(file).ops.get(name)
+            if op is not None and (frame := best_frame(op.stack)) is not None:
+                return SourceLine(
+                    frame.file, frame.line, frame.code, op.stack, matched, op.of, name, file.source
+                )
+        return None
+
+    def _matches_of(self, step: int | None, graph: str, source: str) -> dict[str, OperatorMatch]:
+        """Match the dumped operators of one step and graph; with graph "", those of all graphs."""
+        key = (step, graph, source.partition("/")[0])
+        if key not in self._matches:
+            targets = list(self._graph_ops(graph, source))
+            self._matches[key] = match_ops(self._dumped_ops(step, graph), targets) if targets else {}
+        return self._matches[key]
+
+    def _graph_ops(self, graph: str, source: str) -> Iterator[GraphOp]:
+        """Yield the operators of a graph in order of execution, then those that this order does not have."""
+        ops: dict[str, IrOp] = {}
+        for file in self._ir_files(graph, source):
+            ops |= self._graph(file).ops
+        order = dict.fromkeys(self.execution_order(graph) if graph else ())
+        for name in order:
+            yield GraphOp(name, ops[name].signature if name in ops else None)
+        for name, op in ops.items():
+            if name not in order:
+                yield GraphOp(name, op.signature, runs=not order)
+
+    def _dumped_ops(self, step: int | None, graph: str) -> list[DumpedOp]:
+        """Return the operators of one step and graph that were dumped; with graph "", those of all graphs."""
+        tables = self._store.step(self.rank, step).tables
+        rows = _tensor_rows(tables)
+        if graph:
+            rows = rows[tables.label("graph")[rows] == graph]
+        first: dict[str, int] = {}
+        types: dict[str, dict[tuple[str, int], TensorType]] = {}
+        label, number = tables.label, tables.number
+        columns = (
+            label("op_type")[rows],
+            label("op_name")[rows],
+            label("io")[rows],
+            number("slot")[rows],
+            number("timestamp")[rows],
+            label("declared_dtype")[rows],
+            label("dtype")[rows],
+            tables.shape[rows],
+        )
+        for op_type, name, io, slot, timestamp, declared, dtype, shape in zip(*columns, strict=True):
+            if op_type == _PARAMETER:
+                continue
+            time = int(timestamp)
+            first[name] = min(first.get(name, time), time)
+            size = int(np.prod(shape[shape >= 0]))
+            types.setdefault(name, {})[io, int(slot)] = (str(declared or dtype).lower(), size)
+        return [DumpedOp(name, time, types[name]) for name, time in first.items()]
+
+    def _ir_files(self, graph: str, source: str) -> list[KeptFile]:
+        """Return the `.ir` file of a graph that is nearest to `source`; with graph "", all files."""
+        files = self._files.of_run(_IR)
+        if not graph:
+            return files
+        file = nearest((file for file in files if _graph_number(_GRAPH_OF_IR, file) == graph), source)
+        return [file] if file else []
+
+    def _graph(self, file: KeptFile) -> IrGraph:
+        if file.source not in self._graphs:
+            parsed = self._files.parse(file, parse_ir) or IrGraph()
+            self._files.add_problems(file, parsed.problems)
+            self._graphs[file.source] = parsed
+        return self._graphs[file.source]
+
+    def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
+        """Return the line of a call that msProbe saw, from its `stack.json`."""
+        file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
+        if file is None:
+            return None
+        if file.source not in self._stacks:
+            data = self._files.read(file)
+            parsed = parse_stacks(data) if data is not None else Stacks()
+            self._files.add_problems(file, parsed.problems)
+            self._stacks[file.source] = parsed
+        stacks = self._stacks[file.source].stacks
+        call = find_stack(_call_texts(tensor), stacks)
+        if call is None:
+            return None
+        key, of = call
+        frame = best_frame(stacks[key])
+        if frame is None:
+            return None
+        return SourceLine(frame.file, frame.line, frame.code, stacks[key], EXACT, of, key, file.source)
+
+    def _parents_of(self, tensor: Tensor) -> dict[str, str | None]:
+        file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
+        if file is None:
+            return {}
+        if file.source not in self._parents:
+            data = self._files.read(file)
+            parents, problems = parse_construct(data) if data is not None else ({}, [])
+            self._files.add_problems(file, problems)
+            self._parents[file.source] = parents
+        return self._parents[file.source]
+
+
+_CONTEXTS: WeakKeyDictionary[Catalog, dict[int, Context]] = WeakKeyDictionary()
+
+
+def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
+    match = pattern.fullmatch(file.name)
+    return match[1] if match else ""
+
+
+def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
+    kinds = tables.label("kind")
+    return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))
+
+
+def _call_texts(tensor: Tensor) -> list[str]:
+    """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
+    stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
+    return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]

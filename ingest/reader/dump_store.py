@@ -1,0 +1,87 @@
+"""The store as users have it: the catalog, and methods for everything that reads a single store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from ingest.reader.catalog import Catalog, Choice, Damage, open_catalog
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.snapshot import Snapshot, take_snapshot
+from ingest.reader.verify import verify
+from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.reader.zarr_view.tensor_view import TensorView
+
+
+class DumpStore(Catalog):
+    """All committed steps of a run, by rank and step. Steps that are not committed are not part of it.
+
+    Nothing is read before it is needed. Each question reads only what it needs, and keeps it.
+    """
+
+    def snapshot(
+        self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+    ) -> Snapshot:
+        """Return which of these steps are complete now; see `ingest.reader.snapshot.take_snapshot`."""
+        return take_snapshot(self, rank, step, include_partial=include_partial)
+
+    def consolidated(self) -> ConsolidatedCubes:
+        """Return the consolidated view: statistics and digests of all tensors over steps and ranks.
+
+        Raises:
+            UsageError: the store does not have one yet.
+            DamagedStore: it is damaged.
+        """
+        cubes = open_cubes(self.objects)
+        if cubes is None:
+            raise UsageError(
+                f"{self.url}: no consolidated view", hint=f"Create it: dump-ingest consolidate {self.url}"
+            )
+        return cubes
+
+    def as_zarr(self, *, include_partial: bool = False) -> TensorView:
+        """Return a read-only zarr-python store in which every tensor is an array of its own.
+
+        `zarr.open_group(store.as_zarr(), mode="r")["rank_1/step_2/Log.Default_net-Log-op0/output.0"]` reads
+        the ranges that are needed, and lists nothing. See `ingest.reader.zarr_view.tensor_view.TensorView`.
+
+        Args:
+            include_partial: also show steps with quarantined or missing files.
+        """
+        from ingest.reader.zarr_view.tensor_view import TensorView  # deferred: zarr takes 0.2 s to import
+
+        return TensorView(self, include_partial=include_partial)
+
+    def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage]:
+        """Read these steps, or all, and yield what is not as it was written; see `ingest.reader.verify`.
+
+        Args:
+            rank: one rank, or several; all if None.
+            step: one step, or several; all, and the run files, if None.
+
+        Raises:
+            UsageError: one of the ranks or steps is not in the store.
+        """
+        if rank is None and step is None:
+            return verify(self)
+        damages: list[Damage] = []
+        chosen = self.select(rank, step, damages=damages)
+        return verify(self, [*(opened.key for opened in chosen), *(damage.key for damage in damages)])
+
+
+def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
+    """Open a store for reading. Takes one request.
+
+    Args:
+        url: a directory or any fsspec URL.
+        storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
+
+    Raises:
+        UsageError: the URL does not hold a store.
+        StoreFormatError: a newer version of dump-ingest wrote it.
+        StoreError: it cannot be reached.
+    """
+    return DumpStore(open_catalog(url, **storage_options).objects)

@@ -1,0 +1,91 @@
+"""One committed step of one rank whose index can be searched, and which can be sent to other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.filter import Filter
+from workers.arrays.statistics import FIELDS
+from workers.store import tables
+from workers.store.commit import Commit
+from workers.store.model import RowKind, StoreAddress
+from workers.store.names import tensor_name
+from workers.store.opening import open_objects
+from workers.store.step import StoredStep
+from workers.store.tables import Tables
+
+#: The columns that a condition on the tensors of steps may name.
+COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
+
+
+class IndexedStep(StoredStep):
+    """One committed step of one rank: `StoredStep` with conditions on its index, and pickling."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The receiver opens the store again. What was read of the index is sent along.
+        return _reopen, (type(self), self.objects.address, self.commit, self._tables)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key} {self.commit.summary.status}>"
+
+    @property
+    def address(self) -> StoreAddress:
+        """The address of the store that holds it."""
+        return self.objects.address
+
+    @property
+    def fingerprint(self) -> str:
+        """The name of the committed generation."""
+        return self.commit.fingerprint
+
+    def only(self, row: int) -> Self:
+        """Return this generation of the step with a single row of its index, which becomes row 0.
+
+        It is small enough to be sent to the process that reads the row. That process reads nothing but the
+        elements of the row, and finds them even if a later generation of the step has been committed.
+        """
+        array = str(self.tables.label("array")[row])
+        return type(self)(self.objects, self.commit.abridged(array), self.tables.only(row))
+
+    def rows(self, where: Filter | None = None, equal: Mapping[str, str] | None = None) -> list[int]:
+        """Return the rows of the tensors that fulfil a condition and have these labels, in order."""
+        kinds = self.tables.label("kind")
+        mask = (kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value)
+        for label, value in (equal or {}).items():
+            mask &= self.tables.label(label) == value
+        if where is not None:
+            mask &= where.mask(self._columns(where.names), len(mask))
+        return [int(row) for row in np.flatnonzero(mask)]
+
+    def _columns(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return these columns of the index, (row,); `rank` and `step` are single numbers."""
+        return {name: self._column(name) for name in names}
+
+    def _column(self, name: str) -> Any:
+        if name in tables.LABELS:
+            return self.tables.label(name)
+        if name in tables.NUMBERS:
+            return self.tables.number(name)
+        if name in FIELDS:
+            return self.tables.statistic(name)
+        if name == "rank":
+            return self.key.rank
+        if name == "step":
+            return -1 if self.key.step is None else self.key.step
+        return self._tensor_names()
+
+    def _tensor_names(self) -> npt.NDArray[Any]:
+        """Return the name of each row as that of a tensor, (row,) of str."""
+        labels = (self.tables.label(name).tolist() for name in ("op_type", "op_name", "io"))
+        numbers = (self.tables.number(name).tolist() for name in ("slot", "occurrence"))
+        return np.array(list(map(tensor_name, *labels, *numbers)), object)
+
+
+def _reopen(
+    kind: type[IndexedStep], address: StoreAddress, commit: Commit, tables: Tables | None
+) -> IndexedStep:
+    return kind(open_objects(address), commit, tables)

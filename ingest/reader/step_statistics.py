@@ -1,0 +1,108 @@
+"""Statistics and digests of all tensors of a snapshot, one step of all ranks at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.snapshot import Snapshot
+from ingest.reader.step import Step
+from workers.errors import DamagedStore
+from workers.store.blocks import Block, TensorAxis, block_of
+from workers.store.prefetch import prefetch
+
+#: Steps that are read ahead of need.
+_STEPS_AHEAD = 2
+#: Indexes of one step that are read at once.
+_TABLES_AT_ONCE = 8
+
+
+class StepStatistics:
+    """The statistics and digests of a snapshot over (step, rank, tensor), of which one step is in memory.
+
+    A step comes from the consolidated cubes if they hold it as it is committed, else from the indexes of its
+    ranks. Both give the same numbers.
+
+    Memory: three steps of all ranks, at 116 bytes for each tensor and rank, and the indexes being read.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        """Use the steps of `snapshot`. Reads the axes of the cubes, but not yet an index."""
+        self.snapshot = snapshot
+        self._cubes = _usable_cubes(snapshot)
+        self.axis = TensorAxis(self._cubes.axis.keys if self._cubes else ())
+        """All tensors of the blocks that were read so far; a place never changes its meaning."""
+
+    def block(self, step: int) -> Block:
+        """Return one step of all ranks that have it.
+
+        Raises:
+            DamagedStore: the index of a step is missing or damaged.
+        """
+        steps = self.snapshot.of_step(step)
+        return self._from_cubes(step, steps) or self._from_tables(step, steps)
+
+    def blocks(self, steps: Sequence[int] | None = None) -> Iterator[Block]:
+        """Yield these steps, or all of the snapshot in order; the next ones are read meanwhile.
+
+        Raises:
+            DamagedStore: the index of a step is missing or damaged.
+        """
+        chosen = self.snapshot.steps if steps is None else steps
+        # One thread, so that the axis grows in the order of the steps.
+        yield from prefetch(chosen, self.block, ahead=_STEPS_AHEAD, threads=1, name="dump-ingest-statistics")
+
+    def _from_cubes(self, step: int, steps: Mapping[int, Step]) -> Block | None:
+        """Return a step from the cubes; None if they do not hold exactly what is committed."""
+        cubes = self._cubes
+        if cubes is None or step not in cubes.steps:
+            return None
+        place = int(np.flatnonzero(cubes.steps == step)[0])
+        if not _holds_commits(cubes, place, steps):
+            return None
+        try:
+            block = cubes.block(place).of_ranks(tuple(steps))
+            if not cubes.is_current():
+                return None
+        except DamagedStore:
+            return (
+                None  # Everything in the cubes is also in the indexes. `consolidate --rebuild` repairs them.
+            )
+        return block if _is_whole(block, steps) else None
+
+    def _from_tables(self, step: int, steps: Mapping[int, Step]) -> Block:
+        with ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="dump-ingest-statistics") as threads:
+            tables = dict(zip(steps, threads.map(lambda opened: opened.tables, steps.values()), strict=True))
+        block = block_of(step, tables, self.axis)
+        for opened in steps.values():
+            opened.forget_tables()
+        return block
+
+
+def _holds_commits(cubes: ConsolidatedCubes, place: int, steps: Mapping[int, Step]) -> bool:
+    """Return whether the cubes have a step of all these ranks, in the generations that are committed."""
+    if place in cubes.state.rewriting:
+        return False
+    fingerprints = dict(zip(cubes.ranks.tolist(), cubes.table("fingerprint")[place], strict=True))
+    return all(fingerprints.get(rank) == opened.fingerprint for rank, opened in steps.items())
+
+
+def _is_whole(block: Block, steps: Mapping[int, Step]) -> bool:
+    """Return whether each rank has as many tensors in a block as its commit counts."""
+    summaries = [opened.commit.summary for opened in steps.values()]
+    counts = [summary.tensors + summary.statistics_only for summary in summaries]
+    return bool(block.present.sum(axis=1).tolist() == counts)
+
+
+def _usable_cubes(snapshot: Snapshot) -> ConsolidatedCubes | None:
+    """Return the cubes of a store with their axes read; None if it has none, or they are damaged."""
+    try:
+        cubes = open_cubes(snapshot.store.objects)
+        if cubes is not None:
+            _ = cubes.steps, cubes.ranks, cubes.axis, cubes.table("fingerprint")
+    except DamagedStore:
+        return None
+    return cubes

@@ -1,0 +1,129 @@
+"""Puts the parts of a service together, around one table of steps."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ingest.disk.pressure import Pressure
+from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.dump_retention.judge import SourceJudge
+from ingest.dump_retention.policy import RetentionPolicy
+from ingest.dump_retention.read_backs import ReadBacks
+from ingest.dump_retention.retention import SourceRetention
+from ingest.layouts.base import Dump
+from ingest.service.commits import CommitChecks
+from ingest.service.decider import Decider
+from ingest.service.dependencies import Dependencies
+from ingest.service.disk_watch import DiskWatch
+from ingest.service.look_schedule import LookSchedule
+from ingest.service.observers import Observers
+from ingest.service.offering import Offering
+from ingest.service.planner import Planner
+from ingest.service.service import Service
+from ingest.service.store_probe import StoreProbe
+from ingest.steps.committed import Committed
+from ingest.steps.policy import StepPolicy
+from ingest.steps.table import StepTable
+from ingest.watching.quiet_clock import QuietClock
+from ingest.watching.watcher import Watcher
+from workers.events import Observer
+from workers.model import MIB
+from workers.rules.values import RuleSet
+from workers.store import commit
+from workers.store.model import Grid
+from workers.store.objects import ObjectStore
+
+if TYPE_CHECKING:  # importing distributed takes 0.5 s
+    from distributed import Client
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """What a service is to do, besides its dump, its store and its cluster."""
+
+    policy: StepPolicy = field(default_factory=StepPolicy)
+    grid: Grid = field(default_factory=Grid)
+    limits: DispatchLimits = field(default_factory=lambda: DispatchLimits(1024 * MIB))
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """What a worker must offer to be given a task, as Dask counts resources."""
+    host: str = field(default_factory=socket.gethostname)
+    """What this host is called in commits: device ids mean something on their host only."""
+    rules: RuleSet | None = None
+    """What to look for in each step when it is committed."""
+    poll_s: float = 1.0
+    retry_forever: bool = False
+    """Whether to wait for a store or cluster that does not answer, rather than raise."""
+    take_removed: bool = False
+    """Whether to take steps that were removed from the store on purpose."""
+    pressure: Pressure | None = None
+    """Judges how full the disk of the dump is; None if that does not matter."""
+    retention: RetentionPolicy | None = None
+    """What is deleted in the dump once it is committed; None if nothing is."""
+    dry_run: bool = False
+    """Whether to do everything but delete."""
+    quiet_clock: QuietClock = field(default_factory=QuietClock)
+    clock: Callable[[], float] = time.monotonic
+
+
+def build_service(
+    dump: Dump,
+    objects: ObjectStore,
+    connect: Callable[[], Client],
+    options: ServiceOptions | None = None,
+    *,
+    observers: Sequence[Observer] = (),
+) -> Service:
+    """Put a service together; nothing is looked at yet.
+
+    Args:
+        dump: what to take steps from.
+        objects: the store to take them into.
+        connect: returns a connected client; called when the first step is offered, and if a client is lost.
+        options: what to do.
+        observers: called with everything that happens.
+    """
+    options = options or ServiceOptions()
+    table = StepTable()
+    heard = Observers(observers)
+    clock = options.clock
+    committed = Committed(objects, table, take_removed=options.take_removed)
+    watcher = Watcher(dump, options.grid, table, options.quiet_clock)
+    submitter = Submitter(connect, options.limits, table, resources=options.resources)
+    probe = StoreProbe(lambda: commit.read_root(objects))
+    dependencies = Dependencies(heard.notify, probe, options.retry_forever)
+    schedule = LookSchedule(options.poll_s, clock)
+    planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host)
+    decider = Decider(planner, committed)
+    return Service(
+        table,
+        watcher,
+        committed,
+        Offering(watcher, decider, submitter, dependencies, schedule, heard.notify, clock),
+        submitter,
+        CommitChecks(committed, dependencies, clock),
+        _retention(dump, committed, submitter, options),
+        DiskWatch(dump.root, options.pressure, heard.notify),
+        dependencies,
+        schedule,
+        heard,
+        replace(options.policy, deletes=options.retention is not None),
+        clock,
+    )
+
+
+def _retention(
+    dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions
+) -> SourceRetention | None:
+    if options.retention is None:
+        return None
+    return SourceRetention(
+        SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
+        committed.objects.address,
+        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources),
+        retry_forever=options.retry_forever,
+        dry_run=options.dry_run,
+    )

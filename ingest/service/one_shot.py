@@ -1,0 +1,82 @@
+"""One run over a dump: until everything that it has is in the store, or cannot be taken."""
+
+from __future__ import annotations
+
+import threading
+
+from ingest.service.report import Report
+from ingest.service.service import Service, without_old_objects
+from workers.errors import StoreError
+from workers.model import StepKey
+from workers.store import commit
+
+
+def ingest_once(service: Service, stop: threading.Event) -> Report:
+    """Take everything that the dump has, wait for what is not complete yet, and report what came of it.
+
+    Args:
+        service: one that has done nothing yet, or ended.
+        stop: ends the work early when set; what is committed stays.
+
+    Raises:
+        StoreError: the store cannot be used, and the service does not try for ever.
+        ClusterError: the scheduler does not answer, and the service does not try for ever.
+    """
+    report = Report()
+    service.observers.append(report.observe)
+    try:
+        with without_old_objects():
+            _ingest(service, stop, report)
+    finally:
+        service.observers.remove(report.observe)
+    return report
+
+
+def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
+    wanted: frozenset[StepKey] | None = None
+    while not stop.is_set() and report.stopped_by is None:
+        service.tick(wake=stop.wait)
+        if service.view is None:
+            continue
+        if service.view.pending:
+            service.submitter.prepare()  # workers start while the last step is still to be quiet
+        # What a running job adds meanwhile is for the next run, or this one would never end.
+        wanted = wanted if wanted is not None else service.view.there
+        if _is_done(service, report, wanted):
+            break
+    service.submitter.cancel()
+    if service.view is not None:
+        report.close(service.table, service.view)
+    report.missing_steps = _not_in_store(service, report.missing_steps)
+
+
+def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bool:
+    """Return whether nothing is left to be done for these steps."""
+    if service.submitter.offered_steps or service.is_deleting:
+        return False
+    if not service.schedule.is_fresh:
+        service.scan()  # now, and not after the pause that the next tick begins with
+    view = service.view
+    if view is None or view.unlisted or not service.schedule.is_fresh or service.is_deleting:
+        return False
+    return not (view.pending.keys() & wanted) - _cannot_be_done(service, report)
+
+
+def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
+    """Return the steps that are not waited for, although they are pending."""
+    denied = {state.key for state in service.table.denied()}
+    # Run files may change as long as the job runs: once is enough.
+    committed_runs = {summary.key for summary in report.commits if summary.key.step is None}
+    return {*report.failures, *denied, *committed_runs}
+
+
+def _not_in_store(service: Service, steps: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of these steps that no rank has in the store: the others were deleted in the dump."""
+    if not steps:
+        return ()
+    try:
+        stored = {key.step for key in commit.list_keys(service.committed.objects)}
+    except StoreError as exc:
+        service.dependencies.report(exc)
+        return ()
+    return tuple(step for step in steps if step not in stored)

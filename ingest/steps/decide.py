@@ -1,0 +1,277 @@
+"""What to do with a step, from its state, its commit and the policy. Pure: what has to be read is asked for.
+
+`decide` is called again with every answer: it asks for headers (`Inspect`) and for a plan (`Plan`) before it
+has the step offered to the workers (`Offer`), leaves what the store has (`KeepExisting`), or says what is in
+the way (`Wait`, `Refuse`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ingest.planning.plan import without_tensors
+from ingest.steps.completeness import waits_for_content, waits_for_time
+from ingest.steps.elsewhere import comes_from_elsewhere
+from ingest.steps.events import CommitKept
+from ingest.steps.keep_reasons import must_stay
+from ingest.steps.phases import Cover, Phase, Wait, WaitFor
+from ingest.steps.policy import StepPolicy
+from ingest.steps.state import StepState
+from workers.dump import paths
+from workers.errors import ClusterError, DamagedStore, DumpIngestError, StepRemoved
+from workers.model import SourceFile
+from workers.store.commit import Commit
+from workers.tasks.model import StepPlan
+
+#: How often workers may see another file than this process before it is no coincidence.
+_MAX_STALE = 5
+_STALE_HINT = (
+    "Workers must see the dump under the same path as this host: start them here, or where the file system "
+    "is shared. (Or a file there has a header that keeps changing.)"
+)
+
+CommittedFiles: TypeAlias = Mapping[str, tuple[int, int]]
+"""Size and modification time (ns) of each file of a commit, by its path as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    """The headers of its files have to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The step is complete. It has to be planned, and the store to be asked for its commit."""
+
+    leave_out_tensors: str = ""
+    """Why the payloads of its tensors are not to be stored; "" if they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The workers are to carry out the plan."""
+
+    plan: StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class KeepExisting:
+    """What the store has of the step stays as it is."""
+
+    cover: Cover
+    """The listing that the store is as good as, and why."""
+    event: CommitKept | None = None
+    """What to report; None if nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The step cannot be taken as it is."""
+
+    error: DumpIngestError
+
+
+Decision: TypeAlias = Wait | Inspect | Plan | Offer | KeepExisting | Refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A plan for a step, and what there is to be known of its commit."""
+
+    plan: StepPlan
+    commit: Commit | None
+    """None if the store has none that can be read."""
+    was_removed: Callable[[], bool]
+    """Return whether the files are what was removed from the store on purpose, or what is left of that."""
+    committed_files: Callable[[], CommittedFiles | DamagedStore | StepRemoved]
+    """Return the files of the commit, or why its index cannot be read."""
+
+
+def decide(state: StepState, policy: StepPolicy, now: float, proposal: Proposal | None = None) -> Decision:
+    """Return what to do with a step next.
+
+    Args:
+        state: the step as the last look saw it.
+        policy: what the user and the disk ask for.
+        now: the time by the clock of the service.
+        proposal: how the step was planned since it was found to be complete.
+    """
+    if wait := _under_way(state):
+        return wait
+    if (held := state.held) is not None:
+        return KeepExisting(_cover_of(state, held))
+    if wait := _paused(state, now) or _waits_to_be_listed(state):
+        return wait
+    if decision := _decide_listed(state, policy) or _decide_inspected(state, policy):
+        return decision
+    if proposal is None:
+        return Plan(policy.leave_out_tensors if state.key.step is not None else "")
+    return _decide_planned(state, policy, proposal)
+
+
+def left_alone(state: StepState, now: float) -> Wait | None:
+    """Return why a step is not to be examined for now, whatever the dump has of it; None if it is."""
+    return _under_way(state) or _paused(state, now)
+
+
+def _under_way(state: StepState) -> Wait | None:
+    if state.work is not None:
+        return Wait(WaitFor.TASKS, "its tasks are under way")
+    if state.is_removing:
+        return Wait(WaitFor.DELETION, "its files are being deleted: the store has them")
+    return None
+
+
+def _paused(state: StepState, now: float) -> Wait | None:
+    pause = state.pause
+    return None if pause is None or pause.until <= now else Wait(WaitFor.PAUSE, pause.reason)
+
+
+def held_as(state: StepState, policy: StepPolicy, was_removed: Callable[[str], bool]) -> Phase | None:
+    """Return how the store has a step as it is listed, as far as is known; None if it is pending.
+
+    Args:
+        state: a step with a fingerprint.
+        policy: says whether a step without its tensors will do for now.
+        was_removed: given a fingerprint, returns whether that generation was removed on purpose. Asked only
+            for steps without a commit.
+    """
+    if state.committed == state.fingerprint:
+        return Phase.COMMITTED
+    for fingerprint, phase in _good_enough(state.fingerprint, policy):
+        if state.committed == fingerprint:
+            return phase
+        if state.cover is not None and state.cover.fingerprint == fingerprint:
+            return state.cover.phase
+        if state.committed is None and was_removed(fingerprint):
+            return Phase.REMOVED
+    return None
+
+
+def _good_enough(fingerprint: str, policy: StepPolicy) -> Iterator[tuple[str, Phase]]:
+    """Yield the generations that a listing may be committed as, and what the step is then."""
+    yield fingerprint, Phase.COMMITTED
+    if policy.leave_out_tensors:
+        yield without_tensors(fingerprint), Phase.LEFT_OUT
+
+
+def _cover_of(state: StepState, held: Phase) -> Cover:
+    """Return what is known of the commit that a step is held by."""
+    cover = state.cover
+    if cover is not None and cover.phase is held:
+        return cover
+    return Cover(state.fingerprint, held, _HELD[held])
+
+
+_HELD = {
+    Phase.COMMITTED: "the store has it as it is in the dump",
+    Phase.LEFT_OUT: "the store has it without its tensors, which are left out while the disk is nearly full",
+    Phase.KEPT: "the store has more of it than the dump",
+    Phase.REMOVED: "it was removed from the store on purpose",
+}
+
+
+def _waits_to_be_listed(state: StepState) -> Wait | None:
+    if state.is_unchecked:
+        return Wait(WaitFor.STORE, "the store has something of it and is still to be asked what")
+    return None if state.is_present else Wait(WaitFor.FILES, "no files yet")
+
+
+def _decide_listed(state: StepState, policy: StepPolicy) -> Wait | None:
+    """Return why a step is not complete, before any file of it is opened."""
+    listing = state.listing
+    if listing is None:
+        return None
+    denied = tuple(problem for problem in listing.problems if problem.denied)
+    if denied:
+        return Wait(WaitFor.PERMISSION, f"{denied[0]}", denied)
+    return waits_for_time(listing, state.quiet_for_s, policy.completeness)
+
+
+def _decide_inspected(state: StepState, policy: StepPolicy) -> Wait | Inspect | None:
+    """Return why a step is not complete by the content of its files, or that it has to be read."""
+    listing, inspected = state.listing, state.inspected
+    if listing is None or inspected is None:
+        return Inspect()
+    if inspected.listing.files is not listing.files and inspected.listing.files != listing.files:
+        return Inspect()
+    if inspected.denied:
+        return Wait(WaitFor.PERMISSION, f"{inspected.denied[0]}", inspected.denied)
+    return waits_for_content(inspected, state.quiet_for_s, policy.completeness)
+
+
+def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) -> Decision:
+    """Decide about a complete step: the store has this generation, a better one, another dump's, or none."""
+    plan, commit = proposal.plan, proposal.commit
+    if commit is not None and plan.without_tensors and commit.without_tensors is None:
+        return Plan()  # a step that has its tensors in the store is taken with them again
+    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
+        message = f"{plan.key}: workers see other files than this host"
+        return Refuse(ClusterError(message, hint=_STALE_HINT))
+    if commit is None:
+        return _decide_uncommitted(state, proposal)
+    if commit.fingerprint in (plan.fingerprint, state.fingerprint):
+        return KeepExisting(_cover_by_same(state, plan, commit))
+    if not policy.replace and (error := comes_from_elsewhere(plan.key, plan.origin, commit)):
+        return Refuse(error)
+    return _decide_by_files(state, policy, proposal, commit)
+
+
+def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
+    """Return how a commit covers a listing that is planned, or was listed, as the same generation.
+
+    Both names differ if files are bad, which the look does not know. A commit under the name of the listing
+    has every file whole, so it stays even if one of them cannot be read any more.
+    """
+    if plan.without_tensors and commit.fingerprint != state.fingerprint:
+        return Cover(without_tensors(state.fingerprint), Phase.LEFT_OUT, _HELD[Phase.LEFT_OUT])
+    return Cover(state.fingerprint, Phase.COMMITTED, _HELD[Phase.COMMITTED])
+
+
+def _decide_uncommitted(state: StepState, proposal: Proposal) -> Decision:
+    """Decide about a complete step of which the store has no commit that can be read."""
+    # Names of removed generations were compared by the look; here the files may be a part of one.
+    if proposal.was_removed():
+        return KeepExisting(Cover(state.fingerprint, Phase.REMOVED, _HELD[Phase.REMOVED]))
+    return Offer(replace(proposal.plan, replaces=""))
+
+
+def _decide_by_files(state: StepState, policy: StepPolicy, proposal: Proposal, commit: Commit) -> Decision:
+    """Keep a commit if the dump has less of its step by now."""
+    committed = proposal.committed_files()
+    if isinstance(committed, StepRemoved):
+        return Wait(WaitFor.LOOK, "its commit was removed just now")
+    if isinstance(committed, DamagedStore):
+        # It may be all that there is of the step: it is not replaced, and keeps no other step waiting.
+        return Refuse(committed)
+    # Then files are gone because they were deleted here; and what comes late must not take their place.
+    deleted_here = policy.deletes and must_stay(commit) is None
+    files = () if state.listing is None else state.listing.files
+    gone = files_gone(committed, files, any_less=deleted_here and not policy.replace)
+    if not gone:
+        return Offer(replace(proposal.plan, replaces=commit.fingerprint))
+    cover = Cover(
+        state.fingerprint, Phase.KEPT, f"{gone} of its files are gone from the dump; its commit stays"
+    )
+    return KeepExisting(cover, None if deleted_here else CommitKept(state.key, gone))
+
+
+def files_gone(committed: CommittedFiles, files: Sequence[SourceFile], *, any_less: bool = False) -> int:
+    """Return how many files of a commit the dump no longer has, if what it has is less; 0 otherwise.
+
+    Files that turn up late next to deleted ones are less. Files that were written again, or as many new ones,
+    are another dump of the step.
+
+    Args:
+        committed: the files of the commit.
+        files: what the dump has of the step.
+        any_less: whether fewer files are less even if some of them were written again. They are after the
+            others were deleted here: a writer that comes late may also rewrite a table.
+    """
+    present = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}
+    gone = committed.keys() - present.keys()
+    rewritten = any(committed.get(path, seen) != seen for path, seen in present.items())
+    is_less = len(present) < len(committed) and (any_less or not rewritten)
+    return len(gone) if gone and is_less else 0

@@ -1,0 +1,251 @@
+"""Everything that is known of one step of a dump, in one record. Its transitions are methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ingest.layouts.base import Listing, Problem
+from ingest.planning.inspection import Inspected
+from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
+from ingest.steps.deletion import Deletion, DeletionStage
+from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
+from workers.errors import DumpIngestError, StoreUnavailable
+from workers.model import StepKey
+from workers.store.commit import Commit
+from workers.tasks.model import StepPlan
+
+#: How often the run files of a rank are committed again while they keep changing: first and longest pause.
+_RUN_PAUSE_S = (60.0, 3600.0)
+_FAILED_PAUSE_S = 60.0
+
+
+@dataclass(slots=True)
+class Work:
+    """What the workers do for a step that was offered to them."""
+
+    jobs: int
+    phase: Phase = Phase.OFFERED
+    jobs_done: int = 0
+    retry: Pause | None = None
+    """When a task that failed is submitted again, and why it failed."""
+
+
+@dataclass(slots=True, eq=False)
+class StepState:
+    """What is known of one rank's dump of one step. A cache: a new process finds all of it out again.
+
+    Watcher, store, dispatch, service and retention read and write the same record, in one thread. Other
+    threads may read it: each field is replaced as a whole.
+    """
+
+    key: StepKey
+
+    listing: Listing | None = None
+    """The step as the last look saw it; None if it was not listed, or has no files."""
+    is_listing_reusable: bool = False
+    """Whether the next look may use the listing again where no directory has changed."""
+    quiet_since: float = 0.0
+    """By the monotonic clock: since when the files are as they are."""
+    quiet_for_s: float = 0.0
+    """How long that had been at the last look."""
+    fingerprint: str = ""
+    """Names the generation that the listing makes, if no file of it is bad; "" until the look asks."""
+    held: Phase | None = None
+    """How the store has the step as the last look saw it; None if it does not: then the step is pending."""
+    inspected: Inspected | None = None
+    """What the headers of the files say, of this or an earlier listing."""
+    waiting: Wait | None = None
+    """Why the step was not complete when it was examined last."""
+    bad_files: BadFiles = NO_BAD_FILES
+
+    is_expected: bool = False
+    """Whether it is known if the store has anything of the step."""
+    is_unchecked: bool = False
+    """Whether the store has something of the step and is still to be asked what."""
+    committed: str | None = None
+    """The generation that is committed, by its fingerprint, as far as is known."""
+    cover: Cover | None = None
+    turn: int = 0
+    """Commits are read again in the order of their turns."""
+
+    work: Work | None = None
+    """What the workers do for the step; None unless it was offered to them."""
+    is_isolated: bool = False
+    """Whether workers have died of the step since it was committed last; each of its tasks then runs alone,
+    and in a process of its own."""
+    stale: tuple[str, int] = ("", 0)
+    """How often in a row workers saw other files than this process, and of which generation."""
+    pause: Pause | None = None
+    run_pause_s: float = _RUN_PAUSE_S[0]
+    """How long the next pause of run files is."""
+
+    deletion: Deletion | None = None
+    """What is known for deleting its source; None while nothing is."""
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the last look listed files of the step, or may not list them."""
+        return self.listing is not None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the store did not have the step as the last look saw it."""
+        return self.listing is not None and self.held is None
+
+    @property
+    def is_removing(self) -> bool:
+        """Whether its files are being unlinked."""
+        deletion = self.deletion
+        return deletion is not None and deletion.stage is DeletionStage.REMOVING
+
+    @property
+    def denied(self) -> tuple[Problem, ...]:
+        """What somebody has to do before the step can be taken, as it was found last."""
+        waiting = self.waiting
+        return () if waiting is None else waiting.problems
+
+    # -- what the dump has
+
+    def see(self, listing: Listing, *, now: float, wall_time: float) -> None:
+        """Take the listing of a look.
+
+        Args:
+            listing: of this step; it has files, or a problem that denies it.
+            now: the time of the look by the monotonic clock.
+            wall_time: the same by the clock that the file system has. It counts only for a step that is seen
+                for the first time: such a step has been quiet since its newest change. From then on only what
+                is observed counts.
+        """
+        before = self.listing
+        self.listing = listing
+        if before is None:
+            self.quiet_for_s = max(wall_time - listing.newest_change, 0.0)
+            self.quiet_since = now - self.quiet_for_s
+            self.fingerprint = ""
+            return
+        if before.files is not listing.files and before.files != listing.files:
+            self.quiet_since = now
+        if before.files is not listing.files or before.layout != listing.layout:
+            self.fingerprint = ""
+        self.quiet_for_s = now - self.quiet_since
+
+    def hold(self, phase: Phase) -> None:
+        """Record that the store has the step as it was listed, so that its files are not read."""
+        self.held = phase
+        self.is_listing_reusable = True
+        self.inspected = self.waiting = None
+
+    def await_turn(self, *, is_quiet: bool) -> None:
+        """Record that the store does not have the step as it was listed.
+
+        Args:
+            is_quiet: whether the step only waits for its turn. Then its listing is used again, or a backlog
+                would take long to list. Whoever opens its files, here or in a worker, compares them with it.
+        """
+        self.held = None
+        self.is_listing_reusable = is_quiet
+
+    def lose_files(self) -> None:
+        """Forget all but what the store has and what the tasks do: the dump has no files of the step."""
+        self.listing = self.held = self.inspected = self.waiting = self.pause = None
+        self.is_listing_reusable = False
+        self.fingerprint = ""
+        self.bad_files = NO_BAD_FILES
+        self.stale = ("", 0)
+        self.run_pause_s = _RUN_PAUSE_S[0]
+        if not self.is_removing:
+            self.deletion = None
+
+    def lose_commit(self) -> None:
+        """Forget what the store has: when the step comes back, its commit may have been removed meanwhile."""
+        self.committed = self.cover = None
+        self.is_unchecked = False
+
+    def wait(self, wait: Wait) -> None:
+        """Record why the step is not complete; the next look lists it again."""
+        self.waiting = wait
+        self.is_listing_reusable = False
+        if wait.wait_for is WaitFor.PERMISSION:
+            self.inspected = None  # a permission that is granted shows in no listing
+
+    def look_inside_again(self) -> None:
+        """List the step again and read its headers, whatever was found before."""
+        self.is_listing_reusable = False
+        self.inspected = None
+
+    def record_bad_file(self, plan: StepPlan, error: DumpIngestError) -> bool:
+        """Record the file that the step failed for; return whether it was for a file."""
+        bad_files = self.bad_files.with_failure(plan, error)
+        if bad_files is self.bad_files:
+            return False
+        self.bad_files = bad_files
+        self.look_inside_again()
+        return True
+
+    def learn_poison(self, commit: Commit) -> bool:
+        """Take over what an earlier process found to be poison; return whether anything of it was new."""
+        files = () if self.listing is None else self.listing.files
+        bad_files = self.bad_files.with_commit(files, commit)
+        if bad_files is self.bad_files:
+            return False
+        self.bad_files = bad_files
+        self.look_inside_again()
+        return True
+
+    def believable(self, error: DumpIngestError) -> DumpIngestError:
+        """Return why the step failed: if too many of its files seem to be poison, it is not the files."""
+        doubted = self.bad_files.doubts(error)
+        if doubted is None:
+            return error
+        self.bad_files = replace(self.bad_files, poison={})
+        return doubted
+
+    # -- on its way
+
+    def offer(self, jobs: int) -> Work:
+        """Record that the workers are to convert the step."""
+        self.waiting = None
+        self.work = Work(jobs)
+        return self.work
+
+    def end_work(self) -> None:
+        """Record that the workers do nothing more for the step."""
+        self.work = None
+
+    def record_commit(self, fingerprint: str, now: float) -> None:
+        """Record that this generation was committed. Run files are then left alone, each time for longer."""
+        self.stale = ("", 0)
+        if self.fingerprint == fingerprint:
+            self.is_listing_reusable = True
+        if self.key.step is None:
+            self.pause = Pause(now + self.run_pause_s, "run files change as long as the job runs")
+            self.run_pause_s = min(self.run_pause_s * 2, _RUN_PAUSE_S[1])
+
+    def record_failure(self, error: DumpIngestError, now: float) -> None:
+        """Leave a step alone that failed, for a while."""
+        self.stale = ("", 0)
+        for_store = isinstance(error, StoreUnavailable)
+        self.pause = Pause(now + _FAILED_PAUSE_S, error.message, for_store=for_store)
+
+    def record_stale(self, fingerprint: str) -> None:
+        """Record that workers saw other files than this generation is made of."""
+        self.stale = (fingerprint, self.stale_in_a_row(fingerprint) + 1)
+        self.look_inside_again()
+
+    def stale_in_a_row(self, fingerprint: str) -> int:
+        """Return how often in a row workers saw other files than this generation is made of."""
+        stale, times = self.stale
+        return times if stale == fingerprint else 0
+
+    def retry_with_store(self) -> None:
+        """End a pause that was made because the store did not answer."""
+        if self.pause is not None and self.pause.for_store:
+            self.pause = None
+
+    # -- after its commit
+
+    def for_deletion(self) -> Deletion:
+        """Return what is known for deleting its source, to read and to write."""
+        if self.deletion is None:
+            self.deletion = Deletion()
+        return self.deletion

@@ -1,0 +1,134 @@
+"""The plan of `gc` as it stands in a file: typed records that are checked while they are decoded.
+
+A plan file is not trusted: it can name steps, generations and temporary objects, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias, cast
+
+from msgspec import DecodeError, Meta, Struct, structs
+from msgspec.json import Decoder
+
+from ingest.store_gc.inventory import is_temporary
+from ingest.store_gc.policy import GcPolicy
+from workers.errors import UsageError
+
+What: TypeAlias = Literal["step", "tensors", "remains", "temporary"]
+Format: TypeAlias = Literal["dump-ingest gc plan 1"]
+FORMAT: Format = "dump-ingest gc plan 1"
+Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+GenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+OptionalGenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32})?\Z")]
+_HINT = "Make the plan again: dump-ingest gc STORE ... --plan FILE"
+
+
+class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """The policy that a plan was made with."""
+
+    older_than_s: float | None
+    keep_last: int | None
+    max_bytes: int | None
+    tensors_around_anomalies: int | None
+    keep_anomalous: bool
+    grace_s: float
+
+    def __post_init__(self) -> None:
+        """Check the ranges of the numbers."""
+        try:
+            self.policy()
+        except UsageError as exc:
+            raise ValueError(exc.message) from exc
+
+    def policy(self) -> GcPolicy:
+        """Return it as the value that gc works with."""
+        return GcPolicy(**structs.asdict(self))
+
+
+class ActionRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="what"):
+    """What every action in a plan file has; `what` says which of the four kinds it is."""
+
+    objects: Natural
+    nbytes: Natural
+    why: str
+
+    @property
+    def what(self) -> What:
+        """The kind of action."""
+        return cast("What", self.__struct_config__.tag)
+
+
+class RemoveStep(ActionRecord, frozen=True, kw_only=True, tag="step"):
+    """A step goes with everything below it. Run files never do: `step` is not null."""
+
+    rank: Natural
+    step: Natural
+    generation: GenerationName
+    path: str
+
+
+class RemoveTensors(ActionRecord, frozen=True, kw_only=True, tag="tensors"):
+    """A step loses the payloads of its tensors."""
+
+    rank: Natural
+    step: Natural
+    generation: GenerationName
+    path: str
+
+
+class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
+    """A generation goes that no commit points to; "" stands for empty directories alone."""
+
+    rank: Natural
+    step: Natural | None
+    generation: OptionalGenerationName
+    path: str
+
+
+class RemoveTemporary(ActionRecord, frozen=True, kw_only=True, tag="temporary"):
+    """A temporary object of a killed writer goes."""
+
+    rank: None
+    step: None
+    generation: OptionalGenerationName
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check that the path is that of a temporary object inside of the store."""
+        if not is_temporary(self.path) or ".." in self.path.split("/"):
+            message = f"path {self.path!r} is not that of a temporary object in the store"
+            raise ValueError(message)
+
+
+class PlanRecord(Struct, frozen=True):
+    """A plan file. It also holds totals, which are for people and are not read."""
+
+    format: Format
+    store: str
+    made_at: str
+    policy: PolicyRecord
+    actions: tuple[RemoveStep | RemoveTensors | RemoveRemains | RemoveTemporary, ...]
+    notes: tuple[str, ...]
+    store_bytes: Natural
+
+
+_DECODER = Decoder(PlanRecord)
+
+
+def decode_plan(text: str, where: str) -> PlanRecord:
+    """Decode the content of a plan file.
+
+    Raises:
+        UsageError: it is not a plan; the message names `where` and the place in it, as `actions[3].step`.
+    """
+    try:
+        return _DECODER.decode(text)
+    except (DecodeError, RecursionError, UnicodeEncodeError) as exc:
+        raise UsageError(f"{where} is not a gc plan: {_explain(exc)}", hint=_HINT) from exc
+
+
+def _explain(error: Exception) -> str:
+    """Put the place before the problem: msgspec ends its messages in " - at `$.actions[3].step`"."""
+    problem, _, place = str(error).partition(" - at `$")
+    name = place.strip("`.")
+    return f"{name}: {problem}" if name else problem

@@ -1,0 +1,273 @@
+"""From an inventory and a policy to a plan: arithmetic, no I/O and no clock."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import get_args
+
+from ingest.steps.newest import newest_steps
+from ingest.store_gc.inventory import CommitFacts, Extent, Generation, Inventory, StepInventory
+from ingest.store_gc.plan import GcAction, GcPlan, shortly
+from ingest.store_gc.plan_record import What
+from ingest.store_gc.policy import GcPolicy, duration
+from ingest.units import human_bytes
+from workers.model import StepKey
+
+#: The most steps that a note names.
+_MAX_NAMED = 5
+_ORDER: dict[str, int] = {what: number for number, what in enumerate(get_args(What))}
+
+
+def make_plan(inventory: Inventory, policy: GcPolicy, now: float) -> GcPlan:
+    """Decide what goes.
+
+    Args:
+        inventory: what the store holds.
+        policy: what to remove and what to keep.
+        now: seconds since the epoch.
+    """
+    return _Planner(inventory, policy, now).plan()
+
+
+@dataclass(frozen=True, slots=True)
+class _CommittedStep:
+    """A step of a rank that readers can see. Run files are not steps."""
+
+    inventory: StepInventory
+    commit: CommitFacts
+    number: int
+
+    @property
+    def key(self) -> StepKey:
+        return self.inventory.key
+
+    @property
+    def tensors(self) -> Extent:
+        """The payloads of the committed generation."""
+        return self.inventory.generations.get(self.commit.fingerprint, Generation()).tensors
+
+    def removal(self, why: str) -> GcAction:
+        """Return the action that removes the step."""
+        extent = sum((held.whole for held in self.inventory.generations.values()), self.inventory.record)
+        return _action("step", self.key, self.commit.fingerprint, extent, why)
+
+    def removal_of_tensors(self, why: str) -> GcAction:
+        """Return the action that removes the payloads of the step, and nothing else."""
+        return _action("tensors", self.key, self.commit.fingerprint, self.tensors, why)
+
+
+class _Planner:
+    def __init__(self, inventory: Inventory, policy: GcPolicy, now: float) -> None:
+        self.inventory, self.policy, self.now = inventory, policy, now
+        self.notes: list[str] = []
+        self.steps = _committed_steps(inventory)
+        self.numbers = sorted({step.number for step in self.steps})
+        self.anomalous = {step.number for step in self.steps if step.commit.is_anomalous}
+        self.anomalous |= inventory.anomalous_steps & set(self.numbers)
+        self.newest = newest_steps((step.key for step in self.steps), policy.keep_last or 0)
+        self.busy = {step.key for step in self.steps if self._is_being_written(step)}
+
+    def plan(self) -> GcPlan:
+        steps = self._steps_by_age_and_number()
+        tensors = self._tensors(steps)
+        remains, temporaries = list(self._remains()), list(self._temporaries())
+        self._shrink_to_size(steps, tensors, [*remains, *temporaries])
+        actions = [
+            *steps.values(),
+            *tensors.values(),
+            *(action for action in remains if action.key not in steps),
+            *(action for action in temporaries if not _is_below(action.path, steps)),
+        ]
+        actions.sort(
+            key=lambda action: (
+                _ORDER[action.what],
+                action.key.order if action.key else (),
+                action.path,
+            )
+        )
+        self._note_what_stays()
+        return GcPlan(
+            self.inventory.url,
+            datetime.fromtimestamp(self.now, UTC).isoformat(timespec="seconds"),
+            self.policy,
+            tuple(actions),
+            tuple(self.notes),
+            self.inventory.total.nbytes,
+        )
+
+    def _steps_by_age_and_number(self) -> dict[StepKey, GcAction]:
+        """Return the steps that go because of their age, or because newer ones are kept."""
+        policy = self.policy
+        actions: dict[StepKey, GcAction] = {}
+        for step in self.steps:
+            if not self._may_go(step):
+                continue
+            if policy.older_than_s is not None:
+                if self.now - step.commit.committed_at > policy.older_than_s:
+                    actions[step.key] = step.removal(
+                        f"committed more than {duration(policy.older_than_s)} ago"
+                    )
+            elif policy.keeps_only_newest:
+                actions[step.key] = step.removal(f"not among the newest {policy.keep_last} of its rank")
+        return actions
+
+    def _tensors(self, removed: Collection[StepKey]) -> dict[StepKey, GcAction]:
+        """Return the steps that lose their tensors."""
+        around = self.policy.tensors_around_anomalies
+        near = set(self.numbers) if around is None else _near(self.numbers, self.anomalous, around)
+        actions = {
+            step.key: step.removal_of_tensors(why)
+            for step in self.steps
+            if step.key not in removed and step.key not in self.busy
+            if (why := self._why_tensors_go(step, near))
+        }
+        if around is not None and (unseen := set(self.numbers) - self.inventory.evaluated_steps):
+            self.notes.append(
+                f"rules over several ranks have not been evaluated for steps {shortly(unseen)}: what they "
+                "would find there does not count as an anomaly (`dump-ingest consolidate` evaluates them)"
+            )
+        return actions
+
+    def _why_tensors_go(self, step: _CommittedStep, near: Collection[int]) -> str:
+        """Return why the tensors of a step go; "" if they stay. The steps `near` anomalies keep theirs."""
+        if not step.tensors.objects:
+            return ""
+        if not step.commit.has_tensors:
+            # Left by a gc that was killed, or written by somebody who is about to commit them after all.
+            return "no commit points to them" if self._is_old(step.tensors) else ""
+        if step.number in near or step.key in self.newest:
+            return ""
+        return f"no anomaly within {self.policy.tensors_around_anomalies} dumped steps"
+
+    def _shrink_to_size(
+        self, steps: dict[StepKey, GcAction], tensors: dict[StepKey, GcAction], others: Sequence[GcAction]
+    ) -> None:
+        """Move steps into `steps`, lowest number first, until the store is no larger than it may be."""
+        limit = self.policy.max_bytes
+        if limit is None:
+            return
+        others = [action for action in others if action.key not in steps]
+        going = _bytes_by_step([*steps.values(), *tensors.values(), *others])
+        left = self.inventory.total.nbytes - going.total()
+        for _, steps_of_number in groupby(sorted(self.steps, key=_number), _number):
+            if left <= limit:
+                return
+            for step in steps_of_number:
+                if step.key not in steps and self._may_go(step):
+                    removal = steps[step.key] = step.removal("the oldest, to fit the size")
+                    tensors.pop(step.key, None)
+                    # Its tensors, or previous generations, may be on their way out already.
+                    left -= removal.nbytes - going[step.key]
+        if left > limit:
+            self.notes.append(
+                f"the store will still have {human_bytes(left)}, more than {human_bytes(limit)}: "
+                "the rest is protected, or does not belong to a step"
+            )
+
+    def _remains(self) -> Iterator[GcAction]:
+        """Yield what no commit points to, if nobody can still be writing or reading it."""
+        waiting = Extent()
+        for step in self.inventory.steps:
+            if step.damage:
+                continue
+            for name, generation in step.uncommitted.items():
+                # Readers may have opened a previous generation until the commit that replaced it.
+                if not self._is_old(generation.whole + Extent(newest_at=step.record.newest_at)):
+                    waiting += generation.whole
+                    continue
+                why = "a previous generation" if step.commit else "never committed, or removed"
+                yield _action("remains", step.key, name, generation.whole, why)
+            if not step.generations and not step.record.objects:
+                yield _action("remains", step.key, "", Extent(), "an empty directory")
+        if waiting.objects:
+            self.notes.append(
+                f"{waiting.objects} objects ({human_bytes(waiting.nbytes)}) that no commit points to "
+                f"stay until nothing was written next to them for {duration(self.policy.grace_s)}"
+            )
+
+    def _temporaries(self) -> Iterator[GcAction]:
+        for path, extent in sorted(self.inventory.temporaries.items()):
+            if self._is_old(extent):
+                why = "left by a writer that was killed"
+                yield GcAction("temporary", None, None, "", extent.objects, extent.nbytes, why, path)
+
+    def _may_go(self, step: _CommittedStep) -> bool:
+        """Return whether nothing protects a step."""
+        is_kept = self.policy.keep_anomalous and step.number in self.anomalous
+        return not is_kept and step.key not in self.newest and step.key not in self.busy
+
+    def _is_being_written(self, step: _CommittedStep) -> bool:
+        """Return whether somebody is writing another generation of a step."""
+        return not all(self._is_old(generation.whole) for generation in step.inventory.uncommitted.values())
+
+    def _is_old(self, extent: Extent) -> bool:
+        return self.now - extent.newest_at > self.policy.grace_s
+
+    def _note_what_stays(self) -> None:
+        policy = self.policy
+        if policy.keep_anomalous and self.anomalous:
+            self.notes.append(f"steps with anomalies are kept: {shortly(self.anomalous)}")
+        elif policy.tensors_around_anomalies is not None:
+            known = f"anomalies are known in steps {shortly(self.anomalous)}"
+            self.notes.append(known if self.anomalous else "no step with an anomaly is known")
+        if self.busy:
+            within = duration(policy.grace_s)
+            self.notes.append(
+                f"{_name_some(self.busy)}: left alone, because another generation is younger than {within}"
+            )
+        if damaged := {step.key for step in self.inventory.steps if step.damage}:
+            self.notes.append(
+                f"{_name_some(damaged)}: left alone, because the commit is damaged (see `dump-ingest verify`)"
+            )
+
+
+def _committed_steps(inventory: Inventory) -> list[_CommittedStep]:
+    return [
+        _CommittedStep(step, step.commit, step.key.step)
+        for step in inventory.steps
+        if step.commit is not None and step.key.step is not None
+    ]
+
+
+def _number(step: _CommittedStep) -> int:
+    return step.number
+
+
+def _bytes_by_step(actions: Iterable[GcAction]) -> Counter[StepKey | None]:
+    """Return how many bytes go from each step; None stands for temporary objects."""
+    nbytes = Counter[StepKey | None]()
+    for action in actions:
+        nbytes[action.key] += action.nbytes
+    return nbytes
+
+
+def _name_some(keys: Collection[StepKey]) -> str:
+    """Name the first few of these steps, and say how many more there are."""
+    ordered = sorted(keys, key=lambda key: key.order)
+    more = f" and {len(ordered) - _MAX_NAMED} more" if len(ordered) > _MAX_NAMED else ""
+    return ", ".join(map(str, ordered[:_MAX_NAMED])) + more
+
+
+def _near(numbers: Sequence[int], anomalous: Collection[int], around: int) -> set[int]:
+    """Return the steps that are at most `around` dumped steps from one with an anomaly, and the newest.
+
+    An anomaly may still come after the newest steps; and not all rules may have looked at the last one yet.
+    """
+    near = set(numbers[-max(around, 1) :])
+    for step in anomalous:
+        place = bisect_left(numbers, step)
+        near.update(numbers[max(place - around, 0) : place + around + 1])
+    return near
+
+
+def _action(what: What, key: StepKey, generation: str, extent: Extent, why: str) -> GcAction:
+    return GcAction(what, key.rank, key.step, generation, extent.objects, extent.nbytes, why)
+
+
+def _is_below(path: str, keys: Collection[StepKey]) -> bool:
+    return any(path.startswith(f"{key.path}/") for key in keys)

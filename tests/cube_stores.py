@@ -1,0 +1,134 @@
+"""Make stores with made-up commits, and check the cubes that a consolidator writes for them."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ingest
+from bench.steps import commit_tables, make_tables
+from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
+from ingest.reader.consolidated import open_cubes
+from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step_statistics import StepStatistics
+from tests.wrapped_objects import WrappedObjects
+from workers.model import StepKey
+from workers.store.blocks import Block, TensorAxis, block_of
+from workers.store.cubes import CubeGrid
+from workers.store.objects import ObjectStore
+from workers.tasks import consolidate as task
+from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
+
+#: A grid in which a few steps and ranks already fill several chunks.
+SMALL = CubeGrid(ranks=2, tensors=4, inner_tensors=2, steps=3)
+NAMES = [f"op{i}" for i in range(6)]
+
+
+def put(
+    objects: ObjectStore,
+    rank: int,
+    step: int,
+    names: Sequence[str] = NAMES,
+    *,
+    anomalous: Sequence[int] = (),
+    seed: int = 0,
+) -> None:
+    """Commit one step."""
+    key = StepKey(rank, step)
+    commit_tables(objects, key, make_tables(key, names, anomalous, seed))
+
+
+def once(objects: ObjectStore, *, check: bool = False, rebuild: bool = False) -> StepsConsolidated:
+    """Bring the cubes up to date."""
+    with Consolidator(objects) as consolidator:
+        return consolidator.once(check=check, rebuild=rebuild)
+
+
+def from_tables(objects: ObjectStore) -> tuple[TensorAxis, dict[int, Block]]:
+    """Return the axis of tensors and each step's block, built from the tables of its ranks."""
+    axis = TensorAxis()
+    snapshot = take_snapshot(ingest.DumpStore(objects), include_partial=True)
+    blocks = {
+        step: block_of(step, {rank: opened.tables for rank, opened in snapshot.of_step(step).items()}, axis)
+        for step in snapshot.steps
+    }
+    return axis, blocks
+
+
+def places_of(axis: TensorAxis, other: TensorAxis) -> npt.NDArray[np.int64]:
+    """Return the positions of the tensors of one axis on another axis."""
+    return np.array([other.keys.index(key) for key in axis.keys], np.int64)
+
+
+def assert_is_what_is_committed(objects: ObjectStore) -> None:
+    """Check that every value in the cubes equals that in the tables."""
+    cubes = open_cubes(objects)
+    assert cubes is not None
+    axis, blocks = from_tables(objects)
+    assert sorted(cubes.steps.tolist()) == sorted(blocks)
+    assert not cubes.state.rewriting
+    assert set(axis.keys) <= set(cubes.axis.keys)
+    places = places_of(axis, cubes.axis)
+    for place, step in enumerate(cubes.steps.tolist()):
+        expected = blocks[step].widened(len(axis))
+        held = cubes.block(place)
+        absent = [rank for rank in held.ranks if rank not in expected.ranks]
+        assert not held.of_ranks(tuple(absent)).present.any()
+        shared = held.of_ranks(expected.ranks)
+        np.testing.assert_array_equal(shared.row[:, places], expected.row)
+        np.testing.assert_array_equal(shared.statistics[:, places], expected.statistics)
+        np.testing.assert_array_equal(shared.digest[:, places], expected.digest)
+        assert shared.present.sum() == expected.present.sum()
+
+
+def assert_survey_is_right(objects: ObjectStore) -> None:
+    """Check that the statistics that readers get from the cubes equal those in the tables."""
+    axis, blocks = from_tables(objects)
+    survey = StepStatistics(take_snapshot(ingest.DumpStore(objects)))
+    for block in list(survey.blocks()):
+        expected = blocks[block.step].widened(len(axis))
+        places = places_of(axis, survey.axis)
+        wide = block.widened(len(survey.axis))
+        np.testing.assert_array_equal(wide.digest[:, places], expected.digest)
+        np.testing.assert_array_equal(wide.row[:, places], expected.row)
+        np.testing.assert_array_equal(wide.statistics[:, places], expected.statistics)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class Fragile(WrappedObjects):
+    """Ends the process before one of its writes."""
+
+    def __init__(self, inner: ObjectStore, writes: int) -> None:
+        super().__init__(inner)
+        self._left = writes
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        if not key.endswith("/lease"):
+            self._left -= 1
+            if self._left < 0:
+                raise Killed
+        super().put(key, data)
+
+
+def run_with(objects: ObjectStore) -> Callable[[Sequence[ConsolidateJob]], Iterator[ConsolidateResult]]:
+    """Run tasks one by one against `objects`."""
+
+    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(task, "open_objects", lambda _: objects)
+            yield from map(task.consolidate, jobs)
+
+    return run
+
+
+class Unpublished(WrappedObjects):
+    """Ends the process before the metadata of the cubes is written."""
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        if key == "consolidated/zarr.json":
+            raise Killed
+        super().put(key, data)

@@ -1,0 +1,119 @@
+"""Wheel and source distribution: what is in them, and the demo with nothing of the repository at hand."""
+
+import shlex
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cli import environment
+from tests.demo import STEPS
+from tests.dumps import unpack
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+UV = Path(sys.executable).with_name("uv")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `make dist` makes."""
+
+    wheel: Path
+    sdist: Path
+
+
+def call(words: Sequence[str | Path], cwd: Path, *, code: int | None = 0) -> subprocess.CompletedProcess[str]:
+    """Run a program that has no environment variable by which it could find this repository."""
+    env = {name: value for name, value in environment().items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env=env,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+    )
+    assert code is None or done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return done
+
+
+def build(source: Path, into: Path, *targets: str) -> list[Path]:
+    chosen = [word for target in targets for word in ("-t", target)]
+    call([sys.executable, "-m", "hatchling", "build", *chosen, "-d", into], source)
+    return sorted(into.iterdir())
+
+
+def content_of(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    wheel, sdist = build(ROOT, tmp_path_factory.mktemp("dist"))
+    return Built(wheel, sdist)
+
+
+def test_wheel_has_every_file_of_the_packages_and_nothing_else(built: Built) -> None:
+    """Rules, templates, what protoc made, and the marks of typed packages; no test, no cache."""
+    packed = {name for name in content_of(built.wheel) if ".dist-info/" not in name}
+    ours = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == ours
+    assert {f"{package}/py.typed" for package in PACKAGES} <= packed
+    for end in (".yml", ".j2", ".proto", "_pb2.py", "_pb2.pyi"):
+        assert any(name.endswith(end) for name in packed), end
+
+
+def test_source_distribution_makes_the_same_wheel(built: Built, tmp_path: Path) -> None:
+    call(["tar", "-xf", built.sdist], tmp_path)
+    (source,) = tmp_path.iterdir()
+    assert not (source / "tests").exists()
+    (again,) = build(source, tmp_path / "dist", "wheel")
+    assert content_of(again) == content_of(built.wheel)
+
+
+@pytest.mark.slow
+@pytest.mark.dask
+@pytest.mark.timeout(600)  # 20 s on an idle machine: the kernels are compiled anew
+def test_demo_runs_from_the_wheel_and_its_declared_dependencies_alone(built: Built, tmp_path: Path) -> None:
+    """In an environment of its own, far from the repository; what is not declared would be missing."""
+    prefix = tmp_path / "environment"
+    call([UV, "venv", "--quiet", "--no-project", "--python", sys.executable, prefix], tmp_path)
+    install(built.wheel, prefix)
+
+    version = call([prefix / "bin" / "dump-ingest", "--version"], tmp_path).stdout
+    assert version.split() == ["dump-ingest", PROJECT["project"]["version"]]
+    where = "import ingest, workers; print(ingest.__file__, workers.__file__)"
+    for path in call([prefix / "bin" / "python", "-c", where], tmp_path).stdout.split():
+        assert Path(path).is_relative_to(prefix)
+
+    (tmp_path / "demo").mkdir()
+    (unpack("nan-log-2rank", tmp_path) / "dump").rename(tmp_path / "demo" / "dump")
+    said = [
+        call([prefix / "bin" / "dump-ingest", *shlex.split(command)], tmp_path).stdout for _, command in STEPS
+    ]
+    assert "NaN was born in Log" in said[-1]
+
+
+def install(wheel: Path, prefix: Path) -> None:
+    """Install from uv's cache, which the installation that runs this test has filled; else from the index."""
+    pins = ROOT / "requirements" / "runtime.txt"
+    into: list[str | Path] = ["--python", prefix / "bin" / "python"]
+    words = [UV, "pip", "install", "--quiet", *into, "--only-binary", ":all:", "--constraint", pins, wheel]
+    if call([*words, "--offline"], prefix, code=None).returncode:
+        call(words, prefix)
+    call([UV, "pip", "check", *into], prefix)

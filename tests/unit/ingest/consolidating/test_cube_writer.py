@@ -1,0 +1,103 @@
+"""What steps share: what is written, when it is written again, and what a killed writer leaves."""
+
+from pathlib import Path
+
+import pytest
+
+import ingest
+from bench.steps import commit_tables, make_tables
+from ingest.reader.consolidated import open_cubes
+from tests.cube_stores import NAMES, Killed, Unpublished, assert_is_what_is_committed, once, put
+from workers.model import StepKey
+from workers.store import cubes
+from workers.store.objects import ObjectStore
+
+_TABLES = (
+    "fingerprint",
+    "status",
+    "tensors",
+    "statistics_only",
+    "quarantined",
+    "overflows",
+    "disagreements",
+    "anomalous_tensors",
+)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_what_was_written_is_not_written_again_but_the_last_block(objects: ObjectStore) -> None:
+    for step in range(9):
+        for rank in range(2):
+            put(objects, rank, step)
+    once(objects)
+    root = Path(objects.address.url) / "consolidated"
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    for step in (9, 10):
+        put(objects, 0, step)
+        put(objects, 1, step)
+        once(objects)
+    changed = {
+        str(path.relative_to(root)) for path, time in before.items() if path.stat().st_mtime_ns != time
+    }
+    assert changed <= {"zarr.json", "step/c/0", *(f"{name}/c/0/0" for name in _TABLES)}
+
+
+def test_a_view_that_began_with_few_ranks_is_made_anew_for_many(objects: ObjectStore) -> None:
+    """Else each rank would have objects of its own for ever."""
+    put(objects, 0, 1)
+    once(objects)
+    for rank in range(1, 8):
+        put(objects, rank, 1)
+    once(objects)
+    view = open_cubes(objects)
+    assert view is not None
+    assert view.state.grid.ranks == 8
+    assert_is_what_is_committed(objects)
+
+
+def test_tensors_of_a_writer_that_was_killed_are_not_taken_for_those_of_the_next(
+    objects: ObjectStore,
+) -> None:
+    """A worker outlives the consolidator, and keeps the axis that it has read."""
+    put(objects, 0, 1)
+    once(objects)
+    put(objects, 0, 2, [*NAMES, "one"])
+    with pytest.raises(Killed):
+        once(Unpublished(objects))
+    objects.delete("rank_0/step_2/zarr.json")
+    put(objects, 0, 2, [*NAMES, "another"])
+    assert once(objects).appended == (2,)
+    assert_is_what_is_committed(objects)
+
+
+def test_tensors_of_one_name_in_several_graphs_have_names_of_their_own(objects: ObjectStore) -> None:
+    key = StepKey(0, 1)
+    made = make_tables(key, ["op", "op", "op", "op"])
+    made.labels[1, 2] = "1"
+    made.labels[2, 2] = "1"
+    made.labels[2, 1] = "Net"
+    commit_tables(objects, key, made)
+    once(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    names = view.tensors
+    assert len(set(names)) == 4
+    assert names[0] == "MatMul.op.output.0"
+    assert_is_what_is_committed(objects)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_a_rank_that_begins_late_leaves_no_hole_in_the_tables(
+    objects: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new chunk of ranks, in steps beyond the first block of the tables."""
+    monkeypatch.setattr(cubes, "_STEPS_OF_TABLES", 2)
+    for step in range(5):
+        put(objects, 0, step)
+        put(objects, 1, step)
+    once(objects)
+    put(objects, 2, 5)
+    assert once(objects).appended == (5,)
+    assert not once(objects)
+    assert_is_what_is_committed(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    assert view.table("status")[:, 2].tolist() == [""] * 5 + ["complete"]

@@ -1,0 +1,105 @@
+"""One process at a time may write, and whoever is refused hears who does."""
+
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+from ingest.consolidating.consolidator import Consolidator
+from ingest.consolidating.lease import LEASE_S, Lease, LeaseHeld
+from ingest.reader.consolidated import open_cubes
+from tests.cube_stores import once, put
+from workers.store.objects import ObjectStore
+
+
+def test_a_second_consolidator_is_refused_and_says_who_the_first_is(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    with Consolidator(objects), pytest.raises(LeaseHeld, match="is being written by process"):
+        once(objects)
+    assert once(objects).appended == (1,)
+
+
+def test_a_lease_of_a_dead_process_ends(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    dead = Lease(objects, "consolidated/lease", "the view", clock=lambda: 0.0)
+    dead.acquire()
+    assert once(objects).appended == (1,)
+
+
+def test_a_lease_of_a_process_of_this_host_ends_with_it(objects: ObjectStore) -> None:
+    """Whoever is started again after a crash need not wait a minute."""
+    put(objects, 0, 1)
+    ended = subprocess.Popen(["/bin/true"])
+    ended.wait()
+    before = Lease(objects, "consolidated/lease", "the view")
+    before.owner = f"{socket.gethostname()}:{ended.pid}:before"
+    before._write()
+    assert once(objects).appended == (1,)
+    before.owner = f"another-host:{ended.pid}:before"
+    before._write()
+    with pytest.raises(LeaseHeld, match="on another-host"):
+        once(objects)
+
+
+def test_who_lost_the_lease_writes_nothing_more(objects: ObjectStore) -> None:
+    """A process that was stopped for a minute goes on when another one has taken its place."""
+    put(objects, 0, 1)
+    now = 1000.0
+    stopped = Consolidator(objects)
+    stopped._lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    stopped._lease.acquire()
+    other = Lease(objects, "consolidated/lease", "the view", clock=lambda: now + LEASE_S + 1)
+    other.acquire()
+    now += LEASE_S + 2
+    with pytest.raises(LeaseHeld):
+        stopped.once()
+    assert open_cubes(objects) is None
+
+
+def test_a_lease_that_another_one_had_meanwhile_is_lost(objects: ObjectStore) -> None:
+    """Also where the other one has let go of it, or its clock is far off."""
+    now = 1000.0
+    stopped = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    stopped.acquire()
+    other = Lease(objects, "consolidated/lease", "the view", clock=lambda: now + 10 * LEASE_S)
+    other.acquire()
+    with pytest.raises(LeaseHeld):
+        stopped.keep()
+    other.release()
+    with pytest.raises(LeaseHeld):
+        stopped.keep()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"owner": "host:12:x"}',
+        b'{"owner": "host", "renewed_at": 1e99}',
+        b'{"owner": "host:pid:x", "renewed_at": 1.0}',
+        b'{"owner": "host:99999999999999999999:x", "renewed_at": 1.0}',
+        b'{"owner": "host:12:x", "renewed_at": "now"}',
+    ],
+)
+def test_what_is_not_a_lease_protects_nobody(objects: ObjectStore, data: bytes) -> None:
+    objects.put("consolidated/lease", data)
+    lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: 1.0)
+    lease.acquire()
+    lease.keep()
+    lease.release()
+    assert objects.get("consolidated/lease") is None
+
+
+def test_the_stored_lease_says_who_holds_it_and_since_when(objects: ObjectStore) -> None:
+    lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: 1000.5)
+    lease.acquire()
+    stored = json.loads(objects.get("consolidated/lease") or b"")
+    assert stored == {"owner": lease.owner, "renewed_at": 1000.5}
+    host, pid, _ = stored["owner"].split(":")
+    assert (host, int(pid)) == (socket.gethostname(), os.getpid())

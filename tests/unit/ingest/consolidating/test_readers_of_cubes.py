@@ -1,0 +1,115 @@
+"""What readers make of the cubes: conditions, damage, and steps that are not complete."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import ingest
+from bench.steps import commit_tables, make_tables
+from tests.cube_stores import NAMES, assert_is_what_is_committed, assert_survey_is_right, once, put
+from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
+from workers.store.objects import ObjectStore
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-40],
+        lambda data: data.replace(b'"steps":1', b'"steps":-1', 1),
+        lambda data: data.replace(b'"tensors":6', b'"tensors":99999999999', 1),
+        lambda data: data.replace(b'"grid":{', b'"grid":{"more":1,', 1),
+        lambda data: data.replace(b'"steps":1', b'"steps":"1"', 1),
+        lambda data: data.replace(b'"rewriting":[]', b'"rewriting":[7]', 1),
+        lambda data: data.replace(b'"ranks":1,', b'"ranks":Infinity,', 1),
+        lambda _: b"[" * 100_000,
+        lambda _: b"null",
+    ],
+)
+def test_damaged_metadata_is_named_and_readers_do_without(
+    objects: ObjectStore, change: Callable[[bytes], bytes]
+) -> None:
+    put(objects, 0, 1)
+    once(objects)
+    data = objects.get("consolidated/zarr.json")
+    assert data is not None
+    objects.put("consolidated/zarr.json", change(data))
+    with pytest.raises(DamagedStore) as raised:
+        ingest.open_store(objects.address.url).consolidated()
+    assert "--rebuild" in raised.value.hint
+    assert_survey_is_right(objects)
+    once(objects, rebuild=True)
+    assert_is_what_is_committed(objects)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_a_damaged_cube_is_named_and_readers_do_without(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    once(objects)
+    objects.put("consolidated/max/c/0/0/0", b"nothing")
+    view = ingest.open_store(objects.address.url).consolidated()
+    with pytest.raises(DamagedStore, match="consolidated/max/c/0/0/0"):
+        view.block(0)
+    assert_survey_is_right(objects)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
+    for step in range(5):
+        for rank in range(3):
+            put(objects, rank, step, anomalous=[rank, 4] if step > 2 else [])
+    once(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    found = view.find("nan_count > 0 and rank != 1")
+    expected = [(s, r, f"op{i}") for s in (3, 4) for r in (0, 2) for i in sorted({r, 4})]
+    assert list(zip(found.step, found["rank"], found.op_name, strict=True)) == expected
+    assert view.find("nan_count > 0 and max > 1e30").empty
+    assert len(view.find("op_name == 'op1'", step=[2])) == 3
+    assert len(view.find("max < 1e30")) == 5 * 3 * 6
+    with pytest.raises(UsageError, match="no column"):
+        view.find("dtype == 'float32'")
+
+
+def test_partial_steps_are_left_out_of_conditions_and_named(objects: ObjectStore) -> None:
+    for rank in range(2):
+        key = StepKey(rank, 1)
+        status = "partial" if rank else "complete"
+        commit_tables(objects, key, make_tables(key, NAMES, [0], 0), status=status)
+    once(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    found = view.find("nan_count > 0")
+    assert found["rank"].tolist() == [0]
+    assert found.attrs["left_out"] == ["rank 1 step 1: partial"]
+    assert view.find("nan_count > 0", include_partial=True)["rank"].tolist() == [0, 1]
+    with pytest.raises(UsageError, match="no step 7") as raised:
+        view.find("nan_count > 0", step=[7])
+    assert "steps 1" in raised.value.hint
+
+
+def test_what_is_not_known_is_nan_in_conditions(objects: ObjectStore) -> None:
+    """As in `DumpStore.tensors`: statistics alone may tell the maximum and not how many NaN there are."""
+    key = StepKey(0, 1)
+    made = make_tables(key, NAMES)
+    made.statistics[2] = np.nan
+    made.statistics[2, FIELDS.index("max")] = 1e9
+    commit_tables(objects, key, made)
+    put(objects, 1, 1, NAMES[:2])
+    once(objects)
+    store = ingest.open_store(objects.address.url)
+    for where in ("nan_count > 0 or max > 1e8", "not nan_count == 0", "nan_count == 0"):
+        found = store.consolidated().find(where)
+        expected = store.tensors(where=where)
+        assert list(zip(found["rank"], found.op_name, strict=True)) == [
+            (one.rank, one.op_name) for one in sorted(expected, key=lambda one: (one.rank, one.row))
+        ]
+
+
+def test_a_condition_is_asked_anew_when_steps_were_written_again(objects: ObjectStore) -> None:
+    put(objects, 0, 1)
+    once(objects)
+    view = ingest.open_store(objects.address.url).consolidated()
+    put(objects, 0, 1, anomalous=[2])
+    once(objects)
+    assert view.find("nan_count > 0").op_name.tolist() == ["op2"]

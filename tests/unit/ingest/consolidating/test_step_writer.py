@@ -1,0 +1,87 @@
+"""Steps are written block by block; killed at any moment, nobody sees a half."""
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import pytest
+
+from ingest.consolidating.consolidator import Consolidator
+from ingest.consolidating.lease import LEASE_S, Lease
+from ingest.consolidating.runners import in_threads
+from tests.cube_stores import (
+    NAMES,
+    SMALL,
+    Fragile,
+    Killed,
+    assert_is_what_is_committed,
+    assert_survey_is_right,
+    once,
+    put,
+    run_with,
+)
+from workers.store.objects import ObjectStore
+from workers.tasks.consolidate import ConsolidateJob, ConsolidateResult
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_steps_of_which_a_rank_comes_late_are_written_again_block_by_block(objects: ObjectStore) -> None:
+    """However many they are, memory is that of one block."""
+    for step in range(8):
+        put(objects, 0, step)
+    once(objects)
+    for step in range(8):
+        put(objects, 1, step)
+    held: list[int] = []
+
+    def run(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+        held.append(len({job.step for job in jobs}))
+        return in_threads(jobs)
+
+    with Consolidator(objects, run) as consolidator:
+        assert consolidator.once().rewritten == tuple(range(8))
+    assert max(held) == SMALL.steps
+    assert_is_what_is_committed(objects)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_killed_before_any_write_it_goes_on_and_readers_never_see_a_half(objects: ObjectStore) -> None:
+    """What readers are told to trust is right at each of these moments."""
+    for rank in range(3):
+        for step in (1, 2):
+            put(objects, rank, step)
+    once(objects)
+    put(objects, 1, 2, seed=1)  # to be written again
+    for rank in range(3):
+        put(objects, rank, 3, [*NAMES, "new"])  # to be appended
+    for writes in count():
+        fragile = Fragile(objects, writes)
+        try:
+            Consolidator(fragile, run_with(fragile)).once()
+        except Killed:
+            assert_survey_is_right(objects)
+            continue
+        break
+    assert writes > 20
+    assert_is_what_is_committed(objects)
+
+
+def test_a_lease_is_renewed_while_tasks_are_run(objects: ObjectStore) -> None:
+    now = 1000.0
+    renewed: list[float] = []
+
+    def slow(jobs: Sequence[ConsolidateJob]) -> Iterator[ConsolidateResult]:
+        nonlocal now
+        for result in in_threads(jobs):
+            now += LEASE_S / 2
+            yield result
+            renewed.append(lease._renewed_at)
+
+    for step in range(4):
+        put(objects, 0, step)
+    lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    with Consolidator(objects, slow) as consolidator:
+        consolidator._lease = lease
+        objects.delete("consolidated/lease")
+        lease.acquire()
+        assert consolidator.once().appended == (0, 1, 2, 3)
+    assert renewed == sorted(set(renewed))

@@ -1,0 +1,444 @@
+"""The submitter against a client whose tasks finish when the test says so."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from distributed import Client, Future, KilledWorker
+from distributed.scheduler import WorkerState
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.dispatch.outcomes import (
+    JobConverted,
+    Outcome,
+    StepCommitted,
+    StepFailed,
+    StepStale,
+    TaskRetried,
+)
+from ingest.dispatch.submitter import DispatchLimits, Submitter
+from ingest.steps.table import StepTable
+from tests.fake_client import FakeClient
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, plan_all
+from workers.errors import (
+    AccessDenied,
+    ClusterError,
+    DumpIngestError,
+    PoisonedFile,
+    SourceChanged,
+    StoreDenied,
+    StoreFormatError,
+    StoreUnavailable,
+)
+from workers.tasks.convert import convert, convert_here
+from workers.tasks.model import Receipt, ShardJob, StepPlan
+
+
+class Bench:
+    """A submitter, its clients and its clock."""
+
+    def __init__(self, window: int = 10**9, attempts: int = 3) -> None:
+        self.now = 0.0
+        self.clients = [FakeClient()]
+        self.refused = 0
+        limits = DispatchLimits(window, max_attempts=attempts, first_pause_s=1, longest_pause_s=4)
+        self.table = StepTable()
+        self.submitter = Submitter(self.connect, limits, self.table, clock=lambda: self.now)
+
+    def connect(self) -> Client:
+        if self.client.status != "running":
+            if self.refused:
+                self.refused -= 1
+                raise ClusterError("nobody there")
+            self.clients.append(FakeClient())
+        return cast("Client", self.clients[-1])
+
+    @property
+    def client(self) -> FakeClient:
+        return self.clients[-1]
+
+    def poll(self) -> list[Outcome]:
+        return self.submitter.poll(0)
+
+    def finish(self) -> list[Outcome]:
+        """Run everything to its end."""
+        outcomes: list[Outcome] = []
+        for _ in range(200):
+            outcomes += self.poll()
+            if not self.submitter.busy:
+                return outcomes
+            self.now += 10
+            for future in self.client.pending:
+                future.run()
+        raise AssertionError("never done")
+
+
+@pytest.fixture
+def plan(made: MadeDump, store: Path) -> StepPlan:
+    """A step of several jobs of about 500 bytes."""
+    for slot in range(8):
+        made.add(np.full(80, slot, "<f4"), tensor_name(slot=slot))
+    (plan,) = plan_all(made.root, store, SMALL_GRID)
+    assert len(plan.jobs) >= 4
+    return plan
+
+
+def kinds(outcomes: list[Outcome]) -> list[type]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def test_step_is_published_when_all_its_jobs_are_done(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    assert bench.poll() == []
+    assert len(bench.client.pending) == len(plan.jobs)
+    assert bench.submitter.unread_nbytes == sum(job.nbytes for job in plan.jobs)
+    for future in bench.client.pending:
+        future.run()
+    assert kinds(bench.poll()) == [JobConverted] * len(plan.jobs)
+    assert bench.submitter.unread_nbytes == 0, (
+        "so that the next step can be planned before this one is published"
+    )
+    (publishing,) = bench.client.pending
+    assert bench.submitter.busy == {plan.key}
+    bench.now = 7
+    publishing.run()
+    (outcome,) = bench.poll()
+    assert isinstance(outcome, StepCommitted)
+    assert (outcome.summary.tensors, outcome.seconds) == (8, 7)
+    assert not bench.submitter.busy
+    assert bench.submitter.unread_nbytes == 0
+
+
+@pytest.mark.parametrize("window", [1, 1200, 2500])
+def test_bytes_in_flight_are_bounded(window: int, plan: StepPlan) -> None:
+    """However much is offered, workers and scheduler hold only a window of it."""
+    bench = Bench(window)
+    bench.submitter.offer(plan)
+    while bench.submitter.busy:
+        bench.poll()
+        pending = bench.client.pending
+        assert sum(future.nbytes for future in pending) <= window or len(pending) == 1
+        if pending:
+            pending[0].run()
+
+
+def test_failed_task_is_tried_again_later_under_a_new_key(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    first = bench.client.pending[0]
+    first.fail(StoreUnavailable("busy"))
+    (outcome,) = bench.poll()
+    assert isinstance(outcome, TaskRetried)
+    assert (outcome.attempt, outcome.pause_s) == (1, 1)
+    bench.now = 0.9
+    bench.poll()
+    assert len(bench.client.futures) == len(plan.jobs)
+    bench.now = 1.1
+    bench.poll()
+    assert bench.client.futures[-1].arguments == first.arguments
+    assert kinds(bench.finish())[-1] is StepCommitted
+
+
+def test_what_waits_for_the_store_is_tried_at_once_when_it_is_back(plan: StepPlan) -> None:
+    """And what waits for another reason goes on waiting."""
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    first, second, *_ = bench.client.pending
+    first.fail(StoreUnavailable("away"))
+    second.fail(RuntimeError("who knows"))
+    assert kinds(bench.poll()) == [TaskRetried] * 2
+    bench.submitter.retry_now(StoreUnavailable)
+    bench.poll()
+    assert len(bench.client.futures) == len(plan.jobs) + 1
+    assert bench.client.futures[-1].arguments == first.arguments
+    assert kinds(bench.finish())[-1] is StepCommitted
+
+
+def test_step_is_given_up_after_the_last_attempt(plan: StepPlan) -> None:
+    bench = Bench(attempts=3)
+    bench.submitter.offer(plan)
+    outcomes: list[Outcome] = []
+    while bench.submitter.busy:
+        bench.poll()
+        bench.client.futures[-1].fail(ValueError("odd"))
+        outcomes += bench.poll()
+        bench.now += 5
+    assert kinds(outcomes) == [TaskRetried, TaskRetried, StepFailed]
+    assert [outcome.pause_s for outcome in outcomes if isinstance(outcome, TaskRetried)] == [1, 2]
+    assert all(future.status == "cancelled" for future in bench.client.futures[: len(plan.jobs) - 1])
+
+
+@pytest.mark.parametrize("error", [AccessDenied, StoreDenied, StoreFormatError])
+def test_error_that_time_does_not_heal_is_final(error: type[DumpIngestError], plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    bench.client.pending[0].fail(error("no"))
+    (outcome,) = bench.poll()
+    assert isinstance(outcome, StepFailed)
+    assert isinstance(outcome.error, error)
+    assert not bench.submitter.busy
+
+
+def test_changed_source_makes_the_step_stale(plan: StepPlan) -> None:
+    """It must be planned anew: another attempt at this plan would find the same."""
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    bench.client.pending[1].fail(SourceChanged("grew"))
+    (outcome,) = bench.poll()
+    assert isinstance(outcome, StepStale)
+    assert not bench.client.pending
+    assert not bench.submitter.busy
+    # What was cancelled has no effect on the step when it is offered again.
+    bench.submitter.offer(plan)
+    assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
+
+
+def test_lost_tasks_are_submitted_again(plan: StepPlan) -> None:
+    """A scheduler that restarts cancels every future."""
+    bench = Bench(attempts=2)
+    bench.submitter.offer(plan)
+    bench.poll()
+    for future in bench.client.pending:
+        future.lose()
+    outcomes = bench.poll()
+    assert kinds(outcomes) == [TaskRetried] * len(plan.jobs)
+    assert all(
+        isinstance(outcome.error, ClusterError) for outcome in outcomes if isinstance(outcome, TaskRetried)
+    )
+    assert kinds(bench.finish())[-1] is StepCommitted
+
+
+def test_work_goes_on_with_another_client(plan: StepPlan) -> None:
+    bench = Bench(1200)
+    bench.submitter.offer(plan)
+    bench.poll()
+    old = bench.client
+    old.pending[0].run()
+    bench.poll()
+    old.status = "closed"
+    bench.refused = 1
+    with pytest.raises(ClusterError):
+        bench.poll()
+    assert bench.submitter.busy == {plan.key}
+    assert kinds(bench.finish())[-1] is StepCommitted
+    for future in old.pending:  # late news of the old client
+        future.run()
+    assert bench.poll() == []
+    assert bench.submitter._inflight_nbytes == 0
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+@pytest.mark.parametrize("dies_after", [1, 2, 5])
+def test_client_that_is_lost_while_tasks_are_submitted(dies_after: int, refused: int, plan: StepPlan) -> None:
+    """No task may be submitted twice, or its bytes would count as in flight for ever."""
+    bench = Bench()
+    bench.client.dies_after = dies_after
+    bench.submitter.offer(plan)
+    bench.refused = refused
+    for _ in range(refused):
+        with pytest.raises(ClusterError):
+            bench.poll()
+    bench.poll()
+    jobs = [job.number for future in bench.client.futures for job in future.jobs]
+    assert sorted(jobs) == [job.number for job in plan.jobs]
+    assert kinds(bench.finish())[-1] is StepCommitted
+    assert bench.submitter._inflight_nbytes == 0
+
+
+def test_cancelled_work_leaves_nothing_behind(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    bench.submitter.cancel()
+    assert not bench.client.pending
+    assert bench.poll() == []
+    assert not bench.submitter.busy
+
+
+@pytest.fixture
+def small_plans(made: MadeDump, store: Path) -> list[StepPlan]:
+    """Twenty steps of one job each."""
+    for step in range(20):
+        made.add(np.full(10, step, "<f4"), step=step)
+    plans = plan_all(made.root, store)
+    assert [len(plan.jobs) for plan in plans] == [1] * 20
+    return plans
+
+
+def offered(bench: Bench, plans: list[StepPlan]) -> Bench:
+    for plan in plans:
+        bench.submitter.offer(plan)
+    bench.poll()
+    return bench
+
+
+def test_small_steps_share_a_task_that_commits_them(small_plans: list[StepPlan]) -> None:
+    """Two round trips through the scheduler cost more than such a step."""
+    bench = offered(Bench(), small_plans)
+    assert [len(future.jobs) for future in bench.client.pending] == [16, 4]
+    outcomes = bench.finish()
+    assert kinds(outcomes) == [JobConverted, StepCommitted] * 20
+    assert bench.submitter._inflight_nbytes == 0
+
+
+@pytest.mark.parametrize("what", ["bytes", "rows"])
+def test_large_steps_do_not_share_a_task(
+    what: str, small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep one worker busy for long enough; others should have something to do as well."""
+    if what == "rows":
+        monkeypatch.setattr("ingest.dispatch.submitter._SHARED_ROWS", 2)
+    else:
+        monkeypatch.setattr("ingest.dispatch.submitter._SHARED_NBYTES", 2 * small_plans[0].jobs[0].nbytes)
+    bench = offered(Bench(), small_plans)
+    assert [len(future.jobs) for future in bench.client.pending] == [2] * 10
+
+
+def test_step_that_fails_fails_alone(small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is tried again alone: it may have been the one that brought the worker down."""
+    errors = {
+        3: StoreUnavailable("busy"),
+        5: SourceChanged("grew"),
+        7: ValueError("odd"),
+        9: StoreDenied("no"),
+    }
+
+    def flaky(job: ShardJob) -> Receipt:
+        if job.key.step in errors:
+            raise errors[job.key.step]
+        return convert(job)
+
+    bench = offered(Bench(), small_plans[:10])
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.tasks.run.convert", flaky)
+        bench.client.pending[0].run()
+    outcomes = bench.poll()
+    assert {outcome.plan.key.step: type(outcome) for outcome in outcomes} == {
+        **dict.fromkeys(range(10), StepCommitted),
+        3: TaskRetried,
+        5: StepStale,
+        7: TaskRetried,
+        9: StepFailed,
+    }
+    bench.now = 10
+    bench.poll()
+    assert [[job.key.step for job in future.jobs] for future in bench.client.pending] == [[3], [7]]
+    assert kinds(bench.finish()) == [JobConverted, StepCommitted] * 2
+
+
+def test_steps_that_waited_for_the_store_share_a_task_again(
+    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a backlog would take longer than usual after the store was away."""
+
+    def refused(_job: ShardJob) -> Receipt:
+        raise StoreUnavailable("away")
+
+    bench = offered(Bench(), small_plans[:10])
+    with monkeypatch.context() as patch:
+        patch.setattr("workers.tasks.run.convert", refused)
+        bench.client.pending[0].run()
+    assert kinds(bench.poll()) == [TaskRetried] * 10
+    bench.submitter.retry_now(StoreUnavailable)
+    bench.poll()
+    (future,) = bench.client.pending
+    assert [job.key.step for job in future.jobs] == list(range(10))
+
+
+def test_steps_of_a_task_that_is_lost_are_tried_again_one_by_one(small_plans: list[StepPlan]) -> None:
+    bench = offered(Bench(), small_plans)
+    bench.client.pending[0].lose()
+    assert kinds(bench.poll()) == [TaskRetried] * 16
+    bench.now = 10
+    bench.poll()
+    assert [len(future.jobs) for future in bench.client.pending] == [4] + [1] * 16
+    committed = [outcome.plan.key for outcome in bench.finish() if isinstance(outcome, StepCommitted)]
+    assert sorted(key.order for key in committed) == [plan.key.order for plan in small_plans]
+
+
+def test_step_that_is_offered_anew_is_not_mixed_up_with_what_waited_for_it(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    first, second, *_ = bench.client.pending
+    first.fail(StoreUnavailable("busy"))
+    second.fail(SourceChanged("grew"))
+    assert kinds(bench.poll()) == [TaskRetried, StepStale]
+    bench.submitter.offer(plan)
+    assert kinds(bench.finish()) == [JobConverted] * len(plan.jobs) + [StepCommitted]
+
+
+@given(st.integers(1, 100))
+def test_pauses_grow_and_are_bounded(attempt: int) -> None:
+    limits = DispatchLimits(1, first_pause_s=0.5, longest_pause_s=30)
+    assert 0.5 <= limits.pause_s(attempt) <= limits.pause_s(attempt + 1) <= 30
+
+
+def test_fake_has_what_the_real_client_has() -> None:
+    """The fake above is only worth something as long as it looks like Dask."""
+    assert all(hasattr(Future, name) for name in ("add_done_callback", "result", "cancel", "status"))
+    assert all(hasattr(Client, name) for name in ("submit",))
+
+
+def test_steps_of_which_a_worker_died_are_done_apart_until_they_are_committed(
+    small_plans: list[StepPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bad file is in one of them: from then on no worker dies, and the others are committed."""
+    bench = offered(Bench(), small_plans[:3])
+    bench.client.pending[0].fail(_killed())
+    assert kinds(bench.poll()) == [TaskRetried] * 3
+    monkeypatch.setattr("workers.tasks.run.convert_apart", _poisoned_in(small_plans[1]))
+    bench.now = 10
+    bench.poll()
+    assert [future.function.__name__ for future in bench.client.pending] == ["run_steps_apart"] * 3
+    outcomes = bench.finish()
+    assert kinds(outcomes) == [JobConverted, StepCommitted, StepFailed, JobConverted, StepCommitted]
+    (failed,) = (outcome for outcome in outcomes if isinstance(outcome, StepFailed))
+    assert isinstance(failed.error, PoisonedFile)
+
+    bench.submitter.offer(small_plans[1])
+    bench.submitter.offer(small_plans[2])
+    bench.poll()
+    names = [future.function.__name__ for future in bench.client.pending]
+    assert names == ["run_steps_apart", "run_steps"]
+
+
+def test_jobs_of_a_step_of_which_a_worker_died_are_converted_apart(plan: StepPlan) -> None:
+    bench = Bench()
+    bench.submitter.offer(plan)
+    bench.poll()
+    bench.client.pending[0].fail(_killed())
+    bench.client.pending[1].fail(MemoryError())
+    bench.poll()
+    bench.now = 10
+    bench.poll()
+    names = [future.function.__name__ for future in bench.client.pending]
+    assert names.count("run_convert_apart") == 2
+
+
+def test_poisoned_file_crosses_processes() -> None:
+    error = pickle.loads(pickle.dumps(PoisonedFile("died", path="a.npy")))  # noqa: S301
+    assert (error.message, error.path, error.reason) == ("died", "a.npy", "poison")
+
+
+def _killed() -> KilledWorker:
+    return KilledWorker("ingest-1", cast("WorkerState", "tcp://127.0.0.1:1"), 3)
+
+
+def _poisoned_in(poisoned: StepPlan) -> Callable[[ShardJob], Receipt]:
+    def converts(job: ShardJob) -> Receipt:
+        if job.key == poisoned.key:
+            raise PoisonedFile("died", path=poisoned.entries[0].source.path)
+        return convert_here(job)
+
+    return converts

@@ -1,0 +1,115 @@
+"""The list of findings: what is in it, in which order, and what is not known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.reader.step_findings import findings_of
+from tests.cli import run
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly, plan_all
+from tests.pipeline import run as publish
+from tests.rule_sets import only
+from workers.errors import DamagedStore, UsageError
+from workers.model import StepKey
+from workers.rules.load import load_rules
+
+RULES = load_rules().enabled
+NAN_TENSORS = 10
+
+
+def test_nan_is_found_in_exactly_the_tensors_that_have_it(nan: Path, dumps: DumpLibrary) -> None:
+    """By the count of who made the dump."""
+    truth = json.loads((dumps["nan-log-2rank"] / "truth.json").read_text())["files"]
+    expected = {source for source, counts in truth.items() if counts["nan"]}
+    store = ingest.open_store(str(nan))
+    listed = ingest.anomalies(store, rule="nan")
+    sources = {
+        str(store.step(finding.rank, finding.step).tables.label("source")[finding.row])
+        for finding in listed.findings
+        if finding.rank is not None
+    }
+    assert sources == expected
+    assert len(listed.findings) == NAN_TENSORS == len(expected)
+    assert not listed.not_evaluated
+    assert not ingest.anomalies(store, severity="info", rank=0).findings
+
+
+def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
+    listed = ingest.anomalies(ingest.open_store(str(nan)))
+    first = listed.findings[0]
+    assert (first.rule, first.rank, first.step) == ("nan", 1, 2)
+    assert first.name == "Log.Default_net-LogLoss_Log-op0.output.0"
+    orders = [finding.order for finding in listed.findings]
+    assert orders == sorted(orders)
+    assert listed.totals == {"nan": 10, "loss_not_finite": 4}
+    assert listed.by_severity == {"critical": 14}
+    assert list(listed.to_pandas()["rule"].unique()) == ["nan", "loss_not_finite"]
+
+
+def test_a_step_that_nobody_looked_at_says_so(dumps: DumpLibrary, tmp_path: Path) -> None:
+    """No finding means nothing there."""
+    store = tmp_path / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
+    opened = ingest.open_store(str(store))
+    assert findings_of(opened.step(1, 2)) is None
+    listed = ingest.anomalies(opened)
+    assert not listed.findings
+    assert listed.not_evaluated == (
+        "rank 0-1 step 1-3: no rules were evaluated when it was committed",
+        "step 1-3: no rules over steps and ranks were evaluated, `consolidate` does it",
+    )
+
+
+def test_verify_reads_findings_too(dumps: DumpLibrary, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store, rules=RULES)
+    assert not list(ingest.open_store(str(store)).verify(1, 2))
+    (labels,) = (store / "rank_1/step_2").glob("*/findings/*/labels/c/0/0")
+    labels.write_bytes(labels.read_bytes()[:-1] + b"x")
+    opened = ingest.open_store(str(store))
+    with pytest.raises(DamagedStore):
+        findings_of(opened.step(1, 2))
+    assert [damage.key for damage in opened.verify(1, 2)] == [StepKey(1, 2)]
+    assert any("rank 1 step 2" in line for line in ingest.anomalies(opened).not_evaluated)
+
+
+def test_another_set_of_rules_stands_beside_and_takes_nothing_away(tmp_path: Path) -> None:
+    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    dump.add(np.array([np.nan, 3], np.float32))
+    other = only(kind="too_large", max_gt=1)
+    for rules in (RULES, other):
+        for plan in plan_all(dump.root, store, rules=rules):
+            publish(plan)
+    (finding,) = ingest.anomalies(ingest.open_store(str(store))).findings
+    assert finding.rule == "mine"
+    assert len(list(store.glob("rank_0/step_0/*/findings/*"))) == 3  # two sets, and the metadata of the group
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [({"severity": "bad"}, "not a severity"), ({"rule": "nam"}, "no rule"), ({"rank": 9}, "no rank 9")],
+)
+def test_a_wrong_question_is_refused(nan: Path, wanted: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ingest.anomalies(ingest.open_store(str(nan)), **wanted)  # type: ignore[arg-type]
+
+
+def test_the_command_lists_says_what_it_cannot_know_and_names_mistakes(nan: Path) -> None:
+    done = run("anomalies", nan, "--rule", "nan", "--step", 3, "--limit", 1, "--json")
+    rows = done.json
+    assert [(row["rule"], row["rank"], row["step"]) for row in rows] == [("nan", 1, 3)]
+    assert done.stderr.startswith("5 findings: 5 critical; the first 1 shown")
+    assert list(rows[0]) == [
+        "rule", "severity", "rank", "step", "row", "graph", "name", "value", "threshold", "reason",
+    ]  # fmt: skip
+    tried = run("rules", "test", nan, "--rule", "*finite", "--json").json
+    assert [rule["rule"] for rule in tried["rules"]] == [
+        "loss_not_finite",
+        "gradient_not_finite",
+        "parameter_not_finite",
+    ]

@@ -1,0 +1,44 @@
+"""A step is evaluated once, and again only when it has become another step."""
+
+import ingest
+from ingest.api import DumpStore
+from ingest.consolidating.consolidator import Consolidator
+from ingest.findings.evaluator import SeriesEvaluator
+from tests.rule_sets import consolidated, only, put
+from workers.store.objects import ObjectStore
+
+
+def documents(objects: ObjectStore) -> dict[str, bytes | None]:
+    return {name: objects.get(f"findings/{name}") for name in objects.sizes("findings")}
+
+
+def test_a_step_is_evaluated_once_also_by_another_process_and_after_a_rebuild(objects: ObjectStore) -> None:
+    put(objects, [[1], [1], [1]])
+    chosen = only(kind="unchanged", include="*Grad*")
+    first = consolidated(objects, chosen)
+    assert [step.step for step in first if step.found.findings] == [2]
+    written = documents(objects)
+    assert len(written) == 1 + 3
+    assert consolidated(objects, chosen) == []
+    other = Consolidator(objects, keeper=SeriesEvaluator(objects, only(kind="unchanged", steps=2)))
+    assert not other.once(rebuild=True).findings
+    assert documents(objects) == written
+
+
+def test_killed_before_it_was_written_a_step_is_evaluated_again(objects: ObjectStore) -> None:
+    put(objects, [[1], [1], [1], [1]])
+    chosen = only(kind="unchanged", include="*Grad*")
+    killed = Consolidator(objects, keeper=SeriesEvaluator(objects, chosen))
+    assert [step.step for step in killed.once(most=2).findings] == [0, 1]
+    steps = consolidated(objects, chosen)
+    assert [(step.step, len(step.found.findings)) for step in steps] == [(2, 1), (3, 1)]
+
+
+def test_a_step_that_is_dumped_again_is_evaluated_again(objects: ObjectStore) -> None:
+    chosen = only(kind="unchanged", include="*Grad*")
+    put(objects, [[1], [1], [1]])
+    consolidated(objects, chosen)
+    assert [finding.step for finding in ingest.anomalies(DumpStore(objects)).findings] == [2]
+    put(objects, [[1], [1], [5]])
+    assert [step.step for step in consolidated(objects, chosen)] == [2]
+    assert not ingest.anomalies(DumpStore(objects)).findings

@@ -1,0 +1,29 @@
+"""What is kept of earlier steps: bounded, and without what cannot be read."""
+
+import pytest
+
+import ingest
+from ingest.api import DumpStore
+from ingest.findings import history
+from ingest.findings.evaluator import SeriesEvaluator
+from tests.rule_sets import only, put, steps_that_fire
+from workers.store.objects import ObjectStore
+
+
+def test_history_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MAX_HISTORY_NBYTES", 1)
+    assert steps_that_fire([[1]] * 6, kind="unchanged", steps=2) == [1, 2, 3, 4, 5]
+
+
+def test_a_step_that_cannot_be_read_is_named_and_the_others_are_evaluated(objects: ObjectStore) -> None:
+    put(objects, [[1], [1], [2], [2], [2]])
+    chosen = only(kind="unchanged", include="*Grad*")
+    keeper = SeriesEvaluator(objects, chosen)
+    # As the view has it, for the consolidator would not take in what is damaged.
+    generations = {step: {0: str(step)} for step in (0, 1, 2, 3, 4, 9)}
+    for name in [name for name in objects.sizes("rank_0/step_1") if name.endswith("labels/c/0/0")]:
+        objects.put(f"rank_0/step_1/{name}", b"damaged")
+    steps = list(keeper.evaluate(generations))
+    assert [step.step for step in steps if step.found.failed] == [1, 9]
+    assert [step.step for step in steps if step.found.findings] == [4]
+    assert any("step 1: rule mine" in line for line in ingest.anomalies(DumpStore(objects)).not_evaluated)

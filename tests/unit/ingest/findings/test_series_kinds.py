@@ -1,0 +1,74 @@
+"""Kinds of rules over several steps: each by its definition."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.findings.history import StepValues, StepWindow
+from ingest.findings.series_kinds import KINDS
+from tests.rule_sets import only, steps_that_fire
+from workers.rules.schema import MODELS
+from workers.rules.values import Scope
+
+
+def test_every_kind_over_several_steps_has_an_evaluator() -> None:
+    assert set(KINDS) == {kind for kind, model in MODELS.items() if model.scope is Scope.STEPS}
+
+
+def test_unchanged_is_the_same_bytes_in_so_many_steps() -> None:
+    values: list[list[float]] = [[1], [2], [2], [2], [2], [3], [2]]
+    assert steps_that_fire(values, kind="unchanged", steps=3) == [3, 4]
+    assert steps_that_fire(values, kind="unchanged", steps=2) == [2, 3, 4]
+    assert steps_that_fire([[1], [1], None, [1], [1], [1]], kind="unchanged") == [5]
+    assert steps_that_fire([[1], [1], [1]], kind="unchanged", elements_ge=2) == []
+
+
+def test_change_is_relative_to_the_step_before() -> None:
+    values: list[list[float]] = [[3, 4], [3.3, 4.4], [6, 8], [0, 0], [1, 0]]
+    assert steps_that_fire(values, kind="change", ratio_gt=0.11) == [2, 3, 4]
+    assert steps_that_fire(values, kind="change", ratio_gt=0.11, before_ge=0.1) == [2, 3]
+    assert steps_that_fire([[1], None, [9]], kind="change", ratio_gt=0.1) == []
+
+
+def test_explosion_is_beyond_ratio_and_spread_of_the_history() -> None:
+    steady: list[list[float]] = [[1.0], [1.1], [0.9], [1.05], [0.95], [1.0]]
+    rule = {"kind": "outlier", "ratio_gt": 10}
+    assert steps_that_fire([*steady, [11.0], [1.0]], **rule) == [6]
+    assert steps_that_fire([*steady, [9.0]], **rule) == []
+    wild = [[1.0], [50.0], [0.02], [30.0], [0.5], [2.0], [20.0]]
+    assert steps_that_fire(wild, **rule) == []
+    assert steps_that_fire([[1.0]] * 5 + [[11.0]], **rule) == [5]
+    assert steps_that_fire([[1.0]] * 4 + [[11.0]], **rule) == []
+
+
+def test_collapse_is_the_other_way() -> None:
+    steady: list[list[float]] = [[1.0], [1.1], [0.9], [1.05], [0.95], [1.0]]
+    rule = {"kind": "outlier", "direction": "below", "ratio_gt": 1000}
+    assert steps_that_fire([*steady, [1e-4], [1.0], [0.0]], **rule) == [6, 8]
+    assert steps_that_fire([*steady, [0.01], [1e9]], **rule) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=5, max_size=16), st.floats(1e-6, 1e6))
+def test_the_z_score_is_that_of_its_definition(history: list[float], now: float) -> None:
+    rule = only(kind="outlier", ratio_gt=1.0001, z_gt=0, history=16).rules[0]
+
+    def step(norm: float) -> StepValues:
+        values = {"l2_norm": np.array([[norm]]), "count": np.ones((1, 1))}
+        return StepValues((0,), np.zeros((1, 1), np.int32), values, np.zeros((1, 1, 0), "u1"))
+
+    window = StepWindow(step(now), [step(norm) for norm in history], 1)
+    with np.errstate(all="ignore"):
+        hits = KINDS["outlier"].evaluate(rule, window)
+    logs = np.log2(history)
+    median = np.median(logs)
+    spread = np.median(np.abs(logs - median))
+    assert hits.values[0, 0] == pytest.approx(now / 2**median)
+    off = math.log2(now) - median
+    z = 0.6745 * off / spread if spread else math.copysign(math.inf, off) if off else math.nan
+    described = float(hits.describe(0, 0).rpartition(" ")[2])
+    assert described == pytest.approx(z, rel=1e-2, nan_ok=True)
+    assert bool(hits.mask[0, 0]) == (hits.values[0, 0] > 1.0001 and z > 0)

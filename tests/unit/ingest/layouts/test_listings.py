@@ -1,0 +1,88 @@
+"""Listings of places: which files, when again, and how two become one."""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ingest.layouts.base import LayoutPlace, Listing, Place
+from ingest.layouts.listings import files_by_place, list_places, merge
+from ingest.layouts.mindspore import MindSpore
+from workers.model import StepKey
+
+PLACES = ("rank_0/Net/0/8", "rank_0/Net/1/8")
+KEY = StepKey(0, 8)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A dump of two graphs that has been quiet for a while."""
+    for place in PLACES:
+        (tmp_path / place / "sub").mkdir(parents=True)
+        (tmp_path / place / "sub" / "b.npy").write_bytes(b"12")
+        (tmp_path / place / "a.npy").write_bytes(b"1")
+    then = time.time() - 100
+    for directory, _, _ in os.walk(tmp_path):
+        os.utime(directory, (then, then))
+    return tmp_path
+
+
+def listing_of(
+    root: Path, places: Sequence[str] = PLACES, known: Listing | None = None, key: StepKey = KEY
+) -> Listing:
+    located = [LayoutPlace(MindSpore(), Place(path, {})) for path in places]
+    return list_places(root, key, located, without=PLACES, rank_from="path", later_begun=False, known=known)
+
+
+def test_files_of_all_places_come_in_order_of_path(root: Path) -> None:
+    listing = listing_of(root, PLACES[::-1])
+    assert [file.path for file in listing.files] == [
+        f"{place}/{name}" for place in PLACES for name in ("a.npy", "sub/b.npy")
+    ]
+    assert (listing.nbytes, listing.layout, listing.problems) == (6, "mindspore", ())
+    assert [located.place.path for located in listing.places] == list(PLACES)
+
+
+def test_directories_that_did_not_change_are_not_listed_again(root: Path) -> None:
+    first = listing_of(root)
+    (root / PLACES[0] / "a.npy").write_bytes(b"grown")  # which a directory does not show
+    assert listing_of(root, known=first).files is first.files
+
+
+def test_new_file_or_place_is_seen(root: Path) -> None:
+    first = listing_of(root, PLACES[:1])
+    assert len(listing_of(root, known=first).files) == 4
+    first = listing_of(root)
+    (root / PLACES[1] / "sub" / "c.npy").touch()
+    assert len(listing_of(root, known=first).files) == 5
+
+
+def test_listing_is_trusted_for_as_long_as_its_files_had_been_quiet(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that grows leaves no trace in its directory."""
+    first = listing_of(root)
+    now = first.listed_at
+    (root / PLACES[0] / "a.npy").write_bytes(b"grown")
+    monkeypatch.setattr("time.time", lambda: now + 59)
+    assert listing_of(root, known=first).nbytes == 6
+    monkeypatch.setattr("time.time", lambda: now + 61)
+    assert listing_of(root, known=first).nbytes == 10
+
+
+def test_files_of_nested_places_belong_to_the_inner_one(root: Path) -> None:
+    listing = listing_of(root, ["rank_0/Net/0", PLACES[0]])
+    assert len(listing.files) == 2
+    by_place = files_by_place(listing)
+    assert by_place["rank_0/Net/0"] == []
+    assert [file.path for file in by_place[PLACES[0]]] == [f"{PLACES[0]}/a.npy", f"{PLACES[0]}/sub/b.npy"]
+
+
+def test_merged_listings_have_the_files_of_both(root: Path) -> None:
+    first, second = (listing_of(root, [place]) for place in PLACES)
+    merged = merge(second, first)
+    assert merged.files == (*first.files, *second.files)
+    assert merged.places == second.places
+    assert merged.newest_change == max(first.newest_change, second.newest_change)

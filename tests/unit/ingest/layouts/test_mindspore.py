@@ -1,0 +1,178 @@
+"""Names and places of MindSpore dumps."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from ingest.layouts.detect import find_dump
+from ingest.layouts.mindspore import MindSpore, parse_iterations
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import listings
+from workers.dump.model import TensorName
+from workers.model import StepKey
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank_0", 0),
+        ("rank_17", 17),
+        ("rank_", None),
+        ("rank_x", None),
+        ("rank_1.bak", None),
+        ("Rank_1", None),
+        # Two spellings of one rank would overwrite one another.
+        ("rank_01", None),
+        ("rank_\u0663", None),
+        ("rank_" + "9" * 50, None),
+    ],
+)
+def test_rank_of_a_directory(name: str, rank: int | None) -> None:
+    (pattern, *_) = MindSpore.patterns
+    fields = pattern.match(0, name)
+    assert (None if fields is None else int(fields["rank"])) == rank
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("0|5-8|100-101", {0, 5, 6, 7, 8, 100, 101}),
+        ("3", {3}),
+        ("all", None),
+        ("", None),
+        ("5-", None),
+        ("8-5", None),
+        ("0-99999999999", None),
+        ("|".join(["0-999999", *(f"{i}000000-{i}999999" for i in range(1, 50))]), None),
+    ],
+)
+def test_iterations_of_a_configuration(text: str, steps: set[int] | None) -> None:
+    assert parse_iterations(text) == steps
+
+
+def names_of(dump: Path, step: int | None = 0) -> Mapping[str, TensorName | None]:
+    found = find_dump(dump)
+    listing = next(one for one in found.scan({}).listings if one.key == StepKey(0, step))
+    named = found.describe(listing).named
+    return {path.rsplit("/", 1)[-1]: one.name for path, one in named.items()}
+
+
+def test_graphs_of_a_rank_and_iteration_make_one_step(made: MadeDump) -> None:
+    made.add(b"", tensor_name(), graph="0", step=3)
+    made.add(b"", tensor_name(), graph="7", step=3)
+    assert len(listings(made.root)[StepKey(0, 3)].files) == 2
+    assert {name.graph for name in names_of(made.root, 3).values() if name} == {"0", "7"}
+
+
+def test_constants_and_what_is_no_tensor_belong_to_no_step(made: MadeDump) -> None:
+    made.add(b"", "Parameter.data-1.0.0.5.output.0.DefaultFormat.npy", step="constants")
+    made.add(b"", tensor_name(), step=1)
+    (made.root / "rank_0" / "graphs").mkdir()
+    (made.root / "rank_0" / "graphs" / "graph.ir").touch()
+    (made.root / "notes.txt").touch()
+    found = listings(made.root)
+    assert [file.path for file in found[StepKey(0, None)].files] == [
+        "notes.txt",
+        "rank_0/Net/0/constants/Parameter.data-1.0.0.5.output.0.DefaultFormat.npy",
+        "rank_0/graphs/graph.ir",
+    ]
+    assert len(found[StepKey(0, 1)].files) == 1
+
+
+def test_unmapped_number_keeps_its_own_name(made: MadeDump) -> None:
+    made.add(b"", "123.npy")
+    name = names_of(made.root)["123.npy"]
+    assert name is not None
+    assert (name.op_type, name.op_name) == ("", "123")
+
+
+def test_mapping_gives_long_names_back(made: MadeDump) -> None:
+    original = tensor_name("ReLU.a,b" + "x" * 300, time=5)
+    made.add(b"", "123.npy")
+    made.add(f"123.npy,{original}\n".encode(), "mapping.csv")
+    name = names_of(made.root)["123.npy"]
+    assert name is not None
+    assert (name.op_type, name.op_name) == ("ReLU", "a,b" + "x" * 300)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x" * 200_000,
+        b'"' + b"a\n" * 100_000,
+        b"\0,\0\n",
+        b"\xff,\xfe\n",
+        b"123.npy\n",
+        b",,,,\n",
+        b"123.npy,nonsense\n",
+    ],
+)
+def test_damaged_mapping_does_no_harm(content: bytes, made: MadeDump) -> None:
+    made.add(b"", "123.npy")
+    made.add(content, "mapping.csv")
+    assert "123.npy" in names_of(made.root)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+@pytest.mark.parametrize("place", ["Net/0/0/mapping.csv", ".dump_metadata/data_dump.json"])
+def test_special_file_in_the_place_of_a_small_one_does_not_hang(
+    make: Callable[[Path], None], place: str, made: MadeDump
+) -> None:
+    made.add(b"", "123.npy")
+    path = made.root / "rank_0" / place
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    assert "123.npy" in names_of(made.root)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"common_dump_settings": {"iteration": "0|2-3"}}, {0, 2, 3}),
+        ({"common_dump_settings": {"iteration": "all"}}, None),
+        ({"common_dump_settings": {}}, None),
+        ({}, None),
+        ([], None),
+    ],
+)
+def test_configuration_tells_which_steps_to_expect(
+    settings: object, expected: set[int] | None, made: MadeDump
+) -> None:
+    made.add(b"")
+    path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(settings))
+    assert find_dump(made.root).scan({}).expected_steps == expected
+
+
+def test_absurd_configuration_is_ignored(made: MadeDump) -> None:
+    made.add(b"")
+    path = made.root / "rank_0" / ".dump_metadata" / "data_dump.json"
+    path.parent.mkdir()
+    path.write_text("[" * 100_000)
+    assert find_dump(made.root).scan({}).expected_steps is None
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "steps"),
+    [
+        ("lenet-1rank", "dump", 3),
+        ("mindspore-2.7.1-cpu-sync", "control-flow", 1),
+        ("mindspore-2.0.0-cpu-sync", "lenet", 1),
+    ],
+)
+def test_every_name_of_a_real_dump_is_understood(
+    name: str, place: str, steps: int, dumps: DumpLibrary
+) -> None:
+    dump = find_dump(dumps[name] / place)
+    found = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
+    assert len(found) >= steps
+    for listing in found:
+        assert [
+            path for path, one in dump.describe(listing).named.items() if one.name is None or not one.settled
+        ] == []

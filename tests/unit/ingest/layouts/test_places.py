@@ -1,0 +1,99 @@
+"""Finding places: by names alone, of all layouts at once."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingest.layouts.detect import LAYOUTS
+from ingest.layouts.places import Discovery, PlaceSearch, all_parents, parents
+
+
+def discover(root: Path, below: str = "") -> Discovery:
+    return PlaceSearch(root, LAYOUTS, below).run()
+
+
+def make(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+def places(discovery: Discovery) -> set[tuple[str, str]]:
+    return {(located.layout.name, located.place.path) for located in discovery.places}
+
+
+def beside(discovery: Discovery) -> set[str]:
+    return {file.path for walk in discovery.outside.values() for file in walk.files}
+
+
+def test_places_of_several_layouts_are_found_in_one_walk(tmp_path: Path) -> None:
+    make(tmp_path, "rank_0/Net/0/8/a", "20260101000000/3/Net/1/8/a", "step8/rank0/dump.json", "other/8/a")
+    assert places(discover(tmp_path)) == {
+        ("mindspore", "rank_0/Net/0/8"),
+        ("cann", "20260101000000/3"),
+        ("cann", "20260101000000/3/Net/1"),
+        ("cann", "20260101000000/3/Net/1/8"),
+        ("msprobe", "step8/rank0"),
+    }
+
+
+def test_files_outside_of_places_belong_to_the_rank_of_their_directory(tmp_path: Path) -> None:
+    make(tmp_path, "rank_1/Net/0/8/a", "rank_1/graphs/deep/g.ir", "rank_1/note", "root.txt")
+    discovery = discover(tmp_path)
+    owned = {
+        owner.rank.number if owner.rank else None: sorted(file.path for file in walk.files)
+        for owner, walk in discovery.outside.items()
+    }
+    assert owned == {None: ["root.txt"], 1: ["rank_1/graphs/deep/g.ir", "rank_1/note"]}
+
+
+def test_part_of_a_dump_is_all_that_is_entered(tmp_path: Path) -> None:
+    make(tmp_path, "rank_0/Net/0/8/a", "rank_1/Net/0/8/a", "rank_1/Net/0/9/a", "root.txt")
+    discovery = discover(tmp_path, "rank_1/Net")
+    assert places(discovery) == {("mindspore", "rank_1/Net/0/8"), ("mindspore", "rank_1/Net/0/9")}
+    assert beside(discovery) == set()
+
+
+def test_directories_that_a_writer_moves_files_from_are_left_alone(tmp_path: Path) -> None:
+    make(tmp_path, "rank_0/_/0/8/a", "rank_0/Net/0/8/b")
+    discovery = discover(tmp_path)
+    assert places(discovery) == {("mindspore", "rank_0/Net/0/8")}
+    assert beside(discovery) == set()
+
+
+@pytest.mark.parametrize("name", ["rank_01", "rank_x", "rank_1.bak"])
+def test_directory_that_is_nearly_one_of_a_rank_is_reported(name: str, tmp_path: Path) -> None:
+    """What is in it would be missed."""
+    make(tmp_path, "rank_0/Net/0/8/a", f"{name}/Net/0/8/a", "logs/Net/0/8/a")
+    discovery = discover(tmp_path)
+    assert [str(problem) for problem in discovery.unowned.problems] == [
+        f"{name}/Net: is not how a dump names the directory of a rank"
+    ]
+
+
+def test_place_needs_its_evidence_where_others_use_such_names(tmp_path: Path) -> None:
+    make(tmp_path, "step5/rank0/model.ckpt", "step6/rank0/dump.json")
+    assert places(discover(tmp_path)) == {("msprobe", "step6/rank0")}
+
+
+def test_directory_that_vanishes_meanwhile_is_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "rank_0/Net/0/8/a", "step6/rank0/dump.json")
+    scandir = os.scandir
+
+    def vanish(path: str | Path) -> object:
+        if str(path).endswith("step6/rank0"):
+            raise FileNotFoundError
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", vanish)
+    assert places(discover(tmp_path)) == {("mindspore", "rank_0/Net/0/8")}
+
+
+def test_parents_go_up_to_the_root(tmp_path: Path) -> None:
+    assert list(parents("a/b/c")) == ["a/b", "a", ""]
+    assert list(parents("")) == []
+    make(tmp_path, "rank_0/Net/0/8/a", "rank_0/Net/0/9/a")
+    assert all_parents(discover(tmp_path).places) == {"", "rank_0", "rank_0/Net", "rank_0/Net/0"}

@@ -1,0 +1,86 @@
+"""Which rank a place belongs to, and who says so."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.layouts.ranks import PathRank, Ranks, is_rank_table
+from tests.dumps import DumpLibrary
+
+DEVICE_3, RANK_3, PID_3 = (PathRank(kind, 3) for kind in ("device", "rank", "pid"))
+
+
+def table(*devices: tuple[object, object]) -> bytes:
+    listed = [{"device_id": device, "rank_id": rank} for device, rank in devices]
+    return json.dumps({"server_list": [{"device": listed}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "path_rank"),
+    [
+        ({"rank": "1", "device": "3", "pid": "9"}, PathRank("rank", 1)),
+        ({"device": "3", "pid": "9"}, PathRank("device", 3)),
+        ({"pid": "9"}, PathRank("pid", 9)),
+        ({"step": "1"}, None),
+    ],
+)
+def test_rank_in_a_path_counts_before_device_and_process(
+    fields: dict[str, str], path_rank: PathRank | None
+) -> None:
+    assert PathRank.of(fields) == path_rank
+
+
+def test_user_comes_before_the_table_and_the_table_before_the_device() -> None:
+    tables = [table(("3", "11"), ("4", "12"))]
+    assert Ranks([DEVICE_3], {3: 7}, tables).resolve(DEVICE_3) == (7, "rank map")
+    assert Ranks([DEVICE_3], {4: 7}, tables).resolve(DEVICE_3) == (11, "rank table")
+    assert Ranks([DEVICE_3], {}, []).resolve(DEVICE_3) == (3, "device id")
+
+
+def test_rank_in_the_path_needs_nobody() -> None:
+    assert Ranks([RANK_3], {3: 7}, [table(("3", "11"))]).resolve(RANK_3) == (3, "path")
+
+
+def test_only_process_of_a_job_is_rank_0() -> None:
+    assert Ranks([PID_3, PID_3, None], {}, []).resolve(PID_3) == (0, "single process")
+    assert Ranks([PID_3, PathRank("pid", 4)], {}, []).resolve(PID_3) == (3, "process id")
+    assert Ranks([PID_3, RANK_3], {}, []).resolve(PID_3) == (3, "process id")
+    assert Ranks([None], {}, []).resolve(None) == (0, "single process")
+
+
+def test_lowest_rank_and_sources_are_known_afterwards() -> None:
+    ranks = Ranks([RANK_3, PathRank("rank", 2)], {}, [])
+    assert (ranks.lowest, ranks.source(3)) == (2, "path")
+    assert Ranks([], {}, []).lowest is None
+
+
+def test_table_of_several_hosts_is_no_answer_but_a_problem() -> None:
+    ranks = Ranks([DEVICE_3], {}, [table(("3", "11"), ("4", "1")), table(("3", "19"))])
+    assert ranks.resolve(DEVICE_3) == (3, "device id")
+    assert ranks.resolve(PathRank("device", 4)) == (1, "rank table")
+    (problem,) = ranks.problems
+    assert "several ranks for device 3" in problem.reason
+    assert "--rank-map" in problem.hint
+
+
+def test_table_of_a_cluster_is_read(dumps: DumpLibrary) -> None:
+    content = (dumps["synthetic-text"] / "hccl/hccl.json").read_bytes()
+    resolved = [Ranks([], {}, [content]).resolve(PathRank("device", device)) for device in (0, 1)]
+    assert {source for _, source in resolved} == {"rank table"}
+
+
+@pytest.mark.parametrize("path", ["hccl.json", "a/hccl_8p.json", "rank_table_2.json", "x/ranktable.json"])
+def test_tables_are_recognised_by_name(path: str) -> None:
+    assert is_rank_table(path)
+    assert not is_rank_table(f"{path}/file")
+    assert not is_rank_table(f"{path}.bak")
+
+
+@given(
+    st.binary(max_size=60) | st.builds(table, st.tuples(st.integers() | st.text(), st.integers() | st.text()))
+)
+def test_any_content_is_a_table_or_not(content: bytes) -> None:
+    rank, _ = Ranks([DEVICE_3], {}, [content]).resolve(DEVICE_3)
+    assert 0 <= rank < 1_000_000

@@ -1,0 +1,63 @@
+"""docs/formats.md says what the code does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.layouts import table
+from ingest.layouts.base import Layout, System
+from ingest.layouts.detect import LAYOUTS, find_dump
+from tests.npy_files import npy_bytes
+
+ROOT = Path(__file__).parents[4]
+PAGE = (ROOT / "docs" / "formats.md").read_text()
+EVIDENCE = {
+    "msprobe": "a.0.forward.input.0.npy",
+    "mindspore_raw": "w_output_0_shape_2_Float32_DefaultFormat.bin",
+}
+
+
+@pytest.mark.parametrize("name", ["systems", "types", "formats"])
+def test_the_page_holds_the_tables_that_the_code_makes(name: str) -> None:
+    """`python -m ingest.layouts.table --write` brings them up to date."""
+    assert table.tables()[name] in PAGE
+
+
+def test_tables_are_written_between_their_markers_and_nothing_else_changes() -> None:
+    outdated = PAGE.replace("| `mindspore` |", "| `outdated` |").replace("`float32`", "`float33`")
+    assert outdated != PAGE
+    assert table.with_tables(outdated) == table.with_tables(PAGE) == PAGE
+
+
+def test_page_without_a_marker_is_refused() -> None:
+    with pytest.raises(LookupError, match="0 places for the table types"):
+        table.with_tables(PAGE.replace("<!-- table: types -->", ""))
+
+
+def test_program_prints_the_tables() -> None:
+    command = [sys.executable, "-m", "ingest.layouts.table"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n\n".join(table.tables().values()) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("layout", "system"), [(layout, system) for layout in LAYOUTS for system in layout.systems]
+)
+def test_each_place_in_the_table_is_found_as_that_layout(
+    layout: Layout, system: System, tmp_path: Path
+) -> None:
+    """By the walk that `ingest` makes, among all layouts, not by the pattern alone."""
+    place = tmp_path / "dump" / system.place
+    place.mkdir(parents=True)
+    name = EVIDENCE.get(layout.name, "file")
+    (place / name).write_bytes(npy_bytes(np.zeros(0, np.float32)))
+    dump = find_dump(tmp_path / "dump")
+    (listing,) = [one for one in dump.scan({}).listings if one.files]
+    holding = max((located for located in listing.places), key=lambda located: len(located.place.path))
+    assert (holding.layout.name, holding.place.path) == (layout.name, system.place)
+    fields = table.match(layout, system)
+    assert [file.path for file in listing.files] == [f"{system.place}/{name}"]
+    assert listing.key.rank in {int(fields.get(name, -1)) for name in ("rank", "device", "pid")} | {0}

@@ -1,0 +1,82 @@
+"""Directories are listed to the last regular file, and nothing leads out of them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ingest.layouts.walk import Walk, read_small
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import listings
+from workers.model import StepKey
+
+
+def test_links_and_pipes_are_named_and_not_followed(made: MadeDump) -> None:
+    made.add(b"", tensor_name())
+    directory = made.directory()
+    (directory / "link.npy").symlink_to("/etc/passwd")
+    (directory / "tree").symlink_to("/etc", target_is_directory=True)
+    os.mkfifo(directory / "pipe")
+    listing = listings(made.root)[StepKey(0, 0)]
+    assert len(listing.files) == 1
+    assert [(Path(problem.path).name, problem.reason.split(";")[0]) for problem in listing.problems] == [
+        ("link.npy", "is a symbolic link"),
+        ("pipe", "is not a regular file"),
+        ("tree", "is a symbolic link"),
+    ]
+
+
+def test_deep_directories_do_not_exhaust_the_stack(made: MadeDump) -> None:
+    """A few kilobytes of nested directories must not end the service."""
+    made.add(b"")
+    fd = os.open(made.directory(), os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=fd)
+        below = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+    try:
+        assert len(listings(made.root)[StepKey(0, 0)].files) == 1
+    finally:  # shutil would exhaust the stack as well
+        subprocess.run(["rm", "-r", str(made.root)], check=True)
+
+
+def test_small_file_is_read_and_nothing_else(tmp_path: Path) -> None:
+    """A link could lead out of the dump, and a pipe would wait for ever."""
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_small(tmp_path / "file") == b"content"
+    assert [read_small(tmp_path / name) for name in ("link", "pipe", "missing", ".")] == [None] * 4
+
+
+def test_file_that_is_too_large_to_be_a_small_one_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.layouts.walk._MAX_SMALL_FILE_NBYTES", 5)
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_small(tmp_path / "file") == b"12345"
+    (tmp_path / "file").write_bytes(b"123456")
+    assert read_small(tmp_path / "file") is None
+
+
+def test_tree_is_added_without_what_is_listed_elsewhere(tmp_path: Path) -> None:
+    for path in ("a/1", "a/b/2", "a/c/3"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    walk = Walk(tmp_path)
+    walk.add_tree("a", without={"a/b"})
+    assert [file.path for file in walk.files] == ["a/1", "a/c/3"]
+    assert [path for path, _ in walk.directories] == ["a", "a/c"]
+    assert walk.newest_change >= max(file.mtime_ns for file in walk.files) / 1e9
+
+
+def test_directory_that_is_gone_has_no_entries_and_is_no_problem(tmp_path: Path) -> None:
+    walk = Walk(tmp_path)
+    walk.add_tree("gone")
+    assert (walk.files, walk.problems, walk.directories) == ([], [], [("gone", -1)])
+    (tmp_path / "file").touch()
+    assert walk.entries("file") == []
+    assert [str(problem) for problem in walk.problems] == ["file: cannot be listed: Not a directory"]

@@ -1,0 +1,72 @@
+"""Findings as metrics."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from ingest.consolidating.consolidator import StepsConsolidated
+from ingest.dispatch.outcomes import StepCommitted
+from ingest.findings.series import StepFindings
+from ingest.metrics.findings import MAX_RULES, FindingMetrics, RuleTotal
+from ingest.metrics.ranks import OTHER
+from tests.dumps import DumpLibrary
+from tests.metric_values import NOW, series, value
+from tests.pipeline import plan_all
+from workers.store.model import CommitSummary, Evaluated, Finding
+
+
+def test_a_finding_is_told_with_its_step_as_the_value(
+    registry: CollectorRegistry, summary: CommitSummary, dumps: DumpLibrary, tmp_path: Path
+) -> None:
+    metrics = FindingMetrics(registry, lambda: NOW)
+    plan = next(p for p in plan_all(dumps["nan-log-2rank"] / "dump", tmp_path) if p.key == summary.key)
+    metrics.observe(StepCommitted(plan, summary, 0.5))
+    labels = {"rank": "1", "rule": "nan", "severity": "critical"}
+    assert value(registry, "dump_ingest_last_finding_step", **labels) == 2
+    assert value(registry, "dump_ingest_last_finding_timestamp_seconds", **labels) == NOW
+    assert value(registry, "dump_ingest_findings_total", rule="nan", severity="critical") == 5
+
+    by_rule = replace(
+        summary,
+        rules="0123456789abcdef",
+        findings={"masked": 3},
+        severities={"masked": "info"},
+        failed_rules={"broken": "division by zero"},
+    )
+    metrics.observe(StepCommitted(plan, by_rule, 0.5))
+    assert value(registry, "dump_ingest_findings_total", rule="nan", severity="critical") == 5
+    assert value(registry, "dump_ingest_findings_total", rule="masked", severity="info") == 3
+    assert value(registry, "dump_ingest_rule_failures_total") == 1
+
+
+def test_a_rank_beyond_the_bound_is_named_by_its_findings(registry: CollectorRegistry) -> None:
+    metrics = FindingMetrics(registry, lambda: NOW)
+    metrics.count(9999, 3, [RuleTotal("nan", "critical", 1)])
+    labels = {"rank": "9999", "rule": "nan", "severity": "critical"}
+    assert value(registry, "dump_ingest_last_finding_step", **labels) == 3
+
+
+def test_rules_beyond_the_bound_count_as_one(registry: CollectorRegistry) -> None:
+    metrics = FindingMetrics(registry, lambda: NOW)
+    for number in range(3 * MAX_RULES):
+        metrics.count(0, 1, [RuleTotal(f"rule{number}", "info", 1)])
+    assert value(registry, "dump_ingest_findings_total", rule=OTHER, severity="info") == 2 * MAX_RULES
+    assert series(registry) <= 1 + MAX_RULES + 1 + 2 * (MAX_RULES + 1)
+
+
+def test_findings_over_several_ranks_are_told_with_step_and_rank(registry: CollectorRegistry) -> None:
+    metrics = FindingMetrics(registry, lambda: NOW, [("replicas_diverge", "critical")])
+    labels = {"rule": "replicas_diverge", "severity": "critical"}
+    assert value(registry, "dump_ingest_findings_total", **labels) == 0
+    rows = [
+        Finding("replicas_diverge", "critical", rank, 40, 5, "0", "Parameter.w", 0.0, 0.0, "differs")
+        for rank in (3, 3, None)
+    ]
+    totals, failed = {"replicas_diverge": 700}, {"broken": "no such field"}
+    result = Evaluated("0123456789abcdef", tuple(rows), totals, failed)
+    metrics.observe(StepsConsolidated(findings=(StepFindings(40, result),)))
+    assert value(registry, "dump_ingest_findings_total", **labels) == 700
+    for rank in ("3", "all"):
+        assert value(registry, "dump_ingest_last_finding_step", rank=rank, **labels) == 40
+    assert value(registry, "dump_ingest_rule_failures_total") == 1

@@ -1,0 +1,58 @@
+"""What a watcher exports: all of it from the beginning, and a bounded number of series."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from ingest.dispatch.outcomes import StepCommitted
+from ingest.metrics import WatcherMetrics
+from ingest.metrics.findings import MAX_PLACES, MAX_RULES
+from ingest.metrics.ranks import MAX_RANKS, OTHER
+from tests.dumps import DumpLibrary
+from tests.metric_values import NOW, listing, look, series, value
+from tests.pipeline import plan_all
+from workers.errors import REASONS
+from workers.model import StepKey
+from workers.store.events import STORE_OPS
+from workers.store.model import CommitSummary
+
+
+def test_every_counter_without_a_rank_is_there_before_there_is_a_dump(registry: CollectorRegistry) -> None:
+    """An alert on an increase does not see the first one otherwise."""
+    WatcherMetrics(registry, rules=[("nan", "critical")])
+    for reason in REASONS:
+        for name in ("step_failures", "task_retries", "troubles"):
+            assert value(registry, f"dump_ingest_watcher_{name}_total", reason=reason) == 0
+    assert value(registry, "dump_ingest_findings_total", rule="nan", severity="critical") == 0
+    assert value(registry, "dump_ingest_watcher_quarantined_files_total") == 0
+    assert value(registry, "dump_ingest_rule_failures_total") == 0
+    for op in STORE_OPS:
+        labels = {"op": op, "reason": "store_denied"}
+        assert value(registry, "dump_ingest_store_request_errors_total", **labels) == 0
+
+
+def test_ten_thousand_ranks_of_a_hundred_thousand_tensors_make_a_bounded_number_of_series(
+    registry: CollectorRegistry, summary: CommitSummary, dumps: DumpLibrary, tmp_path: Path
+) -> None:
+    metrics = WatcherMetrics(registry, lambda: NOW)
+    plan = replace(plan_all(dumps["dtypes-1rank"] / "dump", tmp_path)[0], entries=())
+    step = listing(0, 5)
+    steps = [replace(step, key=StepKey(rank, 5), newest_change=NOW - rank) for rank in range(10_000)]
+    metrics.observe(look(steps, steps))
+    for rank in range(10_000):
+        key = StepKey(rank, 5)
+        worst = replace(summary, key=key, tensors=100_000, nan_tensors=100_000, pos_inf_tensors=100_000)
+        metrics.observe(StepCommitted(plan, worst, 1.0))
+    metrics.observe(look(steps, steps[:5000]))
+    count = series(registry)
+    print(f"{count} series for 10,000 ranks")
+    assert count <= 14 * (MAX_RANKS + 1) + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 250
+    # What the others have together is told of the worst of them, and summed up.
+    assert value(registry, "dump_ingest_watcher_pending_steps", rank=OTHER) == 5000 - MAX_RANKS
+    oldest = value(registry, "dump_ingest_watcher_oldest_pending_timestamp_seconds", rank=OTHER)
+    assert oldest == NOW - 4999
+    assert value(registry, "dump_ingest_watcher_ranks") == 10_000
+    # A finding has its rank for as long as there are few of them.
+    labels = {"rank": "500", "rule": "nan", "severity": "critical"}
+    assert value(registry, "dump_ingest_last_finding_step", **labels) == 5

@@ -1,0 +1,128 @@
+"""What the first bytes of the files of a step say, and which errors stop a step or only one of its files."""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.layouts.base import Listing
+from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import HEAD_BYTES, Inspected, inspect
+from tests.npy_files import MadeDump, npy_bytes, tensor_name
+from workers.dump.source import OpenFile
+from workers.errors import SourceChanged
+from workers.model import SourceFile, StepKey
+
+RECORD = {"AI Core": {"model_id": 1, "stream_id": 2, "task_id": 3, "status": 8}}
+
+
+def listing_of(made: MadeDump) -> Listing:
+    listings = {listing.key: listing for listing in find_dump(made.root).scan({}).listings}
+    return listings[StepKey(0, 0)]
+
+
+def inspected(
+    made: MadeDump, *, unreadable: set[str] | None = None, poison: Mapping[SourceFile, bool] | None = None
+) -> Inspected:
+    listing = listing_of(made)
+    description = find_dump(made.root).describe(listing)
+    return inspect(made.root, listing, description, unreadable or set(), poison or {})
+
+
+def test_header_and_sample_of_each_tensor_are_read(made: MadeDump) -> None:
+    """Copies have the same sample; a file that holds no tensor is not opened."""
+    for slot, value in enumerate((1.0, 1.0, 2.0)):
+        made.add(np.full(5000, value), tensor_name(slot=slot))
+    made.add(b"text", "notes.txt")
+    result = inspected(made)
+    assert len(result.inspections) == 3
+    shapes = {header.shape for inspection in result.inspections.values() for header in inspection.headers}
+    assert shapes == {(5000,)}
+    samples = sorted(inspection.samples for inspection in result.inspections.values())
+    assert len(set(samples)) == 2
+    assert (result.unreadable, result.undecoded, result.poison, result.unfinished) == ([], [], (), "")
+
+
+def test_file_is_read_once_and_only_its_first_bytes(made: MadeDump, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.add(np.zeros(10**6))
+    reads: list[tuple[int, int]] = []
+    read_at = OpenFile.read_at
+
+    def counting(self: OpenFile, offset: int, nbytes: int) -> bytes:
+        reads.append((offset, nbytes))
+        return read_at(self, offset, nbytes)
+
+    monkeypatch.setattr(OpenFile, "read_at", counting)
+    inspected(made)
+    assert reads == [(0, HEAD_BYTES)]
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_short_file_may_grow_unless_its_writer_has_closed_it(writable: bool, made: MadeDump) -> None:
+    """MindSpore takes the permission to write away when it closes a file."""
+    path = made.add(npy_bytes(np.zeros(10))[:-1])
+    path.chmod(0o600 if writable else 0o400)
+    result = inspected(made)
+    (inspection,) = result.inspections.values()
+    assert inspection.may_grow == writable
+    assert "header announces" in inspection.problem
+    assert result.unfinished == (str(path.relative_to(made.root)) if writable else "")
+
+
+def test_overflow_record_in_json_is_read_and_other_json_is_not(made: MadeDump) -> None:
+    made.add(json.dumps(RECORD).encode(), "Opdebug.Node_OpDebug.1.2.3.output.0.json")
+    made.add(b"{}", "kernel.json")
+    (inspection,) = inspected(made).inspections.values()
+    assert inspection.overflow is not None
+    assert [failure.task_id for failure in inspection.overflow.failures()] == [3]
+
+
+def test_number_whose_row_is_missing_keeps_the_step_open(made: MadeDump) -> None:
+    path = made.add(np.zeros(2), "123.npy")
+    assert inspected(made).unfinished == str(path.relative_to(made.root))
+
+
+def failing(error: OSError, path: Path) -> object:
+    def fail(self: OpenFile, root: Path | str, source: SourceFile, where: str) -> None:
+        if source.path.endswith(path.name):
+            raise error
+        initialise(self, root, source, where)
+
+    initialise = OpenFile.__init__
+    return fail
+
+
+def test_disk_that_does_not_return_a_file_quarantines_this_file(
+    made: MadeDump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = made.add(np.zeros(2)), made.add(np.zeros(2), tensor_name(slot=1))
+    monkeypatch.setattr(OpenFile, "__init__", failing(OSError(errno.EIO, "Input/output error"), bad))
+    result = inspected(made)
+    assert result.unreadable == [str(bad.relative_to(made.root))]
+    assert result.inspections[str(good.relative_to(made.root))].readable
+
+
+def test_trouble_that_passes_stops_the_step_for_now(made: MadeDump, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, or a stale handle, say nothing about the file."""
+    bad = made.add(np.zeros(2))
+    error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr(OpenFile, "__init__", failing(error, bad))
+    with pytest.raises(SourceChanged, match=r"rank 0 step 0: .* cannot be read now: Too many open files"):
+        inspected(made)
+
+
+def test_files_that_are_known_to_be_bad_are_not_opened(
+    made: MadeDump, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [made.add(np.zeros(2), tensor_name(slot=slot)) for slot in range(3)]
+    files = {file.path: file for file in listing_of(made).files}
+    unreadable, decodes, kills = (str(path.relative_to(made.root)) for path in paths)
+    monkeypatch.delattr(OpenFile, "__enter__")
+    result = inspected(made, unreadable={unreadable}, poison={files[decodes]: True, files[kills]: False})
+    assert result.unreadable == sorted([unreadable, kills])
+    assert result.undecoded == [decodes]
+    assert {file.path for file in result.poison} == {decodes, kills}

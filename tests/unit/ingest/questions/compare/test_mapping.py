@@ -1,0 +1,53 @@
+"""Which name of A is which name of B, as a mapping file says."""
+
+from pathlib import Path
+
+import pytest
+
+from ingest.questions.compare import Verdict, compare, load_mapping
+from ingest.questions.compare.mapping import NameMapping
+from tests.dumps import DumpLibrary
+from workers.errors import UsageError
+
+
+def mapping(path: Path, text: str) -> NameMapping:
+    path.write_text(text)
+    return load_mapping(path)
+
+
+def test_a_mapping_file_says_which_is_which(tmp_path: Path) -> None:
+    text = """
+pairs:
+  - {a: "Cell.conv.*.output.?", b: "Module.conv.*.output.?"}
+  - {regex: 'Dense\\.(?P<layer>\\w+)\\.(.*)', b: 'Linear.\\g<layer>.\\2'}
+"""
+    names = mapping(tmp_path / "m.yaml", text)
+    assert names.name_in_b("Cell.conv.forward.0.output.0") == "Module.conv.forward.0.output.0"
+    assert names.name_in_b("Dense.fc.output.0") == "Linear.fc.output.0"
+    assert names.name_in_b("Other") is None
+    assert names.unused(["Dense.fc.output.0"]) == [0]
+
+
+def test_what_stands_for_itself_in_a_glob_is_no_pattern(tmp_path: Path) -> None:
+    names = mapping(tmp_path / "m.yaml", r"pairs: [{a: 'a.b(c)\*', b: 'x\1*'}]")
+    assert names.name_in_b("a.b(c)\\d") == "x\\1d"
+    assert names.name_in_b("aXb(c)\\d") is None
+
+
+def test_frameworks_are_compared_by_a_mapping(dumps: DumpLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(
+        r"""pairs:
+  - {regex: 'Cell\.Dense\.Cell\.(\w+)\.Dense\.(.*)', b: 'Module.Linear.Module.\1.Linear.\2'}
+  - {a: "Nothing.*", b: "Nowhere.*"}
+"""
+    )
+    a, b = dumps["msprobe-26.2.0-mindspore-cpu"], dumps["msprobe-26.2.0-pytorch-cpu"] / "tensor-mix"
+    found = compare(a, b, mapping=load_mapping(path))
+    matched = [one for one in found.tensors if one.matched]
+    assert {one.matched for one in matched} == {"mapping"}
+    assert ("Cell.Dense.Cell.fc.Dense.forward.0.parameters.weight.-1") in {one.name_a for one in matched}
+    assert found.counts[Verdict.ONLY_A] + len(matched) == 60
+    assert "pair 2 of the mapping file fits no tensor of A" in found.notes
+    with pytest.raises(UsageError, match="has a counterpart"):
+        compare(a, b)

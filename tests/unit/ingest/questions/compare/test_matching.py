@@ -1,0 +1,144 @@
+"""Which tensor is which: exactly, in another graph, under other numbers, by a mapping file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.questions.compare import load_mapping
+from ingest.questions.compare.mapping import NameMapping
+from ingest.questions.compare.matching import MatchedBy, Matching, match_tensors, without_numbers
+from ingest.questions.compare.sources import StepTensors
+from workers.arrays.statistics import FIELDS
+from workers.model import StepKey
+from workers.store.blocks import TensorKey
+
+
+def key(text: str, *, graph: str = "0", net: str = "Net") -> TensorKey:
+    op_type, op_name, io, slot = text.split("|")
+    return TensorKey(net, graph, op_type, op_name, io, int(slot))
+
+
+def tensors(*keys: TensorKey, shapes: list[tuple[int, ...]] | None = None) -> StepTensors:
+    n = len(keys)
+    return StepTensors(
+        StepKey(0, 0),
+        list(keys),
+        ["float32"] * n,
+        shapes or [(2,)] * n,
+        [()] * n,
+        np.zeros((n, 16), np.uint8),
+        np.full((n, len(FIELDS)), np.nan),
+        np.ones(n, bool),
+        np.zeros(n, np.int64),
+        np.arange(n),
+        None,  # type: ignore[arg-type]
+    )
+
+
+def mapping(path: Path, text: str) -> NameMapping:
+    path.write_text(text)
+    return load_mapping(path)
+
+
+def pairs(found: Matching) -> list[tuple[int, int, MatchedBy]]:
+    return [(one.a, one.b, one.matched_by) for one in found.pairs]
+
+
+CONV = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in range(4)]
+
+
+def test_the_same_key_is_the_same_tensor_whatever_the_order() -> None:
+    found = match_tensors(tensors(*CONV[:3]), tensors(CONV[2], CONV[0], CONV[1]))
+    assert pairs(found) == [(0, 1, MatchedBy.EXACT), (1, 2, MatchedBy.EXACT), (2, 0, MatchedBy.EXACT)]
+    assert (found.only_a, found.only_b) == ([], [])
+
+
+def test_a_graph_may_have_another_number() -> None:
+    found = match_tensors(tensors(CONV[0]), tensors(key("Conv2D|Default/net-Conv2D-op0|output|0", graph="7")))
+    assert pairs(found) == [(0, 0, MatchedBy.NAME)]
+
+
+def test_other_op_numbers_are_matched_in_order_of_execution() -> None:
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 12)]
+    found = match_tensors(tensors(*CONV[:2]), tensors(*renumbered))
+    assert pairs(found) == [(0, 0, MatchedBy.ORDER), (1, 1, MatchedBy.ORDER)]
+    assert not any(one.ambiguous for one in found.pairs)
+
+
+def test_shapes_tell_apart_what_has_one_name_without_numbers() -> None:
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
+    found = match_tensors(tensors(*CONV[:2], shapes=[(2,), (3,)]), tensors(*renumbered, shapes=[(3,), (2,)]))
+    assert pairs(found) == [(0, 1, MatchedBy.ORDER), (1, 0, MatchedBy.ORDER)]
+
+
+def test_what_might_be_another_one_is_said() -> None:
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32)]
+    found = match_tensors(tensors(*CONV[:3]), tensors(*renumbered))
+    assert pairs(found) == [(0, 0, MatchedBy.ORDER), (1, 1, MatchedBy.ORDER)]
+    assert all(one.ambiguous for one in found.pairs)
+    assert found.only_a == [2]
+
+
+def test_another_order_that_digests_show_is_said() -> None:
+    """As many on either side, but what is first here is second there."""
+    renumbered = [key(f"Conv2D|Default/net-Conv2D-op{n}|output|0") for n in (31, 32, 33)]
+    a, b = tensors(*CONV[:3]), tensors(*renumbered)
+    a.digests[:, 0], b.digests[:, 0] = (1, 2, 3), (2, 1, 3)
+    assert [one.ambiguous for one in match_tensors(a, b).pairs] == [True, True, False]
+
+
+def test_the_same_name_may_be_another_operator_where_numbers_were_given_anew() -> None:
+    """`op1` is the second one in A, and the first one in B."""
+    found = match_tensors(tensors(*CONV[:3]), tensors(*CONV[1:]))
+    assert pairs(found) == [(0, 2, MatchedBy.ORDER), (1, 0, MatchedBy.EXACT), (2, 1, MatchedBy.EXACT)]
+    assert all(one.ambiguous for one in found.pairs)
+
+
+def test_runs_of_a_loop_that_are_missing_make_no_doubt_of_names() -> None:
+    runs = [CONV[0]._replace(occurrence=n) for n in range(3)]
+    assert not any(one.ambiguous for one in match_tensors(tensors(*runs), tensors(*runs[:2])).pairs)
+
+
+def test_another_scope_type_or_slot_is_another_tensor() -> None:
+    others = ["Conv2D|Default/other-Conv2D-op0|output|0", "Conv3D|Default/net-Conv2D-op0|output|0"]
+    others += ["Conv2D|Default/net-Conv2D-op0|output|1", "Conv2D|Default/net-Conv2D-op0|input|0"]
+    found = match_tensors(tensors(CONV[0]), tensors(*map(key, others)))
+    assert pairs(found) == []
+    assert (found.only_a, found.only_b) == ([0], [0, 1, 2, 3])
+
+
+def test_a_single_one_of_another_shape_is_matched_so_that_the_shape_can_be_named() -> None:
+    renumbered = key("Conv2D|Default/net-Conv2D-op31|output|0")
+    found = match_tensors(tensors(CONV[0], shapes=[(2,)]), tensors(renumbered, shapes=[(9,)]))
+    assert pairs(found) == [(0, 0, MatchedBy.ORDER)]
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("Default_net-Mlp_MatMul-op12", "Default_net-Mlp_MatMul"),
+        ("Default_net-Mlp_MatMul_12", "Default_net-Mlp_MatMul"),
+        ("MatMul3", "MatMul"),
+        ("Functional.linear.2.forward", "Functional.linear.forward"),
+        ("Module.layers.0.Linear.forward.3", "Module.layers.0.Linear.forward"),
+        ("Cell.fc.Dense.parameters_grad.0", "Cell.fc.Dense.parameters_grad"),
+        ("", ""),
+        ("12", ""),
+    ],
+)
+def test_numbers_that_compilations_give_are_no_part_of_a_name(name: str, plain: str) -> None:
+    assert without_numbers(name) == plain
+
+
+def test_a_mapping_counts_before_equal_names(tmp_path: Path) -> None:
+    names = mapping(tmp_path / "m.yaml", "pairs: [{a: 'X.a.output.0', b: 'X.b.output.0'}]")
+    a, b = key("X|a|output|0"), key("X|b|output|0")
+    found = match_tensors(tensors(a), tensors(a, b), names)
+    assert pairs(found) == [(0, 1, MatchedBy.MAPPING)]
+
+
+def test_a_mapping_that_leads_nowhere_changes_nothing(tmp_path: Path) -> None:
+    names = mapping(tmp_path / "m.yaml", "pairs: [{a: '*', b: 'gone'}]")
+    found = match_tensors(tensors(CONV[0]), tensors(CONV[0]), names)
+    assert pairs(found) == [(0, 0, MatchedBy.EXACT)]

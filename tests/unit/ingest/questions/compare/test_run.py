@@ -1,0 +1,164 @@
+"""Comparing stores, ranks, steps and dumps, as they are in real dumps and made by hand."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.questions.compare import Verdict, compare
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, npy_header, tensor_name
+from tests.pipeline import ingest_directly
+from tests.two_ranks import ADD, TIME
+from workers.errors import UsageError
+from workers.model import MIB, StepKey
+
+
+def test_two_ranks_of_a_real_run(nan_log: str) -> None:
+    found = compare(f"{nan_log}@0,2", f"{nan_log}@1,2")
+    assert found.counts == {Verdict.EQUAL: 130, Verdict.DIFFERENT: 113}
+    assert (found.verdict, found.is_within) == ("different", False)
+    log = next(one for one in found.tensors if one.op_type == "Log" and one.io == "output")
+    assert log.metrics is not None
+    assert (log.verdict, log.metrics.nan_mismatch) == (Verdict.DIFFERENT, 2)
+    values = [
+        ingest.open_store(nan_log).tensors(rank, 2, name=log.name)[0].read().astype(float).ravel()
+        for rank in (0, 1)
+    ]
+    keep = ~np.isnan(values[1])
+    assert log.metrics.max_abs == pytest.approx(np.abs(values[0] - values[1])[keep].max())
+    assert found.worst(1)[0].name == log.name
+    assert [one.number for one in found.tensors] == sorted(one.number for one in found.tensors)
+    assert found.first is not None
+    assert found.first.tensor.number == min(one.number for one in found.tensors)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nan-log-2rank",
+        "dtypes-1rank",
+        "mindspore-2.7.1-cpu-sync/types",
+        "msprobe-26.2.0-mindspore-cpu",
+        "longnames-1rank",
+    ],
+)
+def test_a_store_is_equal_to_the_dump_it_was_made_from(dumps: DumpLibrary, tmp_path: Path, name: str) -> None:
+    """Nothing is written into the dump, which is read-only here."""
+    corpus, _, part = name.partition("/")
+    dump = dumps[corpus] / part
+    ingest_directly(dump, tmp_path / "run.zarr")
+    for a, b in ((tmp_path / "run.zarr", dump), (dump, tmp_path / "run.zarr")):
+        found = compare(a, b, include_partial=True)
+        assert set(found.counts) <= {Verdict.EQUAL}
+        assert found.verdict == "equal"
+
+
+def test_a_whole_run_is_compared_step_by_step(nan_log: str) -> None:
+    found = compare(nan_log, nan_log)
+    assert [(step.key_a, step.key_b) for step in found.steps] == [
+        (StepKey(rank, step), StepKey(rank, step)) for step in (1, 2, 3) for rank in (0, 1)
+    ]
+    assert (found.verdict, found.first, found.tensors) == ("equal", None, ())
+
+
+def test_steps_that_only_one_has_are_differences(nan_log: str, tmp_path: Path) -> None:
+    shorter = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, shorter, ignore=shutil.ignore_patterns("step_3"))
+    found = compare(nan_log, shorter)
+    assert (found.only_a, found.only_b) == ((StepKey(0, 3), StepKey(1, 3)), ())
+    assert (found.verdict, len(found.steps)) == ("different", 4)
+    assert compare(nan_log, shorter, ignore_unmatched=True).verdict == "equal"
+    assert compare(shorter, nan_log).only_b == (StepKey(0, 3), StepKey(1, 3))
+    assert compare(f"{nan_log}@0,2", shorter).verdict == "equal"
+
+
+def test_stores_and_steps_that_are_open_are_taken_too(nan_log: str) -> None:
+    store = ingest.open_store(nan_log)
+    assert compare(store, nan_log).verdict == "equal"
+    found = compare(store.step(0, 2), store.step(1, 2))
+    assert found.notes == ("rank 0 of A is compared with rank 1 of B",)
+    assert found.counts[Verdict.DIFFERENT] == 113
+    assert compare(store.step(1, 2), nan_log).verdict == "equal"
+
+
+def test_partial_steps_are_left_out_and_named(made: MadeDump, tmp_path: Path) -> None:
+    for step in (0, 1):
+        made.add(np.ones(3), tensor_name(ADD, time=TIME), step=step)
+    made.add(b"not npy", tensor_name("Bad.op-op1"), step=1)
+    ingest_directly(made.root, tmp_path / "run.zarr")
+    for a in (tmp_path / "run.zarr", made.root):
+        found = compare(a, tmp_path / "run.zarr")
+        assert len(found.steps) == 1
+        assert {one.key for _, one in found.left_out} == {StepKey(0, 1)}
+        whole = compare(a, tmp_path / "run.zarr", include_partial=True)
+        assert (len(whole.steps), whole.left_out) == (2, ())
+    with pytest.raises(UsageError, match="no complete step"):
+        compare(f"{made.root}@step=1", made.root)
+
+
+def test_a_step_that_is_complete_on_one_side_alone_is_a_difference_and_not_missing(
+    made: MadeDump, tmp_path: Path
+) -> None:
+    for step in (0, 1):
+        made.add(np.ones(3), tensor_name(ADD, time=TIME), step=step)
+    ingest_directly(made.root, tmp_path / "whole.zarr")
+    made.add(b"not npy", tensor_name("Bad.op-op1"), step=1)
+    ingest_directly(made.root, tmp_path / "partial.zarr")
+    for partial in (tmp_path / "partial.zarr", made.root):
+        for a, b in ((partial, tmp_path / "whole.zarr"), (tmp_path / "whole.zarr", partial)):
+            found = compare(a, b)
+            assert (found.only_a, found.only_b, found.incomplete) == ((), (), 1)
+            assert [one.key for _, one in found.left_out] == [StepKey(0, 1)]
+            assert found.verdict == "different"
+            assert compare(a, b, ignore_unmatched=True).verdict == "equal"
+
+
+_PEAK = """
+import sys
+from ingest.questions.compare import compare
+from workers.arrays import comparison_kernels
+
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+comparison_kernels.warm_up()
+before = peak()
+found = compare(sys.argv[1], sys.argv[2])
+assert found.tensors[0].metrics.unequal == 1000, found
+print((peak() - before) // 1024)
+"""
+
+
+def test_memory_does_not_depend_on_the_size_of_a_tensor(made: MadeDump, store: Path, tmp_path: Path) -> None:
+    """Two of 512 MiB take less than one of them; two of 8 GiB have been seen to take as much."""
+    nbytes = 512 * MIB
+    other = MadeDump(tmp_path / "other")
+    for rank, dump in enumerate((made, other)):
+        path = dump.add(npy_header("<f4", (nbytes // 4,)), tensor_name(ADD, time=TIME))
+        with path.open("r+b") as file:
+            header = file.seek(0, 2)
+            file.truncate(header + nbytes)
+            file.seek(header + nbytes // 2)
+            file.write(np.full(1000, 1 + rank, np.float32).tobytes())
+    ingest_directly(made.root, store)
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, str(store), str(other.root)], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 480
+
+
+def test_damage_is_named_and_the_rest_compared(nan_log: str, tmp_path: Path) -> None:
+    damaged = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, damaged)
+    for shard in damaged.glob("rank_1/step_2/*/tensors/float32/c/0"):
+        data = bytearray(shard.read_bytes())
+        data[40:60] = bytes(20)
+        shard.write_bytes(data)
+    found = compare(f"{damaged}@0,2", f"{damaged}@1,2")
+    assert found.damaged == found.counts[Verdict.UNKNOWN] > 0
+    assert found.counts[Verdict.EQUAL] == 130

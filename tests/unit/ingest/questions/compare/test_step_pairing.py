@@ -1,0 +1,106 @@
+"""Which step is compared with which, and what only one side has."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.questions.compare.selection import Selection
+from ingest.questions.compare.step_pairing import SideSteps, pair_steps
+from workers.errors import UsageError
+from workers.model import StepKey
+
+
+def side(
+    ranks: range | list[int],
+    steps: range | list[int],
+    *,
+    rank: int | None = None,
+    step: int | None = None,
+    left_out: list[StepKey] | None = None,
+) -> SideSteps:
+    """Return a side with these steps on each of these ranks; `rank` and `step` are what the user named."""
+    keys = tuple(StepKey(n, number) for number in steps for n in ranks)
+    selection = Selection("run.zarr", rank, step)
+    return SideSteps(str(selection), selection, keys, frozenset(left_out or ()))
+
+
+def test_several_ranks_and_steps_are_compared_by_number() -> None:
+    pairing = pair_steps(side([0, 1], [3, 4]), side([1, 2], [4, 5]))
+    assert pairing.pairs == ((StepKey(1, 4), StepKey(1, 4)),)
+    assert pairing.only_a == (StepKey(0, 3), StepKey(1, 3), StepKey(0, 4))
+    assert pairing.only_b == (StepKey(2, 4), StepKey(1, 5), StepKey(2, 5))
+    assert pairing.half_complete == ()
+    assert pairing.notes == []
+
+
+def test_a_single_rank_on_either_side_is_compared_whatever_the_numbers() -> None:
+    pairing = pair_steps(side([3], [1, 2]), side([7], [2, 3]))
+    assert pairing.pairs == ((StepKey(3, 2), StepKey(7, 2)),)
+    assert (pairing.only_a, pairing.only_b) == ((StepKey(3, 1),), (StepKey(7, 3),))
+    assert pairing.notes == ["rank 3 of A is compared with rank 7 of B"]
+
+
+def test_one_step_is_compared_with_another_only_if_both_are_named() -> None:
+    both = pair_steps(side([0], [1], rank=0, step=1), side([0], [5], rank=0, step=5))
+    assert both.pairs == ((StepKey(0, 1), StepKey(0, 5)),)
+    with pytest.raises(UsageError, match="no rank and step in common"):
+        pair_steps(side([0], [1], rank=0, step=1), side([0], [5]))
+
+
+def test_who_names_one_step_does_not_miss_the_others() -> None:
+    pairing = pair_steps(side([0, 1], [2], step=2), side([0, 1], range(5)))
+    assert len(pairing.pairs) == 2
+    assert (pairing.only_a, pairing.only_b) == ((), ())
+    # Another rank of the same step is missed.
+    assert pair_steps(side([0, 1], [2]), side([0], [2], step=2)).only_a == ()
+    assert pair_steps(side([0, 1], [2], step=2), side([0], [2])).only_a == (StepKey(1, 2),)
+
+
+def test_who_names_one_rank_does_not_miss_the_others() -> None:
+    pairing = pair_steps(side([1], [2, 3], rank=1), side([0, 1], [3, 4]))
+    assert pairing.pairs == ((StepKey(1, 3), StepKey(1, 3)),)
+    assert pairing.only_a == (StepKey(1, 2),)
+    assert pairing.only_b == (StepKey(1, 4),)
+
+
+def test_a_step_that_is_complete_on_one_side_alone_is_not_missing() -> None:
+    pairing = pair_steps(side([3], [1, 2, 3]), side([7], [1], left_out=[StepKey(7, 2)]))
+    assert pairing.only_a == (StepKey(3, 3),)
+    assert pairing.half_complete == (StepKey(3, 2),)
+    turned = pair_steps(side([7], [1], left_out=[StepKey(7, 2)]), side([3], [1, 2, 3]))
+    assert (turned.only_b, turned.half_complete) == ((StepKey(3, 3),), (StepKey(3, 2),))
+
+
+def test_what_has_nothing_in_common_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UsageError, match=r"run\.zarr@step=1 and run\.zarr have no rank") as refusal:
+        pair_steps(side([0, 1], [1], step=1), side([0, 1], [5, 6, 7]))
+    assert refusal.value.hint == (
+        "A has ranks 0-1 and steps 1, B has ranks 0-1 and steps 5-7. Name what to compare: STORE@RANK,STEP."
+    )
+
+
+_KEYS = st.sets(st.builds(StepKey, st.integers(0, 2), st.integers(0, 3)), min_size=1)
+
+
+@given(_KEYS, _KEYS, _KEYS)
+def test_without_a_selection_every_step_is_compared_or_named_once(
+    a: set[StepKey], b: set[StepKey], left_out: set[StepKey]
+) -> None:
+    whole = Selection("run.zarr")
+    ours = SideSteps("a", whole, tuple(sorted(a, key=lambda key: key.order)))
+    theirs = SideSteps("b", whole, tuple(sorted(b, key=lambda key: key.order)), frozenset(left_out - b))
+    try:
+        pairing = pair_steps(ours, theirs)
+    except UsageError:
+        assert not a & b
+        return
+    compared_a, compared_b = ([pair[n] for pair in pairing.pairs] for n in (0, 1))
+    assert sorted([*compared_a, *pairing.only_a, *pairing.half_complete], key=lambda key: key.order) == list(
+        ours.keys
+    )
+    assert sorted([*compared_b, *pairing.only_b], key=lambda key: key.order) == list(theirs.keys)
+    assert pair_steps(theirs, replace(ours, left_out=frozenset())).pairs == tuple(
+        sorted(((y, x) for x, y in pairing.pairs), key=lambda pair: pair[0].order)
+    )

@@ -1,0 +1,44 @@
+"""What some replicas have and others do not."""
+
+from ingest.questions.divergence import divergence
+from tests.diverging import ACTIVATION, NORM, REDUCED, STATE, WEIGHT, absent, replicas
+from tests.replicas import Replicas
+
+
+def test_a_rank_of_a_given_group_that_is_not_there_is_missed() -> None:
+    found = divergence(replicas().store, [range(6)])
+    assert absent(found) == [("missing", "rank", (4,), ""), ("missing", "rank", (5,), "")]
+
+
+def test_a_tensor_an_operator_and_a_step_are_missed() -> None:
+    made = replicas(steps=range(2))
+    contents = {WEIGHT: 1, STATE: 2, REDUCED: 3, NORM: 4, ACTIVATION: 5}
+    for rank in range(3):
+        without = {1: [STATE], 2: [NORM]}.get(rank, [])
+        made.put(rank, 2, {name: value for name, value in contents.items() if name not in without})
+    found = divergence(made.store)
+    assert sorted(absent(found)) == [
+        ("missing", "operator", (2,), "Adam.norm"),
+        ("missing", "step", (3,), ""),
+        ("missing", "tensor", (1,), STATE),
+    ]
+    assert {(one.first_step, one.last_step, one.steps) for one in found.missing} == {(2, 2, 1)}
+
+
+def test_what_one_rank_alone_has_is_extra() -> None:
+    made = replicas(steps=range(2))
+    for rank in range(4):
+        more = {"Print.log.output.0": 1} if rank == 0 else {}
+        made.put(rank, 2, {WEIGHT: 1, STATE: 2, REDUCED: 3, NORM: 4, ACTIVATION: rank, **more})
+    assert absent(divergence(made.store)) == [("extra", "operator", (0,), "Print.log")]
+
+
+def test_ranks_that_number_operators_otherwise_are_said() -> None:
+    made = Replicas()
+    for step in range(3):
+        for rank in range(2):
+            named = {f"ReLU.op{number + 20 * rank}.output.0": number + 1 for number in range(20)}
+            made.put(rank, step, {WEIGHT: step + 1, **named})
+    found = divergence(made.store)
+    assert found.agree
+    assert any("names of tensors in common" in note for note in found.notes)

@@ -1,0 +1,109 @@
+"""Which ranks must agree, judged by what they did agree on."""
+
+import pytest
+
+from ingest.questions.divergence import divergence
+from tests.diverging import NORM, STATE, WEIGHT, on_a_mesh, replicas, summary
+from tests.replicas import Replicas
+
+
+def test_each_tensor_has_its_own_replicas() -> None:
+    """Parts of a matrix are held by some ranks, normalisation by all, activations by the others."""
+    found = divergence(on_a_mesh().store)
+    assert found.agree
+    assert {one.ranks for one in found.groups} == {
+        (0, 1, 2, 3, 4, 5),
+        (0, 2, 4),
+        (1, 3, 5),
+        (0, 1),
+        (2, 3),
+        (4, 5),
+    }
+
+
+@pytest.mark.parametrize("name", [WEIGHT, NORM])
+def test_the_odd_rank_is_found_within_its_replicas(name: str) -> None:
+    assert summary(divergence(on_a_mesh([(3, 2, name)]).store)) == [((3,), 2, name)]
+
+
+def test_stages_of_a_pipeline_share_no_tensors() -> None:
+    made = Replicas()
+    for step in range(3):
+        for rank in range(4):
+            stage = rank // 2
+            made.put(rank, step, {f"Adam.stage{stage}.input.0": 10 * step + stage + 1})
+    found = divergence(made.store)
+    assert found.agree
+    assert {one.ranks for one in found.groups} == {(0, 1), (2, 3)}
+
+
+def test_parts_that_begin_equal_are_no_replicas() -> None:
+    """Zeros agree whatever the ranks do."""
+    made = Replicas()
+    for rank in range(4):
+        made.put(rank, 0, {WEIGHT: 1, STATE: 2}, constant=True)
+        for step in (1, 2):
+            made.put(rank, step, {WEIGHT: 10 * step + rank % 2, STATE: 100 * step + rank % 2})
+    found = divergence(made.store)
+    assert found.agree
+    assert {one.ranks for one in found.groups} == {(0, 2), (1, 3)}
+
+
+def test_batches_that_are_dumped_as_parameters_are_not_compared() -> None:
+    made = replicas()
+    for step in range(4, 8):
+        for rank in range(4):
+            made.put(rank, step, {WEIGHT: step, "Parameter.x.output.0": 100 * step + rank})
+    found = divergence(made.store)
+    assert not found.differences
+    assert any("Parameter.x.output.0" in note for note in found.notes)
+
+
+def test_a_weight_that_never_agreed_is_off_where_its_gradient_agrees() -> None:
+    """As where ranks began with other weights. Without a common gradient, each has its own part."""
+    made = Replicas()
+    for step in range(3):
+        for rank in range(2):
+            parts = {f"Adam.part.input.{slot}": 10 * step + 5 * rank + slot + 1 for slot in range(3)}
+            made.put(rank, step, {WEIGHT: 100 + step + 50 * rank, STATE: 200 + step, **parts})
+    found = divergence(made.store)
+    assert summary(found) == [((0, 1), 0, WEIGHT)]
+    assert len(found.differences) == 1
+    assert "Adam.part.input.0" in found.notes[0]
+
+
+def test_a_learning_rate_that_is_another_is_off() -> None:
+    made = Replicas()
+    for step in range(2):
+        for rank in range(3):
+            made.put(rank, step, {"Adam.dense.input.2": 1 + (rank == 1)}, constant=True)
+    for step in range(2, 4):
+        for rank in range(3):
+            made.put(rank, step, {WEIGHT: step, STATE: 9 * step, "Adam.dense.input.2": 1 + (rank == 1)})
+    assert summary(divergence(made.store)) == [((1,), 0, "Adam.dense.input.2")]
+
+
+def test_any_tensor_that_agreed_long_enough_is_missed() -> None:
+    made = Replicas()
+    for step in range(5):
+        for rank in range(2):
+            made.put(rank, step, {"Mul.scale.output.0": step + 1 + 100 * (rank and step == 4), WEIGHT: step})
+    found = divergence(made.store)
+    assert summary(found) == [((0, 1), 4, "Mul.scale.output.0")]
+    assert found.odd[0].first.why == "agreed before"
+
+
+def test_a_tensor_that_agreed_once_is_not() -> None:
+    made = Replicas()
+    for step in range(5):
+        for rank in range(2):
+            made.put(rank, step, {"Mul.scale.output.0": step + 1 + 100 * (rank and step), WEIGHT: step})
+    assert divergence(made.store).agree
+
+
+def test_a_mask_that_agreed_is_not() -> None:
+    made = Replicas()
+    for step in range(6):
+        for rank in range(2):
+            made.put(rank, step, {"Less.mask.output.0": 1 + (rank and step == 5)}, constant=True)
+    assert not divergence(made.store).differences

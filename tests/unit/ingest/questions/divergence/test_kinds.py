@@ -1,0 +1,44 @@
+"""What replicas share, judged by names."""
+
+import pytest
+
+from ingest.questions.divergence.kinds import SlotKind, kind_of
+from workers.store.blocks import TensorKey
+
+
+@pytest.mark.parametrize(
+    ("op_type", "io", "kind"),
+    [
+        ("AllReduce", "output", SlotKind.COLLECTIVE),
+        ("AllReduce", "input", SlotKind.OTHER),
+        ("HcomAllReduce", "output", SlotKind.COLLECTIVE),
+        ("hcom_all_reduce_", "output", SlotKind.COLLECTIVE),
+        ("hcom_allReduce__428_1", "output", SlotKind.COLLECTIVE),
+        ("allreduce", "output", SlotKind.COLLECTIVE),
+        ("_c10d_functional.all_reduce", "output", SlotKind.COLLECTIVE),
+        ("c10d::allgather_into_tensor_coalesced_", "output", SlotKind.COLLECTIVE),
+        ("Distributed.all_gather_into_tensor", "output", SlotKind.COLLECTIVE),
+        ("DistCommAllGatherIntoTensor", "output", SlotKind.COLLECTIVE),
+        ("NcclBroadcast", "output", SlotKind.COLLECTIVE),
+        ("Broadcast", "output", SlotKind.COLLECTIVE),
+        ("BroadcastTo", "output", SlotKind.OTHER),
+        ("BroadcastGradientArgs", "output", SlotKind.OTHER),
+        ("DynamicBroadcastTo", "output", SlotKind.OTHER),
+        ("ReduceScatter", "output", SlotKind.OTHER),
+        ("AllToAll", "output", SlotKind.OTHER),
+        ("AllGatherMatmul", "output", SlotKind.OTHER),
+        ("ApplyMomentum", "input", SlotKind.OPTIMIZER),
+        ("ApplyMomentum", "output", SlotKind.OPTIMIZER_OUTPUT),
+        ("AdamWeightDecay", "input", SlotKind.OPTIMIZER),
+        ("FusedCastAdamWeightDecay", "input", SlotKind.OPTIMIZER),
+        ("SparseApplyFtrlV2", "input", SlotKind.OPTIMIZER),
+        ("npu_apply_adam_w", "input", SlotKind.OPTIMIZER),
+        ("AdaptiveAvgPool2D", "input", SlotKind.OTHER),
+        ("Lambda", "input", SlotKind.OTHER),
+        ("Parameter", "output", SlotKind.PARAMETER),
+        ("Module.Linear", "parameters.weight", SlotKind.PARAMETER),
+        ("Module.Linear", "parameters_grad.weight", SlotKind.OTHER),
+    ],
+)
+def test_names_of_every_vendor_tell_what_replicas_share(op_type: str, io: str, kind: SlotKind) -> None:
+    assert kind_of(TensorKey("", "0", op_type, "op", io, 0)) is kind

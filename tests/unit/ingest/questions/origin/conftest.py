@@ -1,0 +1,27 @@
+"""Fixtures for tests of the origin: a run made by hand, and the question."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest import OriginAnswer
+from tests.made_runs import MadeRun
+from tests.npy_files import MadeDump
+from tests.origin_runs import Ask, origin_of
+
+
+@pytest.fixture
+def run(made: MadeDump) -> MadeRun:
+    """A run without operators."""
+    return MadeRun(made)
+
+
+@pytest.fixture
+def ask(made: MadeDump, store: Path) -> Ask:
+    """Ingest the run, and ask for the origin."""
+
+    def asked(**options: Any) -> OriginAnswer:
+        return origin_of(made.root, store, **options)
+
+    return asked

@@ -1,0 +1,33 @@
+"""Calls are told apart by graph, name and occurrence."""
+
+from pathlib import Path
+
+from tests.dumps import DumpLibrary
+from tests.made_runs import MadeRun
+from tests.origin_runs import BAD, CLEAN, GOOD, WORSE, Ask, operator, origin_of
+
+
+def test_statistics_alone_are_enough(dumps: DumpLibrary, store: Path) -> None:
+    """msProbe's statistics become NaN and do not count it; the stack names the line."""
+    answer = origin_of(dumps["msprobe-26.2.0-pytorch-cpu"] / "statistics", store)
+    assert (answer.op_type, answer.how) == ("Torch.where", "came in")
+    assert answer.came_in == "Torch.where.Torch.where.0.forward.input.2"
+    assert answer.source is not None
+    assert "float('nan')" in answer.source.code
+
+
+def test_loop_names_the_run(run: MadeRun, ask: Ask) -> None:
+    for number in range(3):
+        run.op("Mul.body", [CLEAN if number < 2 else GOOD], [GOOD if number < 2 else BAD])
+    answer = ask()
+    assert (*operator(answer), answer.occurrence) == (0, 0, "body", 2)
+    assert any("its run 3" in note for note in answer.notes)
+
+
+def test_graphs_of_one_step_are_told_apart(run: MadeRun, ask: Ask) -> None:
+    run.op("Log.a", [CLEAN], [GOOD], graph="0")
+    run.op("Log.a", [CLEAN], [BAD], graph="1")
+    run.op("Log.a", [CLEAN], [WORSE], graph="2")
+    answer = ask()
+    assert (*operator(answer), answer.graph) == (0, 0, "a", "1")
+    assert [other.graph for other in answer.alternatives] == ["2"]

@@ -1,0 +1,67 @@
+"""Operators are known in the spellings of all frameworks."""
+
+import pytest
+
+from ingest.questions.origin.operator_kinds import is_collective, is_optimizer, writes_in_place
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AllReduce",
+        "HcomAllReduce",
+        "all_reduce",
+        "Distributed.all_reduce",
+        "c10d_functional.all_reduce.default",
+        "AllGather",
+        "hcom_all_gather",
+        "ReduceScatter",
+        "HcomReduceScatter",
+        "Broadcast",
+        "HcomBroadcast",
+        "AlltoAll",
+        "AlltoAllV",
+        "AllToAllv",
+        "HcomAllToAllV",
+        "Send",
+        "Receive",
+        "HcomSend",
+        "HcomReceive",
+        "MintDistributed.broadcast",
+        "MatMulAllReduce",
+        "AllGatherMatmul",
+        "NeighborExchange",
+        "Distributed.isend",
+        "InnerCommAllReduce",
+    ],
+)
+def test_collectives_are_known_in_every_spelling(name: str) -> None:
+    assert is_collective(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BroadcastTo",
+        "ReduceSum",
+        "ReduceAll",
+        "Gather",
+        "GatherD",
+        "ScatterNd",
+        "Torch.broadcast_to",
+        "ReduceMean",
+        "Functional.gather",
+        "Tensor.scatter_",
+        "SparseGatherV2",
+        "Add",
+    ],
+)
+def test_operators_that_sound_like_collectives_are_none(name: str) -> None:
+    assert not is_collective(name)
+
+
+def test_optimizers_write_in_place() -> None:
+    for name in ("ApplyMomentum", "Adam", "AdamWeightDecay", "FusedAdamW", "ApplyAdamD", "SGD", "Lamb"):
+        assert is_optimizer(name)
+    assert not any(map(is_optimizer, ("MatMul", "AdaptiveAvgPool2D", "LambdaRank", "ApplyRotaryPosEmb")))
+    assert all(map(writes_in_place, ("Assign", "Tensor.add_", "HcomAllReduce", "AssignAdd")))

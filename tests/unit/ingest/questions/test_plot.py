@@ -1,0 +1,75 @@
+"""Plots show names as they are, and need nothing else."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from ingest.questions import plot
+from ingest.questions.trend import heatmap
+from tests.replicas import Replicas
+from workers.errors import UsageError
+
+HOSTILE = "<script>alert(1)</script>$x_{$\x1b[31m\n&\"'"
+
+
+@pytest.fixture
+def store() -> Replicas:
+    made = Replicas()
+    for step in range(3):
+        made.put(0, step, {f"Log.{HOSTILE}.output.0": step + 1, "Log._hidden.output.0": step + 1})
+    return made
+
+
+def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> None:
+    values = np.arange(3.0)
+    present, bad = np.ones(3, bool), np.zeros(3, bool)
+    lines = [plot.Line(f"0  {name}", values, present, bad) for name in (HOSTILE, "_hidden")]
+    figure = plot.trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
+    assert plot.png(figure)
+    text = plot.page(HOSTILE, figure, ("rank", HOSTILE), [("0", HOSTILE)], [HOSTILE])
+    assert "<script" not in text
+    assert len(figure.axes[0].get_legend().get_texts()) == 2
+    assert plot.png(plot.heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
+
+
+def test_legend_names_some_lines_and_counts_the_others() -> None:
+    nothing = np.zeros(1)
+    line = plot.Line("0  x", nothing, np.array([True]), np.array([False]))
+    figure = plot.trend_figure("", [3], [line] * 20, "mean")
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert len(labels) == 16
+    assert labels[-1] == "rank 0  x  (and 4 more)"
+
+
+def test_scale_is_logarithmic_for_wide_ranges() -> None:
+    def scale(*heights: float) -> str:
+        values = np.array(heights)
+        line = plot.Line("", values, np.ones(values.size, bool), np.zeros(values.size, bool))
+        figure = plot.trend_figure("", range(values.size), [line], "max")
+        return str(figure.axes[0].get_yscale())
+
+    assert scale(1, 1e6) == "log"
+    assert scale(1, 10) == scale(-1, 1e6) == "linear"
+
+
+def test_nothing_but_gaps_and_nan_can_be_plotted() -> None:
+    nothing = np.full(2, math.nan)
+    line = plot.Line("0  x", nothing, np.array([True, False]), np.array([True, False]))
+    assert plot.png(plot.trend_figure("", [3, 4], [line], "mean"))
+
+
+def test_pyplot_is_not_used(store: Replicas) -> None:
+    plot.png(plot.heatmap_figure("", heatmap(store.store, "Log.*")))
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_without_matplotlib_it_says_how_to_get_it(store: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.colors", None)
+    with pytest.raises(UsageError, match="matplotlib") as error:
+        plot.trend_figure("", [0], [], "l2_norm")
+    assert error.value.hint == "pip install 'dump-ingest[plot]'"
+    with pytest.raises(UsageError, match="matplotlib"):
+        plot.heatmap_figure("", heatmap(store.store, "Log.*"))

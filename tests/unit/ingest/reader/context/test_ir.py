@@ -1,0 +1,209 @@
+"""Names, stacks and types out of `.ir` files of every spelling."""
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.reader.context.execution_order import parse_order
+from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.ir import parse_ir
+from tests.dumps import DumpLibrary
+from tests.samples import sample
+
+_RELU = """\
+  %1(equiv_5_output) = ReLU(%0) {instance name: relu}
+      : (<Tensor[Float32], (2, 4, 6)>, <Int64, NoShape>) -> (<Tensor[Bool], ()>)
+      : (Tensor, Scalar) -> (Tensor)
+"""
+
+
+_NAME = "Default/net-Net/relu-ReLU/ReLU-op0"
+
+
+_NEW_NAME = f"      # Fullname with scope: ({_NAME})\n"
+
+
+_USER = Frame("/srv/net.py", 22, "return self.relu(x)")
+
+
+_LIBRARY = Frame(
+    "/env/lib/python3.11/site-packages/mindspore/nn/layer/activation.py", 297, "return self.f(x)"
+)
+
+
+_NEW_STACK = (
+    f"      # In file {_USER.file}:22~24, 4~58/        {_USER.code}/\n"
+    f"      # In file {_LIBRARY.file}:297, 15~34/    {_LIBRARY.code}/<~~This line of code can be shared/\n"
+)
+
+
+def _ir(text: str) -> bytes:
+    return text.encode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [_NEW_NAME, f"      : full_name_with_scope: ({_NAME})\n", f"      : ({_NAME})\n"],
+    ids=["new", "2.0", "1.x"],
+)
+def test_a_name_is_found_in_each_of_its_spellings(name: str) -> None:
+    graph = parse_ir([_ir(_RELU + name + _NEW_STACK)])
+    assert list(graph.ops) == [_NAME]
+    assert graph.ops[_NAME].stack == (_USER, _LIBRARY)
+    assert not graph.problems
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [
+        _NEW_STACK,
+        (
+            f"      # In file {_USER.file}:22/      {_USER.code}/\n"
+            f"      # inlined:In file {_LIBRARY.file}:297/      {_LIBRARY.code}/\n"
+        ),
+        # 1.x: the other way round
+        (
+            f"      # In file {_LIBRARY.file}(297)/      {_LIBRARY.code}/\n"
+            f"      # In file {_USER.file}(22)/      {_USER.code}/\n"
+        ),
+    ],
+    ids=["new", "2.0", "1.x"],
+)
+def test_a_stack_goes_from_outermost_to_innermost_in_each_spelling(stack: str) -> None:
+    assert parse_ir([_ir(_RELU + _NEW_NAME + stack)]).ops[_NAME].stack == (_USER, _LIBRARY)
+
+
+def test_a_path_may_look_like_a_line_number() -> None:
+    stack = "      # In file /srv/copy (2)/a:1/net.py:22, 1~2/    x = {1:2}/3/\n"
+    frames = parse_ir([_ir(_RELU + _NEW_NAME + stack)]).ops[_NAME].stack
+    assert frames == (Frame("/srv/copy (2)/a:1/net.py", 22, "x = {1:2}/3"),)
+
+
+def test_a_gradient_has_the_stack_of_its_forward_operator() -> None:
+    text = _RELU + _NEW_NAME + "      # Corresponding code candidate:\n"
+    op = parse_ir([_ir(text + "      # Corresponding forward node candidate:\n" + _NEW_STACK)]).ops[_NAME]
+    assert (op.of, op.stack) == ("forward op", (_USER, _LIBRARY))
+
+
+def test_a_stack_that_shows_the_users_code_is_preferred() -> None:
+    own = f"      # In file {_LIBRARY.file}:297/{_LIBRARY.code}/\n"
+    text = _RELU + _NEW_NAME + own + "      # Corresponding code candidate:\n" + _NEW_STACK
+    op = parse_ir([_ir(text)]).ops[_NAME]
+    assert (op.of, op.stack) == ("fused op", (_USER, _LIBRARY))
+
+
+def test_of_a_fused_operator_one_stack_is_taken() -> None:
+    other = f"# - In file {_LIBRARY.file}(297)/{_LIBRARY.code}/\n# In file /srv/other.py(1)/z/\n"
+    text = (
+        f"{_RELU}{_NEW_NAME}      # Corresponding code candidate:\n      # - In file /srv/a.py(9)/y/\n{other}"
+    )
+    assert parse_ir([_ir(text)]).ops[_NAME].stack == (Frame("/srv/a.py", 9, "y"),)
+
+
+def test_types_are_read_by_slot() -> None:
+    signature = parse_ir([_ir(_RELU + _NEW_NAME)]).ops[_NAME].signature
+    assert signature is not None
+    assert signature.inputs == (("float32", 48), None)
+    assert signature.outputs == (("bool", 1),)
+    assert signature.allows(
+        {("input", 0): ("float32", 48), ("input", 1): ("int64", 1), ("output", 3): ("x", 0)}
+    )
+    assert not signature.allows({("output", 0): ("bool", 2)})
+
+
+@pytest.mark.parametrize("shape", ["3 3", "-1, 2", "1" * 30, "1, " * 100])
+def test_an_impossible_shape_is_not_understood(shape: str) -> None:
+    text = _RELU.replace("(2, 4, 6)", f"({shape})") + _NEW_NAME
+    signature = parse_ir([_ir(text)]).ops[_NAME].signature
+    assert signature is not None
+    assert signature.inputs == (None, None)
+
+
+def test_a_stack_does_not_reach_into_the_next_node() -> None:
+    text = f"{_RELU}{_NEW_NAME}  %2(x) = Load(%1)\n# Scope: (Default)\n{_NEW_STACK}}}\n# In file a.py:1/b/\n"
+    assert parse_ir([_ir(text)]).ops[_NAME].stack == ()
+
+
+def test_names_hold_any_text() -> None:
+    text = _RELU + "      # Fullname with scope: (Default/20_4_✓__main/(a) b/Div-op0)\n"
+    assert list(parse_ir([_ir(text)]).ops) == ["Default/20_4_✓__main/(a) b/Div-op0"]
+
+
+def test_what_is_wrong_is_said() -> None:
+    text = _RELU + _NEW_NAME + "      # In file nowhere\n" + _RELU + _NEW_NAME
+    graph = parse_ir([_ir(text)])
+    assert [problem.split(":")[0] for problem in graph.problems] == [
+        "line 5 is not a line of a stack",
+        f"'{_NAME}' is the name of two operators; the first one is used",
+    ]
+    assert parse_ir([b"hello"]).problems == ["no operator has a name"]
+
+
+_TEXT = st.lists(
+    st.sampled_from(
+        [
+            _RELU,
+            _NEW_NAME,
+            _NEW_STACK,
+            "# In file ",
+            "# Corresponding code candidate:\n",
+            ": (",
+            ")",
+            "-op1",
+            "<Tensor[Float32], (",
+            "3 3)>",
+            ") -> (",
+            "9" * 30,
+            ":",
+            "~",
+            "/",
+            "\n",
+        ]
+    )
+    | st.text(max_size=5),
+    max_size=30,
+).map(lambda parts: "".join(parts).encode())
+
+
+@given(data=_TEXT | st.binary(max_size=300), cuts=st.lists(st.integers(0, 2000), max_size=5))
+def test_any_bytes_are_parsed_wherever_they_are_cut(data: bytes, cuts: list[int]) -> None:
+    ends = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
+    pieces = [data[begin:end] for begin, end in pairwise(ends)]
+    assert parse_ir(pieces) == parse_ir([data])
+
+
+def test_time_grows_with_size_only() -> None:
+    """A line of 8 MiB, and 100,000 lines that ask for much work each."""
+    hard = b"# In file " + b":1" * 30_000 + b"\n"
+    started = time.perf_counter()
+    parse_ir([b"x" * (8 << 20), _ir(_RELU + _NEW_NAME), hard * 20, _ir(_NEW_NAME + _NEW_STACK) * 50_000])
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("name", ["mindspore-2.0.0-cpu-sync", "mindspore-2.7.1-cpu-sync", "tinybert-2rank"])
+def test_real_files_are_understood_to_the_last_line(dumps: DumpLibrary, name: str) -> None:
+    files = sorted(dumps[name].rglob("*.ir"))
+    assert files
+    for file in files:
+        graph = parse_ir([file.read_bytes()])
+        assert not graph.problems
+        order = file.parents[1] / "execution_order" / f"ms_execution_order_{file.stem.split('code_')[1]}.csv"
+        assert set(parse_order(order.read_bytes())) <= set(graph.ops)
+
+
+def test_a_real_forward_operator_leads_to_the_line_of_its_call(dumps: DumpLibrary) -> None:
+    (file,) = dumps["nan-log-2rank"].glob("dump/rank_1/graphs/*.ir")
+    best = best_frame(parse_ir([file.read_bytes()]).ops["Default/net-LogLoss/Log-op0"].stack)
+    assert best is not None
+    assert (best.file, best.line) == ("/srv/train/nan_train.py", 45)
+    assert "self.log(" in best.code
+
+
+def test_a_file_of_the_compiler_is_understood_too() -> None:
+    graph = parse_ir([(sample("mindspore-2.5-statistic-csv") / "18_validate_0068.ir").read_bytes()])
+    assert not graph.problems
+    best = best_frame(graph.ops["Default/Sub-op0"].stack)
+    assert best == Frame("test_ir.py", 16, "a = ops.sub(x, 1)")

@@ -1,0 +1,134 @@
+"""Stacks, parents and arguments out of JSON files."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.json_files import (
+    find_key,
+    find_stack,
+    parse_construct,
+    parse_kernel_args,
+    parse_stacks,
+)
+from tests.samples import sample
+
+_RELU = "Torch.relu.0.forward"
+
+
+_LINES = [
+    "File /env/lib/python3.11/site-packages/torch/nn/modules/module.py, line 7, in inner, \n return f(x)",
+    "File /srv/a, b.py, line 10, in forward, \n x = torch.relu(y)",
+]
+
+
+_FRAMES = (
+    Frame("/srv/a, b.py", 10, "x = torch.relu(y)", "forward"),
+    Frame("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", 7, "return f(x)", "inner"),
+)
+
+
+@pytest.mark.parametrize(
+    "content", [{"0": [[_RELU, "Module.a"], _LINES]}, {_RELU: _LINES, "Module.a": _LINES}], ids=["new", "old"]
+)
+def test_stacks_of_both_forms_go_from_outermost_to_innermost(content: object) -> None:
+    found = parse_stacks(json.dumps(content).encode())
+    assert found.stacks == {_RELU: _FRAMES, "Module.a": _FRAMES}
+    assert not found.problems
+
+
+def test_a_line_without_code_is_a_line() -> None:
+    found = parse_stacks(json.dumps({"a": ["File x.py, line 3, in <module>"]}).encode())
+    assert found.stacks == {"a": (Frame("x.py", 3, "", "<module>"),)}
+
+
+def test_parents_may_be_null_or_empty() -> None:
+    parents, problems = parse_construct(b'{"a": "optimizer", "optimizer": null, "b": "", "c": 3}')
+    assert parents == {"a": "optimizer", "optimizer": None, "b": None}
+    assert problems == ["the parent of 'c' is not a name"]
+
+
+def test_arguments_are_text() -> None:
+    assert parse_kernel_args(b'{"transpose_a": "False", "n": 2}') == ({"transpose_a": "False", "n": "2"}, [])
+
+
+_DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(_LINES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+).map(lambda value: json.dumps(value).encode())
+
+
+@given(_DOCUMENTS | st.binary(max_size=100))
+def test_any_bytes_give_an_answer(data: bytes) -> None:
+    parse_stacks(data)
+    parse_construct(data)
+    parse_kernel_args(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 200_000, b'{"a":' * 100_000, b'{"a": ' + b"9" * 10_000 + b"}", b"[]"]
+)
+def test_hostile_json_is_a_problem(data: bytes) -> None:
+    for problems in (parse_stacks(data).problems, parse_construct(data)[1]):
+        assert len(problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Torch.relu.0.forward.input.0.1", (_RELU, "op")),
+        ("Torch.relu.0.backward.output.1", (_RELU, "forward op")),
+        ("Module.fc.Linear.forward.2.parameters.weight", ("Module.fc.Linear.forward.2", "op")),
+        ("Module.fc.Linear.backward.2.input.0", ("Module.fc.Linear.forward.2", "forward op")),
+        ("Module.fc.Linear.parameters_grad.weight", ("Module.fc.Linear.forward.0", "forward op")),
+        ("Module.fc.Linear.parameters_grad.2.weight", ("Module.fc.Linear.forward.2", "forward op")),
+        ("Module.fc.Other.forward.0.input.0", None),
+        ("", None),
+    ],
+)
+def test_a_tensor_belongs_to_a_call(name: str, key: tuple[str, str] | None) -> None:
+    stacks = {_RELU, "Module.fc.Linear.forward.0", "Module.fc.Linear.forward.2"}
+    assert find_stack([name], stacks) == key
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "msprobe-26.2.0-pytorch-cpu/tensor-mix/step0/proc17836",
+        "msprobe-26.2.0-pytorch-cpu/ddp-2-ranks/step0/rank1",
+        "msprobe-26.2.0-mindspore-cpu/step0/proc5683",
+    ],
+)
+def test_real_tensors_have_a_line_and_a_parent(place: str) -> None:
+    directory = sample(place)
+    found = parse_stacks((directory / "stack.json").read_bytes())
+    parents, problems = parse_construct((directory / "construct.json").read_bytes())
+    assert not found.problems
+    assert not problems
+    stems = [file.name.rpartition(".")[0] for file in (directory / "dump_tensor_data").iterdir()]
+    without = []
+    for stem in stems:
+        call = find_stack([stem], found.stacks)
+        best = best_frame(found.stacks[call[0]]) if call else None
+        if best is None or best.is_framework:
+            without.append(stem)
+        assert find_key([stem], parents) or "parameters_grad" in stem
+    assert not without
+
+
+def test_the_old_form_is_read_to_the_last_line() -> None:
+    directory = sample("msprobe-repo-tests/mindspore_data")
+    found = parse_stacks((directory / "stack.json").read_bytes())
+    parents, problems = parse_construct((directory / "construct.json").read_bytes())
+    assert (found.problems, problems) == ([], [])
+    assert found.stacks["Tensor.__add__.0.forward"]
+    assert parents["Tensor.__add__.0.forward"] is None
+
+
+def test_real_arguments_are_read() -> None:
+    (file,) = sample("synthetic-text/kernel-args").iterdir()
+    assert parse_kernel_args(file.read_bytes()) == ({"transpose_a": "False", "transpose_b": "True"}, [])

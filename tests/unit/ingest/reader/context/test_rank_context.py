@@ -1,0 +1,232 @@
+"""The context of tensors in a store: everything a dump tells of their operators."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import DumpStore, open_store
+from ingest.reader.context import Context, context_of
+from ingest.reader.context.frames import Frame
+from ingest.reader.tensor import Tensor
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, npy_bytes, tensor_name
+from tests.pipeline import ingest_directly
+from tests.samples import sample
+from workers.errors import UsageError
+
+_ONE = np.ones(2, np.float32)
+
+
+_IR = """\
+  %1(output) = MatMul(%0, %para1_w)
+      : (<Tensor[Float32], (2)>, <Tensor[Float32], (2)>) -> (<Tensor[Float32], (2)>)
+      # Fullname with scope: (net/MatMul-op0)
+      # In file /srv/net.py:22, 4~58/        return self.matmul(x, self.w)/
+      # In file /env/site-packages/mindspore/nn/layer/basic.py:9, 4~58/        return f(x)/
+"""
+
+
+_ORDER = "NodeExecutionOrder-FullNameWithScope\nA-op0\nnet/MatMul-op0\n"
+
+
+def _add(made: MadeDump, path: str, text: str) -> None:
+    file = made.root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def _tensor(store: DumpStore, rank: int, step: int, name: str) -> Tensor:
+    (tensor,) = store.tensors(rank, step, name=name)
+    return tensor
+
+
+@pytest.fixture
+def with_ir(made: MadeDump) -> MadeDump:
+    """A dump of one operator, with its graph."""
+    made.add(_ONE)
+    _add(made, "rank_0/graphs/ms_output_trace_code_graph_0.ir", _IR)
+    _add(
+        made,
+        "rank_0/execution_order/ms_execution_order_graph_0.csv",
+        _ORDER,
+    )
+    _add(made, "rank_0/execution_order/ms_global_execution_order_graph_0.csv", "0\n0\n2\n")
+    return made
+
+
+def _open(made: MadeDump, store: Path) -> tuple[Context, Tensor]:
+    ingest_directly(made.root, store)
+    opened = open_store(store)
+    return context_of(opened, 0), opened.tensors(0, 0)[0]
+
+
+def test_an_operator_has_a_source_line(with_ir: MadeDump, store: Path) -> None:
+    context, tensor = _open(with_ir, store)
+    line = context.source_line(tensor)
+    assert line is not None
+    assert (line.file, line.line, line.code) == ("/srv/net.py", 22, "return self.matmul(x, self.w)")
+    assert (line.matched, line.of, line.op) == ("exact", "op", "net/MatMul-op0")
+    assert line.source == "rank_0/graphs/ms_output_trace_code_graph_0.ir"
+    assert line.stack[-1] == Frame("/env/site-packages/mindspore/nn/layer/basic.py", 9, "return f(x)")
+    assert not context.problems
+
+
+def test_an_operator_has_a_position_and_a_graph_a_history(with_ir: MadeDump, store: Path) -> None:
+    context, tensor = _open(with_ir, store)
+    assert context.execution_order("0") == ["A-op0", "net/MatMul-op0"]
+    assert context.position(tensor) == 1
+    assert context.history("0") == [0, 0, 2]
+    assert context.execution_order("1") == []
+
+
+def test_where_nothing_is_known_nothing_is_said(made: MadeDump, store: Path) -> None:
+    made.add(_ONE)
+    context, tensor = _open(made, store)
+    assert context.source_line(tensor) is None
+    assert context.match(tensor) is None
+    assert context.position(tensor) is None
+    assert context.kernel_args(tensor) is None
+    assert context.parent(tensor) is None
+    assert context.training_graph(0).name == "Net"
+    assert not context.problems
+
+
+def test_a_parameter_has_no_line(with_ir: MadeDump, store: Path) -> None:
+    with_ir.add(_ONE, tensor_name("Parameter.net_MatMul-op0"), step=1)
+    ingest_directly(with_ir.root, store)
+    opened = open_store(store)
+    assert context_of(opened, 0).source_line(opened.tensors(0, 1)[0]) is None
+
+
+def test_arguments_stand_beside_the_tensors(made: MadeDump, store: Path) -> None:
+    made.add(_ONE)
+    made.add(b'{"transpose_a": "False"}', "MatMul.net_MatMul-op0.json")
+    context, tensor = _open(made, store)
+    assert context.kernel_args(tensor) == {"transpose_a": "False"}
+
+
+def test_another_rank_lends_its_graph(with_ir: MadeDump, store: Path) -> None:
+    with_ir.add(_ONE, rank=1)
+    ingest_directly(with_ir.root, store)
+    opened = open_store(store)
+    line = context_of(opened, 1).source_line(opened.tensors(1, 0)[0])
+    assert line is not None
+    assert line.source == "rank_0/graphs/ms_output_trace_code_graph_0.ir"
+
+
+def test_a_graph_without_a_file_is_looked_for_in_all(with_ir: MadeDump, store: Path) -> None:
+    with_ir.add(_ONE, step=1, graph="7")
+    ingest_directly(with_ir.root, store)
+    opened = open_store(store)
+    assert context_of(opened, 0).source_line(opened.tensors(0, 1)[0]) is not None
+
+
+def test_an_operator_of_another_graph_is_found_there(with_ir: MadeDump, store: Path) -> None:
+    other = _IR.replace("MatMul", "Add").replace("net.py:22", "net.py:5")
+    _add(with_ir, "rank_0/graphs/ms_output_trace_code_graph_1.ir", other)
+    with_ir.add(_ONE, tensor_name("Add.net_Add-op0"), step=1)
+    ingest_directly(with_ir.root, store)
+    opened = open_store(store)
+    line = context_of(opened, 0).source_line(opened.tensors(0, 1)[0])
+    assert line is not None
+    assert (line.line, line.op) == (5, "net/Add-op0")
+
+
+def test_what_is_wrong_with_a_file_is_said(made: MadeDump, store: Path) -> None:
+    made.add(_ONE)
+    made.add(b"{", "MatMul.net_MatMul-op0.json")
+    _add(made, "rank_0/graphs/ms_output_trace_code_graph_0.ir", "nothing")
+    context, tensor = _open(made, store)
+    assert context.source_line(tensor) is None
+    assert context.kernel_args(tensor) is None
+    graph, args = context.problems
+    assert graph == "rank_0/graphs/ms_output_trace_code_graph_0.ir: no operator has a name"
+    assert args.startswith("rank_0/Net/0/0/MatMul.net_MatMul-op0.json: is not JSON")
+
+
+def test_a_damaged_file_is_a_problem(with_ir: MadeDump, store: Path) -> None:
+    ingest_directly(with_ir.root, store)
+    (shard,) = (path for path in (store / "rank_0" / "run").rglob("files/c/*") if path.is_file())
+    shard.unlink()
+    opened = open_store(store)
+    context = context_of(opened, 0)
+    assert context.source_line(opened.tensors(0, 0)[0]) is None
+    assert any(".ir: " in problem for problem in context.problems)
+
+
+def test_a_store_has_one_context_for_each_rank(with_ir: MadeDump, store: Path) -> None:
+    ingest_directly(with_ir.root, store)
+    opened = open_store(store)
+    assert context_of(opened, 0) is context_of(opened, 0)
+    assert context_of(opened, 0) is not context_of(open_store(store), 0)
+
+
+def test_a_step_that_is_not_there_has_no_training_graph(with_ir: MadeDump, store: Path) -> None:
+    context, _ = _open(with_ir, store)
+    with pytest.raises(UsageError, match="not in the store"):
+        context.training_graph(5)
+
+
+def test_the_graph_that_was_built_trains(made: MadeDump, store: Path) -> None:
+    for net, count in (("ge_default_1", 1), ("init", 2)):
+        for slot in range(count):
+            (made.directory(net=net) / tensor_name(slot=slot)).write_bytes(npy_bytes(_ONE))
+    context, _ = _open(made, store)
+    assert context.training_graph(0).name == "init"
+
+    _add(made, "rank_0/ge_proto_00001_Build.txt", 'graph {\n  name: "ge/default_1"\n  op: "IteratorV2"\n}\n')
+    context, _ = _open(made, store)
+    assert context.training_graph(0).name == "ge_default_1"
+    assert context.training_graph(0).candidates == {"ge_default_1": 1, "init": 2}
+
+
+@pytest.mark.parametrize(
+    ("dump", "place", "known"),
+    [
+        ("nan-log-2rank", "dump", (1320, 1356)),
+        ("tinybert-2rank", "dump", (3084, 3148)),
+        ("dtypes-1rank", "dump", (90, 90)),
+        ("mindspore-2.0.0-cpu-sync", "lenet", (110, 118)),
+        ("mindspore-2.7.1-cpu-sync", "lenet", (154, 154)),
+        ("mindspore-2.7.1-cpu-sync", "control-flow", (87, 111)),
+    ],
+)
+def test_real_operators_have_lines(
+    dumps: DumpLibrary, store: Path, dump: str, place: str, known: tuple[int, int]
+) -> None:
+    """The others have no stack in the graph either: sums of gradients, and what the compiler made up."""
+    ingest_directly(dumps[dump] / place, store)
+    opened = open_store(store)
+    found: Counter[bool] = Counter()
+    for rank in opened.ranks:
+        context = context_of(opened, rank)
+        for tensor in opened.tensors(rank):
+            if tensor.op_type != "Parameter":
+                found[context.source_line(tensor) is not None] += 1
+                assert context.match(tensor) is not None
+        assert not context.problems
+    assert (found[True], found.total()) == known
+
+
+@pytest.mark.parametrize(
+    ("place", "count"),
+    [
+        ("msprobe-26.2.0-pytorch-cpu/tensor-mix", 138),
+        ("msprobe-26.2.0-pytorch-cpu/statistics", 138),
+        ("msprobe-26.2.0-pytorch-cpu/ddp-2-ranks", 126),
+        ("msprobe-26.2.0-mindspore-cpu", 60),
+    ],
+)
+def test_real_calls_have_lines(store: Path, place: str, count: int) -> None:
+    ingest_directly(sample(place), store)
+    opened = open_store(store)
+    tensors = opened.tensors()
+    assert len(tensors) == count
+    for tensor in tensors:
+        line = context_of(opened, tensor.rank).source_line(tensor)
+        assert line is not None
+        assert not Frame(line.file, line.line, line.code).is_framework
+    parents = {context_of(opened, tensor.rank).parent(tensor) for tensor in tensors}
+    assert len(parents) > 2

@@ -1,0 +1,77 @@
+"""A snapshot has the complete steps of one moment, and names all others."""
+
+from dataclasses import replace
+
+import pytest
+
+from ingest.reader.snapshot import LeftOut, partial_reason, take_snapshot
+from tests.replicas import Replicas
+from workers.errors import UsageError
+from workers.model import StepKey
+
+
+def made() -> Replicas:
+    """Two ranks with steps 0 to 2, of which rank 1 step 1 is partial."""
+    replicas = Replicas()
+    for rank in (0, 1):
+        for step in range(3):
+            status = "partial" if (rank, step) == (1, 1) else "complete"
+            replicas.put(rank, step, {"Add.a.output.0": step}, status=status)
+    return replicas
+
+
+def test_complete_steps_are_taken_and_others_named() -> None:
+    replicas = made()
+    replicas.objects.put("rank_1/step_5/half-written", b"")
+    replicas.objects.put("rank_0/step_7/zarr.json", b"{}")
+    snapshot = take_snapshot(replicas.store)
+    assert snapshot.keys == [StepKey(r, s) for r, s in ((0, 0), (1, 0), (0, 1), (0, 2), (1, 2))]
+    partial, uncommitted, damaged = snapshot.left_out
+    assert partial == LeftOut(StepKey(1, 1), "partial")
+    assert uncommitted == LeftOut(StepKey(1, 5), "not committed")
+    assert (damaged.key, damaged.reason.split(":")[0]) == (StepKey(0, 7), "damaged")
+
+
+def test_partial_steps_are_taken_on_request() -> None:
+    snapshot = take_snapshot(made().store, include_partial=True)
+    assert len(snapshot.keys) == 6
+    assert snapshot.left_out == ()
+
+
+def test_steps_are_found_by_rank_and_step() -> None:
+    snapshot = take_snapshot(made().store, rank=[0, 1], step=[1, 2])
+    assert (snapshot.ranks, snapshot.steps) == ([0, 1], [1, 2])
+    assert list(snapshot.of_step(1)) == [0]
+    assert list(snapshot.of_step(9)) == []
+    assert snapshot.step(1, 1) is None
+    step = snapshot.step(1, 2)
+    assert step is not None
+    assert step.key == StepKey(1, 2)
+    assert snapshot.summary(StepKey(0, 1)).tensors == 1
+
+
+def test_later_commits_change_nothing_in_it() -> None:
+    replicas = made()
+    store = replicas.store
+    assert store.steps == [0, 1, 2]
+    before = take_snapshot(store)
+    replicas.put(0, 3, {"Add.a.output.0": 3})
+    assert before.steps == [0, 1, 2]
+    # A snapshot of the same store object reads the commits again.
+    assert take_snapshot(store).steps == [0, 1, 2, 3]
+
+
+def test_without_a_complete_step_the_error_names_the_first_that_is_not() -> None:
+    with pytest.raises(UsageError, match=r"no complete step \(rank 1 step 1: partial\)") as raised:
+        take_snapshot(made().store, rank=1, step=1)
+    assert "--include-partial" in raised.value.hint
+
+
+def test_reasons_count_the_files() -> None:
+    replicas = made()
+    summary = replicas.store.step(1, 1).commit.summary
+    assert partial_reason(summary) == "partial"
+    several = replace(summary, quarantined=2, unparsed=1)
+    assert (
+        partial_reason(several) == "partial: 2 files quarantined, 1 files with names that are not understood"
+    )

@@ -1,0 +1,106 @@
+"""A tensor has the bits that were dumped, and reads no more than it needs."""
+
+import json
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import DumpStore, open_store
+from tests.counted_requests import CountedRequests
+from tests.npy_files import MadeDump
+from tests.pipeline import SMALL_GRID, ingest_directly
+from workers.errors import DamagedStore
+
+
+def npy_payload(path: Path) -> tuple[str, tuple[int, ...], bytes]:
+    """Read an npy file without anything of the code under test."""
+    raw = path.read_bytes()
+    start = 10 + int.from_bytes(raw[8:10], "little")
+    descr, shape = re.search(rb"'descr': '([^']*)'.*'shape': \(([^)]*)\)", raw[:start]).groups()  # type: ignore[union-attr]
+    return descr.decode(), tuple(int(n) for n in shape.replace(b" ", b"").split(b",") if n), raw[start:]
+
+
+def test_dictionary_of_a_tensor_is_plain_json(filled: DumpStore) -> None:
+    tensor = filled.tensors(where="nan_count > 0")[0]
+    found = json.loads(json.dumps(tensor.to_dict()))
+    assert (found["shape"], found["nan_count"], found["rank"]) == ([50], 1, 1)
+
+
+def objects_of(store: Path) -> list[Path]:
+    return sorted(path for path in store.rglob("c/**/*") if path.is_file())
+
+
+def read_everything(store: Path) -> list[bytes]:
+    return [tensor.read().tobytes() for tensor in open_store(str(store)).tensors()]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove"])
+@pytest.mark.usefixtures("filled")
+def test_damage_is_named_and_never_read_as_zeros(damage: str, store: Path) -> None:
+    """Whichever object of the step it is."""
+    intact = read_everything(store)
+    paths = [path for path in objects_of(store) if "step_9" in str(path) and "files" not in str(path)]
+    assert len(paths) > 15
+    for path in paths:
+        content = path.read_bytes()
+        match damage:
+            case "flip":
+                path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+            case "truncate":
+                path.write_bytes(content[:-3])
+            case "empty":
+                path.write_bytes(b"")
+            case _:
+                path.unlink()
+        with pytest.raises(DamagedStore) as found:
+            read_everything(store)
+        relative = str(path.relative_to(store))
+        table = relative.removesuffix("/c/0/0").split("/", 3)[-1]
+        assert table in str(found.value)
+        path.write_bytes(content)
+    assert read_everything(store) == intact
+
+
+def test_old_generation_is_not_mixed_with_the_new(made: MadeDump, store: Path) -> None:
+    """Whoever opened a step keeps reading what was committed then."""
+    path = made.add(np.arange(5.0))
+    ingest_directly(made.root, store)
+    (old,) = open_store(str(store)).tensors()
+    path.write_bytes(path.read_bytes()[:-8] + np.float64(7).tobytes())
+    ingest_directly(made.root, store)
+    (new,) = open_store(str(store)).tensors()
+    assert old.read()[-1] == 4
+    assert new.read()[-1] == 7
+
+
+def test_one_tensor_is_at_most_two_requests_after_its_step_was_opened(
+    many: Path, requests: CountedRequests
+) -> None:
+    step = open_store(many).step(3, 7)
+    (tensor,) = step.tensors()
+    assert requests.of(tensor.read) <= 2
+
+
+def test_a_lazy_array_outlives_a_new_generation(made: MadeDump, store: Path) -> None:
+    """It was made from the old one, whose objects are still there."""
+    path = made.add(np.arange(50.0))
+    ingest_directly(made.root, store, SMALL_GRID)
+    (old,) = open_store(store).tensors()
+    lazy = old.dask()
+    path.write_bytes(path.read_bytes()[:-8] + np.float64(7).tobytes())
+    ingest_directly(made.root, store, SMALL_GRID)
+    assert open_store(store).tensors()[0].read()[-1] == 7
+    np.testing.assert_array_equal(lazy.compute(), np.arange(50.0))
+    assert open_store(store).tensors()[0].dask().name != lazy.name
+
+
+def test_a_lazy_array_is_small_and_reads_no_index(many: Path, requests: CountedRequests) -> None:
+    (tensor,) = open_store(many).step(3, 7).tensors()
+    sent = pickle.dumps(tensor.dask())
+    assert len(sent) < 10_000
+    requests.keys.clear()
+    np.testing.assert_array_equal(pickle.loads(sent).compute(), np.arange(50.0))  # noqa: S301
+    assert len(requests.keys) <= 2

@@ -1,0 +1,101 @@
+"""Elements are shown in types that Zarr has, and read in parts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ingest
+from ingest.reader.zarr_view import elements as elements_module
+from tests.device_writer import write
+from tests.dump_data_writer import DATA_TYPES, FORMAT_CODES, Tensor, dump_data
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
+from tests.zarr_views import only_array, stored_elements, view_of
+from workers.arrays import dtypes
+from workers.store.model import Grid
+
+PACKED = ("int4", "uint1", "int2", "uint2", "float4_e2m1fn")
+
+
+CANN_TYPES = (*PACKED, "complex32", "hifloat8", "bfloat16", "float8_e4m3fn")
+
+
+def cann_dump(made: MadeDump, outputs: list[Tensor]) -> None:
+    """Add one file of CANN's format."""
+    directory = made.root / "20260101000000/3/net/0/0"
+    directory.mkdir(parents=True)
+    (directory / "Op.of_all.5.2.1700000000000000").write_bytes(dump_data([], outputs))
+
+
+@pytest.mark.parametrize("piece_nbytes", [1, 7, 1 << 20])
+def test_types_that_zarr_lacks_are_shown_by_their_values(
+    made: MadeDump, store: Path, piece_nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = bytes(np.random.default_rng(1).permutation(256).astype(np.uint8)[:32])
+    elements = [dtypes.from_name(name) for name in CANN_TYPES]
+    cann_dump(
+        made,
+        [Tensor(payload, DATA_TYPES[e.name], (2, len(payload) * 8 // e.bits // 2)) for e in elements],
+    )
+    ingest_directly(made.root, store)
+    monkeypatch.setattr("ingest.reader.zarr_view.arrays.CHUNK_NBYTES", piece_nbytes)
+    opened = ingest.open_store(store)
+    tensors = opened.tensors()
+    assert [tensor.dtype for tensor in tensors] == list(CANN_TYPES)
+    group = zarr.open_group(opened.as_zarr(), mode="r")
+    arrays = [node for _, node in group.members(max_depth=None) if isinstance(node, zarr.Array)]
+    by_type = {array.attrs["logical_dtype"]: np.asarray(array[...]) for array in arrays}
+    shown = {"int4": "i1", "uint1": "u1", "int2": "i1", "uint2": "u1", "float4_e2m1fn": "f2"}
+    for tensor in tensors:
+        values, expected = by_type[tensor.dtype], tensor.read()
+        if tensor.dtype in shown:
+            assert values.dtype == np.dtype(shown[tensor.dtype])
+            assert np.array_equal(values, expected.astype(values.dtype))
+        elif tensor.dtype == "complex32":
+            assert values.shape == (*expected.shape, 2)
+            assert values.dtype == np.float16
+            assert values.tobytes() == expected.tobytes()
+        else:
+            assert values.dtype == expected.dtype
+            assert values.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("keep_device_layout", [False, True])
+def test_a_tensor_in_device_layout_is_shown_in_the_order_of_its_axes(
+    made: MadeDump, store: Path, keep_device_layout: bool
+) -> None:
+    host = np.random.default_rng(2).normal(size=(2, 5, 3, 4)).astype(np.float16)
+    device, layout = write(host, "NC1HWC0")
+    code = FORMAT_CODES["NC1HWC0"]
+    cann_dump(made, [Tensor(device.tobytes(), DATA_TYPES["float16"], layout.shape, host.shape, code)])
+    ingest_directly(made.root, store, Grid(keep_device_layout=keep_device_layout))
+    array = only_array(view_of(store))
+    assert np.asarray(array[1:, ::2]).tobytes() == host[1:, ::2].tobytes()
+    assert array.attrs["device_shape"] == list(layout.shape)
+    assert array.attrs["stored_layout"] == ("device" if keep_device_layout else "host")
+
+
+@given(
+    shape=st.lists(st.integers(0, 6), min_size=1, max_size=4).map(tuple),
+    data=st.data(),
+    fortran=st.booleans(),
+    wasted=st.sampled_from([1, 16, 1 << 20]),
+    run=st.sampled_from([1, 24, 1 << 20]),
+)
+@settings(max_examples=100)
+def test_a_part_is_what_numpy_would_return(
+    shape: tuple[int, ...], data: st.DataObject, fortran: bool, wasted: int, run: int
+) -> None:
+    key = tuple(data.draw(st.one_of(st.slices(n), *([st.integers(0, n - 1)] if n else []))) for n in shape)
+    values = np.arange(np.prod(shape, dtype=int), dtype=np.int16).reshape(shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elements_module, "_WASTED_NBYTES", wasted)
+        patch.setattr(elements_module, "_RUN_NBYTES", run)
+        found = stored_elements(values, fortran=fortran).read(key)
+    expected = values[key]
+    assert found.shape == expected.shape
+    assert np.array_equal(found, expected)

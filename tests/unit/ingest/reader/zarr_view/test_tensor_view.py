@@ -1,0 +1,168 @@
+"""Every tensor as a Zarr array of its own, read by zarr-python, xarray and dask as any other."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ingest
+from tests.counted_requests import CountedRequests
+from tests.npy_files import MadeDump, npy_bytes, npy_header, tensor_name
+from tests.pipeline import SMALL_GRID, ingest_directly
+from tests.zarr_views import array_at, only_array, view_of
+from workers.errors import DamagedStore
+
+LOG = "rank_1/step_2/Log.Default_net-LogLoss_Log-op0"
+
+
+def test_the_tree_shows_ranks_steps_operators_and_their_tensors(nan_log: Path) -> None:
+    group = zarr.open_group(view_of(nan_log), mode="r")
+    assert sorted(group.group_keys()) == ["rank_0", "rank_1"]
+    tree = str(group.tree(max_nodes=10_000))
+    assert "├── step_1" in tree
+    assert "Log.Default_net-LogLoss_Log-op0" in tree
+    assert "└── output.0 (6, 4) float32" in tree
+
+
+def test_a_tree_reads_no_payload(nan_log: Path, requests: CountedRequests) -> None:
+    str(zarr.open_group(view_of(nan_log), mode="r").tree(max_nodes=10_000))
+    assert requests.keys
+    assert requests.ranges == []
+
+
+def test_every_array_holds_what_the_tensor_holds(nan_log: Path) -> None:
+    store = ingest.open_store(nan_log)
+    view = store.as_zarr()
+    for tensor in store.tensors(rank=1, step=2):
+        operator, slot = tensor.name.rsplit(f".{tensor.io}.", 1)
+        array = array_at(view, f"rank_1/step_2/{operator}/{tensor.io}.{slot}")
+        assert np.asarray(array[...]).tobytes() == tensor.read().tobytes()
+        assert array.attrs["digest"] == tensor.digest
+
+
+def test_xarray_opens_an_operator_and_a_step(nan_log: Path) -> None:
+    view = view_of(nan_log)
+    dataset = xr.open_zarr(view, group=LOG)
+    assert dataset["output.0"].dims == ("d0_6", "d1_4")
+    assert int(np.isnan(dataset["output.0"]).sum()) == 2
+    place: Any = view  # its type is narrower than what xarray takes
+    tree = xr.open_datatree(place, engine="zarr", group="rank_1/step_2")
+    assert "Log.Default_net-LogLoss_Log-op0" in tree.children
+
+
+def test_a_path_costs_its_commit_its_index_and_its_chunks(
+    nan_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = view_of(nan_log)
+    requests = CountedRequests(monkeypatch)
+    array = zarr.open_group(view, mode="r")[f"{LOG}/output.0"]
+    assert len(requests.keys) == 6
+    assert all(key.startswith("rank_1/step_2/") for key in requests.keys)
+    requests.keys.clear()
+    assert isinstance(array, zarr.Array)
+    assert array[0, 0] == pytest.approx(-0.64417243)
+    assert len(requests.keys) == 1  # so small a shard comes with its index
+
+
+_NUMBERS = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "complex128"]
+
+
+_SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
+
+
+@st.composite
+def npy_files(draw: st.DrawFn) -> tuple[str, tuple[int, ...], bool, bytes]:
+    """Descr, shape, order and payload of an npy file: any bits, so NaN with any payload."""
+    plain = (
+        st.sampled_from(_NUMBERS).map(np.dtype).flatmap(lambda t: st.sampled_from([t, t.newbyteorder(">")]))
+    )
+    other = st.sampled_from(["<E2", "<U3", "|S5", "|V3", "<M8[ns]", ">c8"])
+    descr = draw(st.one_of(plain.map(lambda dtype: dtype.str), other))
+    shape = draw(_SHAPES)
+    itemsize = 2 if descr == "<E2" else np.dtype(descr).itemsize
+    size = int(np.prod(shape, dtype=int)) * itemsize
+    payload = draw(st.binary(min_size=size, max_size=size))
+    if descr == "|b1":  # numpy makes 1 of any other byte when it likes
+        payload = bytes(byte & 1 for byte in payload)
+    return descr, shape, draw(st.booleans()), payload
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(file=npy_files(), piece_nbytes=st.integers(1, 64))
+def test_any_tensor_comes_back_bit_for_bit(
+    file: tuple[str, tuple[int, ...], bool, bytes],
+    piece_nbytes: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    descr, shape, fortran, payload = file
+    directory = tmp_path_factory.mktemp("made")
+    dump = MadeDump(directory / "dump")
+    dump.add(npy_header(descr, shape, fortran=fortran) + payload)
+    ingest_directly(dump.root, directory / "store", SMALL_GRID)
+    store = ingest.open_store(directory / "store")
+    (tensor,) = store.tensors()
+    expected = tensor.read()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ingest.reader.zarr_view.arrays.CHUNK_NBYTES", piece_nbytes)
+        array = only_array(store.as_zarr())
+        values = np.asarray(array[...])
+    if values.ndim > expected.ndim:
+        expected = np.frombuffer(expected.tobytes(), values.dtype).reshape(values.shape)
+    elif expected.dtype.byteorder == ">":
+        expected = expected.astype(values.dtype.newbyteorder(">")).view(expected.dtype)
+        values = values.astype(expected.dtype)
+    assert values.dtype == expected.dtype
+    assert values.shape == expected.shape
+    assert values.tobytes() == expected.tobytes()
+
+
+def test_nothing_can_be_written(nan_log: Path) -> None:
+    view = view_of(nan_log)
+    assert view.read_only
+    assert not view.supports_writes
+    with pytest.raises(ValueError, match="read-only"):
+        zarr.open_group(view, mode="w")
+    with pytest.raises(ValueError, match="read-only"):
+        zarr.create_array(view, name="x", shape=(1,), dtype="i4")
+    with pytest.raises(ValueError, match="read-only"):
+        zarr.open_group(view, mode="r").attrs["x"] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        asyncio.run(view.delete("zarr.json"))
+    with pytest.raises(NotImplementedError):
+        view.with_read_only(read_only=False)
+
+
+@pytest.mark.parametrize("harm", ["lost", "flipped"])
+def test_damage_is_raised_and_never_filled_in(made: MadeDump, store: Path, harm: str) -> None:
+    made.add(np.zeros(1000, np.float32))
+    ingest_directly(made.root, store)
+    (shard,) = store.glob("rank_0/step_0/*/tensors/float32/c/0")
+    content = bytearray(shard.read_bytes())
+    content[4] ^= 1
+    shard.unlink() if harm == "lost" else shard.write_bytes(content)
+    with pytest.raises(DamagedStore):
+        only_array(view_of(store))[:]
+
+
+def test_a_large_step_opens_at_once(made: MadeDump, store: Path) -> None:
+    """Within a second; the machine that runs this may be busy, so it is given three."""
+    content = npy_bytes(np.zeros(4, np.float32))
+    for number in range(5000):
+        made.add(content, tensor_name(f"A.net-Block_{number // 10}", slot=number % 10, time=number))
+    ingest_directly(made.root, store)
+    begun = time.perf_counter()
+    array = zarr.open_group(view_of(store), mode="r")["rank_0/step_0/A.net-Block_499/output.9"]
+    assert isinstance(array, zarr.Array)
+    assert array.shape == (4,)
+    assert time.perf_counter() - begun < 3
+    begun = time.perf_counter()
+    dataset = xr.open_dataset(store, engine="dump-ingest", rank=0, step=0)
+    assert len(dataset) == 5000
+    assert time.perf_counter() - begun < 9

@@ -1,0 +1,182 @@
+"""One line for each event that is worth one."""
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from ingest.consolidating.consolidator import StepsConsolidated
+from ingest.disk.pressure import DiskSeen
+from ingest.disk.space import DiskSpace
+from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
+from ingest.findings.series import StepFindings
+from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, configure, log_findings
+from ingest.reporting.webhook import PostDropped, Posted, PostRetried
+from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
+from ingest.steps.keep_reasons import KeepReason
+from tests.npy_files import MadeDump
+from tests.pipeline import plan_all, run
+from workers.errors import ClusterError, DamagedStore, StoreUnavailable
+from workers.events import Event
+from workers.model import StepKey
+from workers.store.model import CommitSummary, Evaluated, Finding
+from workers.tasks.model import StepPlan
+
+KEY = StepKey(3, 7)
+
+
+def finding(severity: str = "critical", value: float = math.nan) -> Finding:
+    return Finding("rule", severity, 3, 7, 0, "0", "Relu.x.output.0", value, 1.0, "what it is")
+
+
+@pytest.fixture
+def lines() -> Iterator[list[Any]]:
+    """What was logged in this test."""
+    with structlog.testing.capture_logs() as logged:
+        yield logged
+
+
+@pytest.fixture
+def committed(made: MadeDump, store: Path) -> tuple[StepPlan, CommitSummary]:
+    made.add(np.arange(5, dtype="<f4"))
+    (plan,) = plan_all(made.root, store)
+    return plan, run(plan)
+
+
+def names(lines: list[Any]) -> list[tuple[str, str]]:
+    return [(line["event"], line["log_level"]) for line in lines]
+
+
+def test_a_healthy_commit_is_information_and_an_abnormal_one_a_warning(
+    committed: tuple[StepPlan, CommitSummary], lines: list[Any]
+) -> None:
+    plan, summary = committed
+    log = ServiceLog()
+    log.observe(StepCommitted(plan, summary, 1.23456))
+    log.observe(StepCommitted(plan, replace(summary, status="partial"), 1.0))
+    log.observe(StepCommitted(replace(plan, without_tensors="the disk is full"), summary, 1.0))
+    assert names(lines) == [("step_committed", level) for level in ("info", "warning", "warning")]
+    assert (lines[0]["rank"], lines[0]["step"], lines[0]["seconds"]) == (0, 0, 1.235)
+    assert lines[2]["without_tensors"] == "the disk is full"
+
+
+def test_findings_and_failed_rules_of_a_commit_have_lines_of_their_own(
+    committed: tuple[StepPlan, CommitSummary], lines: list[Any]
+) -> None:
+    plan, summary = committed
+    abnormal = replace(
+        summary, findings={"rule": 1}, first_findings=(finding(),), failed_rules={"broken": "no such field"}
+    )
+    ServiceLog().observe(StepCommitted(plan, abnormal, 1.0))
+    assert names(lines) == [("step_committed", "warning"), ("finding", "error"), ("rule_failed", "error")]
+    assert lines[1]["value"] is None  # JSON has no NaN
+    assert lines[2]["reason"] == "no such field"
+
+
+def test_only_the_worst_findings_of_a_step_are_logged(lines: list[Any]) -> None:
+    log_findings([finding("info", 1.0)] * 30, {"rule": 100})
+    assert len(lines) == 21
+    assert lines[-1]["event"] == "findings_not_logged"
+    assert lines[-1]["findings"] == 80
+
+
+def test_failures_name_the_step(committed: tuple[StepPlan, CommitSummary], lines: list[Any]) -> None:
+    plan, _ = committed
+    log = ServiceLog()
+    log.observe(StepFailed(plan, DamagedStore("a shard is missing")))
+    log.observe(StepStale(plan, "a file changed"))
+    log.observe(TaskRetried(plan, ClusterError("lost"), 2, 0.5))
+    assert names(lines) == [("step_failed", "error"), ("step_changed", "info"), ("task_retried", "warning")]
+    assert all((line["rank"], line["step"]) == (0, 0) for line in lines)
+    assert lines[0]["hint"]
+    assert (lines[2]["attempt"], lines[2]["pause_s"]) == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("event", "name", "level"),
+    [
+        (SourceDeleted(KEY, 2, 200, 0.1), "source_deleted", "info"),
+        (SourceKept(KEY, KeepReason.NEWEST, 2, "of the newest"), "source_kept", "info"),
+        (SourceKept(KEY, KeepReason.NOT_STORED, 2, "a.npy"), "source_kept", "warning"),
+        (ReadBackFailed(KEY, DamagedStore("a shard is missing"), 1.0), "read_back_failed", "error"),
+        (CommitKept(KEY, 4), "commit_kept", "warning"),
+        (CommitReverted(KEY), "commit_went_back", "warning"),
+    ],
+)
+def test_what_happens_to_a_dump_is_logged(event: Event, name: str, level: str, lines: list[Any]) -> None:
+    ServiceLog().observe(event)
+    assert names(lines) == [(name, level)]
+    assert (lines[0]["rank"], lines[0]["step"]) == (3, 7)
+
+
+def test_an_outage_is_logged_once_until_it_is_over(lines: list[Any]) -> None:
+    log = ServiceLog()
+    for _ in range(3):
+        log.observe(DependencyDown(StoreUnavailable("no answer")))
+    log.observe(StoreRecovered())
+    log.observe(DependencyDown(StoreUnavailable("no answer")))
+    assert names(lines) == [("trouble", "error"), ("store_is_back", "info"), ("trouble", "error")]
+
+
+def test_pressure_is_logged_when_it_changes_and_filling_now_and_then(lines: list[Any]) -> None:
+    now = [0.0]
+    log = ServiceLog(lambda: now[0])
+    space = DiskSpace(10, 100, 0, 0)
+    for at, under_pressure in ((0, True), (10, True), (20, False), (700, False)):
+        now[0] = float(at)
+        log.observe(DiskSeen(space, "keep", under_pressure=under_pressure, full_in_s=99.6))
+    assert [line["event"] for line in lines] == [
+        "disk_nearly_full",
+        "disk_filling",
+        "disk_has_room_again",
+        "disk_filling",
+    ]
+    assert lines[1]["full_in_s"] == 100
+
+
+def test_findings_over_several_steps_are_logged(lines: list[Any]) -> None:
+    result = Evaluated("0123456789abcdef", (finding("warning"),), {"rule": 1}, {"broken": "no such field"})
+    SeriesLog().observe(StepsConsolidated(findings=(StepFindings(7, result),)))
+    SeriesLog().observe(Event())
+    assert names(lines) == [("finding", "warning"), ("rule_failed", "error")]
+
+
+def test_a_lost_receiver_is_logged_once_and_each_lost_message(lines: list[Any]) -> None:
+    log = PostLog()
+    for event in (PostRetried("HTTP 503", 0.5), PostRetried("HTTP 503", 1.0), PostDropped(2, "HTTP 503")):
+        log.observe(event)
+    log.observe(Posted(1, 1))
+    log.observe(PostRetried("HTTP 503", 0.5))
+    assert [line["event"] for line in lines] == ["webhook_retried", "webhook_dropped", "webhook_retried"]
+
+
+@pytest.fixture
+def unconfigured() -> Iterator[None]:
+    """Leave logging as it was."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = before
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("unconfigured")
+def test_lines_are_json_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("info", "auto")
+    assert not sys.stderr.isatty()
+    structlog.get_logger("dump_ingest").info("step_changed", rank=1)
+    structlog.get_logger("dump_ingest").debug("too little to tell")
+    logging.getLogger("library").warning("careful")
+    logging.getLogger("distributed").warning("too much to tell")
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["event"], first["rank"], first["level"]) == ("step_changed", 1, "info")
+    assert (second["event"], second["level"]) == ("careful", "warning")

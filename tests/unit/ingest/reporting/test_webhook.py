@@ -1,0 +1,224 @@
+"""Messages to a webhook: they arrive also when the receiver was away, and nobody waits for them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from ingest.consolidating.consolidator import StepsConsolidated
+from ingest.findings.series import StepFindings
+from ingest.reporting.webhook import SENT_FINDINGS, PostDropped, Posted, PostRetried, Webhook
+from ingest.settings import Settings, load
+from tests.cli import start
+from tests.dumps import DumpLibrary
+from workers.errors import UsageError
+from workers.events import Event
+from workers.store.model import Evaluated, Finding
+
+SECRET = "not-for-logs"  # noqa: S105  (of a test)
+
+
+@dataclass
+class Receiver:
+    """An HTTP server that answers as it is told, and keeps what it got."""
+
+    answers: list[int] = field(default_factory=list)
+    """For the first requests; 200 then."""
+    got: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+    url: str = ""
+    hold: threading.Event | None = None
+    """Answers only once it is set."""
+
+    def take(self, headers: dict[str, str], body: bytes) -> int:
+        if self.hold is not None:
+            self.hold.wait(10)
+        self.got.append((headers, json.loads(body)))
+        return self.answers.pop(0) if self.answers else 200
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    server_state = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(server_state.take(dict(self.headers), body))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server_state.url = f"http://127.0.0.1:{server.server_port}/hook"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server_state
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def finding(
+    rule: str = "nan", severity: str = "critical", rank: int | None = 1, value: float = 2.0
+) -> Finding:
+    return Finding(
+        rule, severity, rank, 7, 3, "0", "Log.x.output.0", value, float("nan"), "2 NaN of 24 elements"
+    )
+
+
+def wait_for(ready: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def opened(receiver: Receiver, **options: Any) -> tuple[Webhook, list[Event]]:
+    events: list[Event] = []
+    return Webhook(receiver.url, "run.zarr", observers=[events.append], first_pause_s=0.01, **options), events
+
+
+def offer(webhook: Webhook, *findings: Finding) -> None:
+    totals: dict[str, int] = {}
+    for row in findings:
+        totals[row.rule] = totals.get(row.rule, 0) + 1
+    webhook.offer(findings, totals, {row.rule: row.severity for row in findings})
+
+
+def test_a_message_arrives_with_the_findings_of_a_step(receiver: Receiver) -> None:
+    webhook, events = opened(receiver)
+    with webhook:
+        offer(webhook, finding(), finding("missing", "warning", None))
+    headers, body = receiver.got[0]
+    assert headers["Content-Type"] == "application/json"
+    assert "Authorization" not in headers
+    assert [alert["labels"]["rule"] for alert in body["alerts"]] == ["nan", "missing"]
+    assert events == [Posted(2, 1)]
+
+
+def test_findings_of_commits_and_of_the_consolidator_are_posted(receiver: Receiver) -> None:
+    webhook, _ = opened(receiver)
+    result = Evaluated("0123456789abcdef", (finding("missing", "warning", None),), {"missing": 3})
+    with webhook:
+        webhook.observe(StepsConsolidated(findings=(StepFindings(7, result),)))
+        webhook.observe(Event())
+    ((_, body),) = receiver.got
+    assert body["truncatedAlerts"] == 2
+
+
+def test_what_is_milder_is_not_sent_and_what_is_too_much_is_counted(receiver: Receiver) -> None:
+    webhook, _ = opened(receiver, severity="warning")
+    with webhook:
+        offer(webhook, finding("unchanged", "info"))
+        offer(webhook, *[finding()] * 50, finding("unchanged", "info"))
+    ((_, body),) = receiver.got
+    assert len(body["alerts"]) == SENT_FINDINGS
+    assert body["truncatedAlerts"] == 30
+
+
+def test_a_receiver_that_is_busy_is_asked_again_with_growing_pauses(receiver: Receiver) -> None:
+    receiver.answers = [503, 429, 500]
+    webhook, events = opened(receiver)
+    with webhook:
+        offer(webhook, finding())
+        wait_for(lambda: Posted(1, 4) in events)
+    pauses = [event.pause_s for event in events if isinstance(event, PostRetried)]
+    assert pauses == [0.01, 0.02, 0.04]
+
+
+def test_a_message_that_is_refused_is_dropped_at_once(receiver: Receiver) -> None:
+    receiver.answers = [400]
+    webhook, events = opened(receiver)
+    with webhook:
+        offer(webhook, finding())
+        wait_for(lambda: events)
+    assert events == [PostDropped(1, "HTTP 400")]
+    assert len(receiver.got) == 1
+
+
+def test_a_receiver_that_is_not_there_costs_messages_and_nothing_else(receiver: Receiver) -> None:
+    webhook, events = opened(receiver, attempts=3)
+    webhook.url = "http://127.0.0.1:1/hook"
+    with webhook:
+        offer(webhook, finding())
+        wait_for(lambda: any(isinstance(event, PostDropped) for event in events))
+    assert [type(event) for event in events] == [PostRetried, PostRetried, PostDropped]
+
+
+def test_offering_never_waits_and_what_does_not_fit_is_counted(receiver: Receiver) -> None:
+    """The thread that commits is the one that offers."""
+    receiver.hold = threading.Event()
+    webhook, events = opened(receiver, queued=3)
+    with webhook:
+        started = time.monotonic()
+        for _ in range(50):
+            offer(webhook, finding())
+        assert time.monotonic() - started < 1
+        dropped = [event for event in events if isinstance(event, PostDropped)]
+        assert 46 <= len(dropped) <= 47
+        receiver.hold.set()
+        wait_for(lambda: len(receiver.got) == 50 - len(dropped))
+    assert len([event for event in events if isinstance(event, Posted)]) == 50 - len(dropped)
+
+
+def test_the_token_comes_from_the_environment_and_goes_nowhere_else(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUMP_INGEST_WEBHOOK_TOKEN", SECRET)
+    webhook, events = opened(receiver)
+    with webhook:
+        offer(webhook, finding())
+    headers, body = receiver.got[0]
+    assert headers["Authorization"] == f"Bearer {SECRET}"
+    assert SECRET not in str(events) + str(webhook) + str(body)
+    monkeypatch.setenv("DUMP_INGEST_WEBHOOK_TOKEN", f"{SECRET}\r\nX: y")
+    webhook, events = opened(receiver)
+    with webhook:
+        offer(webhook, finding())
+    assert isinstance(events[0], PostDropped)
+    assert SECRET not in str(events)
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "host/x", "https://user:word@host/x", "http://"])
+def test_a_url_with_credentials_or_of_another_kind_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError):
+        Settings(webhook=url)
+    with pytest.raises(UsageError) as raised:
+        load(webhook=url)
+    assert "word" not in raised.value.message
+
+
+@pytest.mark.dask
+def test_a_watcher_logs_findings_and_posts_them(
+    receiver: Receiver, dumps: DumpLibrary, tmp_path: Path
+) -> None:
+    """Also with a receiver that is broken at first: the commits do not wait for it."""
+    receiver.answers = [500]
+    env = {"DUMP_INGEST_WEBHOOK": receiver.url, "DUMP_INGEST_WEBHOOK_TOKEN": SECRET}
+    store = tmp_path / "run.zarr"
+    with start("watch", dumps["nan-log-2rank"] / "dump", "--store", store, env=env) as watcher:
+        watcher.wait_until(lambda: len(receiver.got) == 3, timeout_s=60)
+        watcher.wait_until(lambda: len(watcher.events("step_committed")) == 8)
+        findings = watcher.events("finding")
+        assert watcher.terminate() == 0
+    assert {(row["rule"], row["rank"], row["step"]) for row in findings} == {
+        (rule, 1, step) for rule in ("nan", "loss_not_finite") for step in (2, 3)
+    }
+    assert sum(row["findings"] for row in watcher.events("step_committed")) == len(findings) == 14
+    alerts = [alert["labels"] for _, body in receiver.got[1:] for alert in body["alerts"]]
+    assert {(alert["rank"], alert["step"]) for alert in alerts} == {("1", "2"), ("1", "3")}
+    assert any("Log.Default_net" in alert["tensor"] for alert in alerts)
+    assert len(watcher.events("webhook_retried")) == 1
+    assert SECRET not in watcher.said

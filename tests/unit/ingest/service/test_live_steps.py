@@ -1,0 +1,74 @@
+"""The steps of a running watcher, asked for over the network."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingest.metrics import serve
+from ingest.service.live_steps import PATH, LiveSteps, fetch_steps
+from tests.npy_files import MadeDump
+from tests.servers.process import free_port, http_get
+from tests.services import make_service
+from workers.errors import DumpIngestError, UsageError
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[int, LiveSteps]]:
+    """A page that is served, and its port."""
+    live, port = LiveSteps(lambda: 1.8e9), free_port()
+    stop = serve(CollectorRegistry(), f"127.0.0.1:{port}", {PATH: live.page})
+    yield port, live
+    stop()
+
+
+def test_the_page_has_no_steps_until_the_watcher_has_found_a_dump(served: tuple[int, LiveSteps]) -> None:
+    port, _ = served
+    status, body = http_get(port, "/steps")
+    assert (status, json.loads(body)) == (200, {"at": 1.8e9, "steps": []})
+    assert fetch_steps(f"http://127.0.0.1:{port}") == []
+
+
+def test_the_page_shows_the_table_as_it_is_when_it_is_asked_for(
+    served: tuple[int, LiveSteps], made: MadeDump, store: Path
+) -> None:
+    port, live = served
+    made.add(np.ones(3), rank=3, step=40)
+    service = make_service(made.root, store)
+    live.attach(service)
+    service.tick()
+    (row,) = fetch_steps(f"http://127.0.0.1:{port}/metrics")
+    assert (row["rank"], row["step"], row["phase"]) == (3, 40, "ready")
+    service.schedule.look_soon()
+    service.tick()
+    (row,) = fetch_steps(f"http://127.0.0.1:{port}")
+    assert row["phase"] == "committed"
+
+
+def test_metrics_are_served_next_to_it_and_nothing_can_be_written(served: tuple[int, LiveSteps]) -> None:
+    port, _ = served
+    assert b"process_cpu_seconds_total" in http_get(port, "/metrics")[1]
+    assert b"process_cpu_seconds_total" in http_get(port, "/anything")[1]
+
+
+def test_nobody_and_somebody_else_are_told_apart() -> None:
+    with pytest.raises(
+        DumpIngestError, match=r"no watcher answers at http://127\.0\.0\.1:1/steps: .*refused"
+    ):
+        fetch_steps("http://127.0.0.1:1")
+    port = free_port()
+    stop = serve(CollectorRegistry(), f"127.0.0.1:{port}")  # a consolidator
+    with pytest.raises(DumpIngestError, match="is not served by a watcher"):
+        fetch_steps(f"http://127.0.0.1:{port}")
+    stop()
+
+
+@pytest.mark.parametrize("url", ["host:9108", "file:///etc/passwd", "http://", ""])
+def test_what_is_not_the_address_of_a_web_server_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not the address of a watcher"):
+        fetch_steps(url)

@@ -1,0 +1,125 @@
+"""One run over a dump: what it takes, what it waits for, and that it comes to its end."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.service.one_shot import ingest_once
+from tests.npy_files import MadeDump
+from tests.services import ingest, observed_service
+from workers.errors import (
+    DumpIngestError,
+    StoreDenied,
+    StoreFormatError,
+    StoreUnavailable,
+)
+from workers.model import StepKey
+from workers.store.backends.observed import ObservedObjects
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_everything_is_taken_once(filled: MadeDump, store: Path) -> None:
+    """A restart rescans the dump and compares it with the store: there is no other state."""
+    keys = [StepKey(0, None), *(StepKey(rank, step) for step in range(2) for rank in range(2))]
+    report = ingest(filled, store)
+    assert sorted((summary.key for summary in report.commits), key=lambda key: key.order) == keys
+    assert not report.failures
+    assert open_store(str(store)).keys == keys
+    again = ingest(filled, store)
+    assert again.commits == []
+    assert again.unchanged == keys
+
+
+def test_one_shot_run_ends_although_directories_are_empty(filled: MadeDump, store: Path) -> None:
+    """A job that was killed just after it had made the directory of its next step."""
+    filled.directory(step=2)
+    (filled.root / "rank_1" / "latest").symlink_to("Net")
+    report = ingest(filled, store)
+    assert len(report.commits) == 5
+    assert [problem.path for problem in report.problems] == ["rank_1/latest"]
+    assert StepKey(0, 2) not in report.unchanged
+
+
+@pytest.mark.parametrize("what", ["file", "step", "rank"])
+def test_one_shot_run_ends_although_something_is_denied(
+    what: str, filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore leaves directories as 0700 and files as 0400: this is what another user sees."""
+    path = filled.add(np.zeros(1), rank=1, step=1)
+    denied = {"file": path, "step": path.parent, "rank": filled.root / "rank_1"}[what]
+    for name in ("open", "scandir"):
+        monkeypatch.setattr(os, name, _refusing(denied, getattr(os, name)))
+    report = ingest(filled, store)
+    assert report.failures.keys() == {StepKey(1, None if what == "rank" else 1)}
+    (error,) = report.failures.values()
+    assert "setfacl" in error.hint
+    assert StepKey(0, 1) in {summary.key for summary in report.commits}
+
+
+def _refusing(path: Path, real: Callable[..., Any]) -> Callable[..., Any]:
+    def refusing(name: object, *args: object) -> object:
+        if str(name) == str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(name, *args)
+
+    return refusing
+
+
+def test_foreign_hierarchy_is_left_alone(filled: MadeDump, store: Path) -> None:
+    store.mkdir()
+    (store / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    with pytest.raises(StoreFormatError):
+        ingest(filled, store)
+    assert [path.name for path in store.iterdir()] == ["zarr.json"]
+
+
+@pytest.fixture
+def broken_puts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DumpIngestError]]:
+    """Errors that the next writes of shards raise, first to last."""
+    errors: list[DumpIngestError] = []
+    put = ObservedObjects.put
+
+    def flaky(self: ObservedObjects, key: str, data: Any) -> None:
+        if errors and "/c/" in key:
+            raise errors.pop(0)
+        put(self, key, data)
+
+    monkeypatch.setattr(ObservedObjects, "put", flaky)
+    yield errors
+    assert not errors
+
+
+def test_passing_trouble_of_the_store_passes(
+    filled: MadeDump, store: Path, broken_puts: list[DumpIngestError]
+) -> None:
+    broken_puts += [StoreUnavailable("busy")] * 3
+    report = ingest(filled, store)
+    assert len(report.commits) == 5
+    assert not report.failures
+
+
+def test_store_that_refuses_ends_a_one_shot_run(
+    filled: MadeDump, store: Path, broken_puts: list[DumpIngestError]
+) -> None:
+    """Thousands of steps would fail one by one for the same reason."""
+    broken_puts.append(StoreDenied("no"))
+    report = ingest(filled, store)
+    assert isinstance(report.stopped_by, StoreDenied)
+    assert len(report.commits) < 5
+
+
+def test_stopped_service_leaves_whole_steps_only(filled: MadeDump, store: Path) -> None:
+    running, _ = observed_service(filled, store)
+    stop = threading.Event()
+    stop.set()
+    ingest_once(running, stop)
+    running.watch(stop, drain_s=1)
+    assert not store.exists()
+    assert not running.submitter.busy

@@ -1,0 +1,90 @@
+"""The service as a whole while the store is away, with a client that runs every task at once."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.service.service import Service
+from ingest.steps.events import DependencyDown, StoreRecovered
+from tests.npy_files import MadeDump
+from tests.services import ingest, observed_service
+from workers.errors import (
+    StoreUnavailable,
+)
+from workers.model import StepKey
+from workers.store.backends.observed import ObservedObjects
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, heard = observed_service(filled, store, retry_forever=True)
+    running.tick()
+    with monkeypatch.context() as patch:
+        for name in ("get", "get_many", "children"):
+            patch.setattr(ObservedObjects, name, _unavailable)
+        filled.add(np.zeros(1), rank=0, step=7)
+        running.schedule.look_soon()
+        running.tick()
+    assert any(isinstance(event, DependencyDown) for event in heard)
+    deadline = time.monotonic() + 10
+    while (
+        running.submitter.busy or running.view is None or running.view.pending
+    ) and time.monotonic() < deadline:
+        running.schedule.look_soon()
+        running.tick()
+    assert StepKey(0, 7) in open_store(str(store)).keys
+
+
+def test_what_failed_for_want_of_the_store_is_tried_as_soon_as_it_is_back(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after the pause of a step that failed, which is a minute."""
+    running, heard = observed_service(filled, store, retry_forever=True)
+    running.dependencies.probe.pause_s = 0.01
+    with monkeypatch.context() as patch:
+        patch.setattr(ObservedObjects, "put_many", _unavailable)
+        patch.setattr("ingest.service.build.commit.read_root", _unavailable)
+        _tick_until(running, lambda: sum(isinstance(event, StepFailed) for event in heard) == 5)
+        for _ in range(5):
+            running.tick()
+        assert not any(isinstance(event, StepCommitted | StoreRecovered) for event in heard)
+    _tick_until(running, lambda: sum(isinstance(event, StepCommitted) for event in heard) == 5)
+    assert sum(isinstance(event, StoreRecovered) for event in heard) == 1
+
+
+def _tick_until(running: Service, ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < deadline
+        running.tick()
+
+
+def test_a_service_that_tries_for_ever_waits_for_the_store_from_its_first_look_on(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watcher that is started again while the store is away need not be started again and again."""
+    ingest(filled, store)
+    filled.add(np.zeros(1), rank=0, step=7)
+    running, heard = observed_service(filled, store, retry_forever=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(ObservedObjects, "children", _unavailable)
+        running.tick()
+    assert [type(event) for event in heard] == [DependencyDown]
+    deadline = time.monotonic() + 10
+    while running.view is None or running.view.pending or running.submitter.busy:
+        assert time.monotonic() < deadline
+        running.schedule.look_soon()
+        running.tick()
+    assert StepKey(0, 7) in open_store(str(store)).keys
+
+
+def _unavailable(*_: object) -> None:
+    raise StoreUnavailable("away")

@@ -1,0 +1,133 @@
+"""What people are told of a step: its phase, and why."""
+
+from ingest.layouts.base import Problem
+from ingest.steps.bad_files import NO_BAD_FILES
+from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse
+from ingest.steps.deletion import DeletionStage
+from ingest.steps.events import SourceKept
+from ingest.steps.explain import StepRow, explain, explain_table
+from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
+from ingest.steps.policy import StepPolicy
+from ingest.steps.state import StepState
+from ingest.steps.table import StepTable
+from tests.made_steps import made_plan, made_state
+from workers.errors import ClusterError, UsageError
+from workers.model import StepKey
+
+KEY = StepKey(3, 40)
+
+
+def row(state: StepState, **more: object) -> StepRow:
+    return explain(state, StepPolicy(), 100.0, **more)  # type: ignore[arg-type]
+
+
+def test_a_step_that_waits_for_silence_says_how_long_it_was_quiet() -> None:
+    waiting = row(made_state(KEY, 1, 2, quiet_s=3.14))
+    assert (waiting.phase, waiting.waits_for, waiting.reason) == (
+        "waiting",
+        "time",
+        "quiet for 3.1 s of 10 s",
+    )
+    assert (waiting.rank, waiting.step, waiting.files, waiting.bytes, waiting.quiet_s) == (3, 40, 2, 200, 3.1)
+
+
+def test_a_permission_comes_with_what_to_do() -> None:
+    state = made_state(
+        KEY, 1, problems=(Problem("rank_3", "permission denied", "Use setfacl.", denied=True),)
+    )
+    denied = row(state)
+    assert (denied.phase, denied.waits_for) == ("denied", "permission")
+    assert denied.reason == "rank_3: permission denied (Use setfacl.)"
+
+
+def test_a_pause_says_when_it_ends_and_what_it_is_for() -> None:
+    state = made_state(KEY, 1)
+    state.pause = Pause(142.04, "no scheduler")
+    paused = row(state)
+    assert (paused.phase, paused.tried_again_in_s) == ("paused", 42.0)
+    assert paused.reason == "left alone for 42 s more: no scheduler"
+    state.pause = Pause(99.0, "no scheduler")
+    assert row(state).phase == "ready"
+
+
+def test_tasks_say_how_far_they_are() -> None:
+    state = made_state(KEY, 1)
+    work = state.offer(jobs=12)
+    assert (row(state).phase, row(state).waits_for) == ("offered", "tasks")
+    work.phase, work.jobs_done = Phase.CONVERTING, 7
+    assert row(state).reason == "7 of 12 tasks done"
+    work.phase, work.retry = Phase.RETRYING, Pause(102.5, "a worker died")
+    state.is_isolated = True
+    retrying = row(state)
+    assert (retrying.phase, retrying.tried_again_in_s) == ("retrying", 2.5)
+    assert retrying.reason.startswith("submitted again in 2.5 s: a worker died; workers died of it")
+    work.phase, work.retry = Phase.PUBLISHING, None
+    assert row(state).phase == "publishing"
+
+
+def test_poison_is_counted_whatever_the_phase() -> None:
+    state = made_state(KEY, 1)
+    assert state.listing is not None
+    state.bad_files = NO_BAD_FILES.__class__(frozenset(["a.npy"]), {state.listing.files[0]: True})
+    poisoned = row(state)
+    assert (poisoned.poison_files, poisoned.unreadable_files) == (1, 1)
+    assert poisoned.reason.endswith("1 of its files are poison, and are quarantined")
+
+
+def test_what_the_store_holds_says_as_what() -> None:
+    state = made_state(KEY, 1)
+    state.hold(Phase.COMMITTED)
+    state.pause = Pause(1e9, "run files change")
+    assert (row(state).phase, row(state).waits_for) == ("committed", None)
+    state.cover = Cover(state.fingerprint, Phase.KEPT, "2 of its files are gone")
+    state.hold(Phase.KEPT)
+    assert (row(state).phase, row(state).reason) == ("kept", "2 of its files are gone")
+
+
+def test_a_step_that_was_not_listed_waits_for_the_store() -> None:
+    state = StepState(KEY, is_unchecked=True)
+    assert (row(state).phase, row(state).waits_for, row(state).files) == ("unlisted", "store", 0)
+    assert row(StepState(KEY)).reason == "no files yet"
+
+
+def test_what_was_found_when_it_was_examined_last_stands_until_it_is_examined_again() -> None:
+    state = made_state(KEY, 1)
+    state.wait(Wait(WaitFor.LOOK, "a file changed while it was read"))
+    assert (row(state).phase, row(state).reason) == ("waiting", "a file changed while it was read")
+
+
+def test_what_was_decided_counts_if_it_is_known() -> None:
+    state = made_state(KEY, 1)
+    assert row(state, decision=Offer(made_plan(state))).reason == "complete; a watcher takes it now"
+    assert row(state, decision=Inspect()).phase == "ready"
+    cover = Cover("a", Phase.REMOVED, "removed")
+    assert row(state, decision=KeepExisting(cover)).phase == "removed"
+    refused = row(state, decision=Refuse(UsageError("from elsewhere", hint="--replace")))
+    assert (refused.phase, refused.reason) == ("refused", "from elsewhere (--replace)")
+    assert row(state, decision=Refuse(ClusterError("blind"))).reason == "blind"
+
+
+def test_the_source_of_a_committed_step_is_told_next_to_its_phase() -> None:
+    state = made_state(KEY, 1)
+    state.hold(Phase.COMMITTED)
+    deletion = state.for_deletion()
+    assert row(state).source is None
+    deletion.kept = SourceKept(KEY, KeepReason.CHANGED, 1, "a.npy changed")
+    deletion.pause(until=160.0)
+    assert (row(state).source, row(state).source_reason) == ("changed", "a.npy changed; tried again in 60 s")
+    deletion.end_pause()
+    assert row(state).source_reason == "a.npy changed"
+    deletion.stage = DeletionStage.READING_BACK
+    assert row(state).source == "reading_back"
+    deletion.stage = DeletionStage.REMOVING
+    assert (row(state).phase, row(state).source) == ("committed", "removing")
+
+
+def test_rows_come_by_step_and_ranks_without_run_files_have_no_row_for_them() -> None:
+    table = StepTable()
+    table.follow({StepKey(1, 0), StepKey(0, 1), StepKey(0, None), StepKey(1, None)})
+    table[StepKey(0, None)].is_unchecked = True
+    rows = explain_table(table, StepPolicy(), 0.0)
+    assert [(shown.rank, shown.step) for shown in rows] == [(0, None), (1, 0), (0, 1)]
+    assert rows[0].to_dict()["waits_for"] == "store"

@@ -1,0 +1,26 @@
+"""When the source of a step must stay, whatever the user asked for."""
+
+import pytest
+
+from ingest.steps.keep_reasons import KeepReason, must_stay
+from tests.made_steps import made_commit
+from workers.model import StepKey
+from workers.store.commit import Commit
+
+KEY = StepKey(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("commit", "reason"),
+    [
+        (None, KeepReason.NO_COMMIT),
+        (made_commit(KEY, "a", status="partial"), KeepReason.PARTIAL),
+        (made_commit(KEY, "a", removed_tensors=True), KeepReason.NO_TENSORS),
+        (made_commit(KEY, "a"), None),
+    ],
+)
+def test_only_a_complete_commit_with_its_tensors_lets_the_source_go(
+    commit: Commit | None, reason: KeepReason | None
+) -> None:
+    why = must_stay(commit)
+    assert (None if why is None else why[0]) is reason

@@ -1,0 +1,106 @@
+"""The table of all steps: it follows the dump, and forgets everything of what is gone."""
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.steps.deletion import DeletionStage
+from ingest.steps.phases import Pause, Phase
+from ingest.steps.state import StepState
+from ingest.steps.table import StepTable
+from tests.made_steps import made_listing
+from workers.model import StepKey
+
+KEYS = [StepKey(rank, step) for rank in range(2) for step in (None, 0, 1)]
+A, B = KEYS[1], KEYS[2]
+
+
+def seen(table: StepTable, key: StepKey) -> StepState:
+    """Return a step that the last look listed."""
+    state = table.ensure(key)
+    state.see(made_listing(key, 1), now=0.0, wall_time=0.0)
+    return state
+
+
+@given(st.lists(st.frozensets(st.sampled_from(KEYS)), max_size=6))
+def test_the_table_has_the_steps_of_the_dump_and_a_step_that_comes_back_is_new(
+    looks: list[frozenset[StepKey]],
+) -> None:
+    table = StepTable()
+    before: dict[StepKey, StepState] = {}
+    for keys in looks:
+        dropped = table.follow(keys)
+        assert {state.key for state in table} == keys
+        assert {state.key for state in dropped} == before.keys() - keys
+        for key in keys:
+            assert (table[key] is before.get(key)) == (key in before)
+        before = {key: table[key] for key in keys}
+        for state in table:
+            state.committed = "a"
+
+
+def test_everything_is_forgotten_of_a_step_that_is_gone() -> None:
+    table = StepTable()
+    state = seen(table, A)
+    state.committed, state.pause, state.is_isolated = "a", Pause(9.0, "failed"), True
+    state.record_stale("a")
+    table.forget([])
+    assert (len(table), table.get(A)) == (0, None)
+    assert table.ensure(A) is not state
+    assert (table[A].committed, table[A].pause, table[A].is_isolated) == (None, None, False)
+
+
+def test_a_step_under_way_keeps_its_record_until_its_tasks_have_ended() -> None:
+    """If it comes back meanwhile, it is not offered twice."""
+    table = StepTable()
+    offered, removing = seen(table, A), seen(table, B)
+    offered.committed = "a"
+    offered.offer(jobs=1)
+    removing.for_deletion().stage = DeletionStage.REMOVING
+    assert table.forget([]) == [offered, removing]
+    assert list(table) == [offered, removing]
+    assert {state.committed for state in table} == {None}
+    assert not table.present()
+    offered.end_work()
+    removing.deletion = None
+    table.forget([])
+    assert len(table) == 0
+
+
+def test_queries_say_which_steps_are_where() -> None:
+    table = StepTable()
+    table.follow(KEYS)
+    assert len(table.unexpected()) == len(KEYS)
+    for state in table:
+        state.is_expected = True
+    pending, held, unchecked = seen(table, A), seen(table, B), table[KEYS[0]]
+    held.hold(Phase.COMMITTED)
+    held.committed = "a"
+    unchecked.is_unchecked = True
+    assert table.unexpected() == []
+    assert table.unchecked() == [unchecked]
+    assert table.present() == [pending, held]
+    assert (table.pending(), table.held(), table.committed()) == ([pending], [held], [held])
+    assert table.denied() == []
+    assert table.reusable_listings() == {B: held.listing}
+
+
+def test_other_threads_may_read_while_steps_come_and_go() -> None:
+    """The page of steps is made in a thread of the web server."""
+    table, stop, failures = StepTable(), threading.Event(), []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                assert all(state.key.rank == 0 for state in table)
+            except RuntimeError as exc:
+                failures.append(exc)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for first in range(300):
+        table.follow({StepKey(0, step) for step in range(first, first + 200)})
+    stop.set()
+    reader.join()
+    assert failures == []

@@ -1,0 +1,184 @@
+"""Carrying a plan out: what goes, what stays, and what others see meanwhile."""
+
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import ingest
+from ingest.reader.verify import verify
+from ingest.steps.committed import Committed
+from ingest.steps.table import StepTable
+from ingest.store_gc.execute import Execution, GcReport
+from ingest.store_gc.inventory import take_inventory
+from ingest.store_gc.planner import make_plan
+from ingest.store_gc.policy import GcPolicy
+from tests import checker
+from tests.gc_stores import (
+    DAY_S,
+    POLICY,
+    Fragile,
+    Killed,
+    age,
+    assert_sound,
+    fill,
+    gc,
+    objects_of,
+    steps_of,
+    without_times,
+)
+from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly, plan_all
+from workers.errors import StepRemoved, TensorsRemoved, UsageError
+from workers.model import SourceFile, StepKey
+from workers.store import removed
+from workers.store.opening import connect, resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
+
+
+def test_killed_before_any_of_its_writes_it_leaves_whole_steps_and_ends_the_same(
+    gc_base: Path, tmp_path: Path
+) -> None:
+    policy = GcPolicy(keep_last=3, keep_anomalous=True)
+    whole = shutil.copytree(gc_base / "run.zarr", tmp_path / "whole.zarr")
+    shutil.rmtree(whole / "rank_1")
+    small = shutil.copytree(whole, tmp_path / "small.zarr")
+    gc(whole, policy)
+    assert_sound(whole)
+    expected = without_times(whole)
+    killed = 0
+    while True:
+        store = tmp_path / "run.zarr"
+        shutil.copytree(small, store)
+        fragile = Fragile(connect(resolve(str(store))), killed)
+        plan = make_plan(take_inventory(fragile, anomalies=True), policy, time.time())
+        try:
+            Execution(fragile, plan, threads=1).run()
+        except Killed:
+            assert_sound(store)
+            age(store)
+            again = gc(store, policy)
+            assert not again.left
+            assert without_times(store) == expected, killed
+            shutil.rmtree(store)
+            killed += 1
+            continue
+        break
+    assert killed > 20
+    assert fragile.left == 0
+
+
+def test_two_at_once_do_what_one_does(store: Path, tmp_path: Path) -> None:
+    alone = shutil.copytree(store, tmp_path / "alone.zarr")
+    gc(alone)
+    plan = ingest.plan_gc(store, POLICY)
+    reports: list[GcReport] = []
+    threads = [threading.Thread(target=lambda: reports.append(ingest.apply_gc(store, plan))) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reports) == 2
+    assert not any(report.broken for report in reports)
+    assert without_times(store) == without_times(alone)
+
+
+def test_a_step_that_was_committed_again_is_left_alone(store: Path) -> None:
+    plan = ingest.plan_gc(store, POLICY)
+    again = MadeDump(store.parent / "again")
+    again.root.mkdir()
+    fill(again, [0, 1], ranks=1, nan_in=[])
+    ingest_directly(again.root, store)
+    report = ingest.apply_gc(store, plan)
+    assert {(one.action.rank, one.action.step, one.left) for one in report.left} == {
+        (0, step, "it was committed again since the plan was made") for step in (0, 1)
+    }
+    assert (0, 0) in steps_of(store)
+    assert (1, 0) not in steps_of(store)
+    assert_sound(store)
+
+
+def test_an_ingest_under_way_is_left_alone_until_it_ends(store: Path) -> None:
+    """Its shards are there and its commit is not: neither they nor the step it is about go."""
+    plan = ingest.plan_gc(store, POLICY)
+    again = MadeDump(store.parent / "again")
+    again.root.mkdir()
+    fill(again, [0, 8], ranks=1)
+    under_way = [(one, [convert(job) for job in one.jobs]) for one in plan_all(again.root, store)]
+    report = ingest.apply_gc(store, plan)
+    assert ["it has another generation" in done.left for done in report.left] == [True]
+    later = ingest.plan_gc(store, POLICY)
+    assert (0, 0) not in {(one.rank, one.step) for one in later.actions}
+    assert any("rank 0 step 0: left alone" in note for note in later.notes)
+    assert any("stay until nothing was written next to them for 1d" in note for note in later.notes)
+    for one, receipts in under_way:
+        publish(one, receipts)
+    assert_sound(store)
+    assert {(0, 0), (0, 8)} <= set(steps_of(store))
+
+
+def test_a_removed_step_is_not_taken_again_unless_it_is_dumped_again(store: Path, dump: Path) -> None:
+    """The dump still has it, or a part of it; only files that are newer are a step of their own."""
+    step = ingest.open_store(store).step(1, 1)
+    gc(store)
+    objects = connect(resolve(str(store)))
+    asked = Committed(objects, StepTable())
+    key = StepKey(1, 1)
+    assert asked.was_removed(key, step.fingerprint)
+    assert not asked.was_removed(StepKey(1, 77), step.fingerprint)
+    part = [SourceFile("rank_1/Net/0/1/x", 1, time.time_ns() - 10**12)]
+    assert asked.was_removed(key, "f" * 32, part)
+    assert not asked.was_removed(key, "f" * 32, [SourceFile("x", 1, time.time_ns() + 10**12)])
+    assert not Committed(objects, StepTable(), take_removed=True).was_removed(key, step.fingerprint)
+    (found,) = removed.read(objects, 1)[1]
+    assert json.loads(objects.get(found.path) or b"")["why"] == "not among the newest 2 of its rank"
+    # What is there again counts, whatever was removed before.
+    ingest_directly(dump, store)
+    asked.expect([key])
+    assert asked.table[key].committed == step.fingerprint
+    assert_sound(store)
+
+
+def test_who_opened_a_step_before_hears_that_it_was_removed(store: Path) -> None:
+    opened = ingest.open_store(store)
+    read, unread, thinned = opened.step(0, 0), opened.step(0, 1), opened.step(0, 4)
+    tensors = read.tensors()
+    values = thinned.tensors()[0]
+    gc(store, GcPolicy(keep_last=2))
+    gc(store, GcPolicy(tensors_around_anomalies=0))
+    with pytest.raises(StepRemoved, match="rank 0 step 0 was removed"):
+        tensors[0].read()
+    with pytest.raises(StepRemoved, match="rank 0 step 1 was removed"):
+        unread.tensors()
+    with pytest.raises(TensorsRemoved, match="rank 0 step 4: the tensors were removed"):
+        values.read()
+    assert list(verify(opened, [StepKey(0, 0), StepKey(0, 4)])) == []
+
+
+def test_nothing_behind_a_link_goes(store: Path, tmp_path: Path) -> None:
+    """Whoever may write into a store could have it lead to another one; a plan could name that, too."""
+    other = shutil.copytree(store, tmp_path / "other.zarr")
+    plan = ingest.plan_gc(store, POLICY)
+    before = checker.objects(other)
+    shutil.rmtree(store / "rank_1")
+    (store / "rank_1").symlink_to(other / "rank_1")
+    (store / "rank_0" / "step_99").symlink_to(other / "rank_0" / "step_0")
+    assert {one.rank for one in ingest.plan_gc(store, POLICY).actions} == {0}
+    report = ingest.apply_gc(store, plan)
+    assert {one.action.rank for one in report.left} == {1}
+    assert checker.objects(other) == before
+
+
+def test_a_clock_that_is_wrong_removes_nothing(store: Path) -> None:
+    """Else what is just being written would look old."""
+    objects = objects_of(store)
+    tomorrow = time.time() + DAY_S
+    plan = make_plan(take_inventory(objects), POLICY, tomorrow)
+    before = checker.objects(store)
+    with pytest.raises(UsageError, match="ahead of the clock of the store"):
+        Execution(objects, plan, clock=lambda: tomorrow).run()
+    assert checker.objects(store) == before

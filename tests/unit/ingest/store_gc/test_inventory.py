@@ -1,0 +1,70 @@
+"""One listing of a store says what there is, and whose it is."""
+
+from pathlib import Path
+
+from ingest.store_gc.inventory import Extent, take_inventory
+from tests.gc_stores import objects_of
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.objects import StoredObject
+
+
+def test_every_object_is_counted_once(store: Path) -> None:
+    inventory = take_inventory(objects_of(store))
+    files = [path for path in store.rglob("*") if path.is_file()]
+    assert inventory.total.objects == len(files)
+    assert inventory.total.nbytes == sum(path.stat().st_size for path in files)
+    steps = {step.key: step for step in inventory.steps}
+    assert set(steps) == {
+        *(StepKey(rank, step) for rank in range(2) for step in range(6)),
+        StepKey(0, 7),
+    }
+    below = sum((held.whole for step in steps.values() for held in step.generations.values()), Extent())
+    below += sum((step.record for step in steps.values()), sum(inventory.temporaries.values(), Extent()))
+    paths = [path.relative_to(store).as_posix() for path in files]
+    assert below.objects == sum(path.startswith(tuple(f"{key.path}/" for key in steps)) for path in paths)
+
+
+def test_what_no_commit_points_to_is_told_from_what_is_committed(store: Path) -> None:
+    """The store has a previous generation of one step, a step without a commit, and a temporary object."""
+    objects = objects_of(store)
+    inventory = take_inventory(objects)
+    uncommitted = {step.key: len(step.uncommitted) for step in inventory.steps if step.uncommitted}
+    assert uncommitted == {StepKey(0, 5): 1, StepKey(0, 7): 1}
+    for step in inventory.steps:
+        committed = commit.read(objects, step.key)
+        assert step.fingerprint == (committed.fingerprint if committed else "")
+    (temporary,) = inventory.temporaries
+    assert temporary == f"rank_0/step_0/.zarr.json.{'0' * 32}.tmp"
+
+
+def test_payloads_are_told_from_the_rest_and_anomalies_are_known(store: Path) -> None:
+    inventory = take_inventory(objects_of(store))
+    anomalous = {step.key for step in inventory.steps if step.commit and step.commit.is_anomalous}
+    assert anomalous == {StepKey(1, 2)}
+    for step in inventory.steps:
+        if step.commit:
+            payloads = [
+                path
+                for path in (store / step.key.path / step.fingerprint / "tensors").rglob("*")
+                if path.is_file()
+            ]
+            assert step.generations[step.fingerprint].tensors.objects == len(payloads) > 0
+
+
+def test_a_damaged_commit_is_named(store: Path) -> None:
+    (store / "rank_0" / "step_3" / "zarr.json").write_bytes(b"half of it")
+    (step,) = [step for step in take_inventory(objects_of(store)).steps if step.damage]
+    assert step.key == StepKey(0, 3)
+    assert step.commit is None
+
+
+def test_an_empty_directory_is_listed(store: Path) -> None:
+    (store / "rank_1" / "step_9").mkdir()
+    empty = [step for step in take_inventory(objects_of(store)).steps if not step.generations]
+    assert [step.key for step in empty] == [StepKey(1, 9)]
+
+
+def test_an_extent_is_as_new_as_its_newest_object() -> None:
+    assert Extent.of([StoredObject(3, 10.0), StoredObject(4, 7.0)]) == Extent(2, 7, 10.0)
+    assert Extent.of([]) == Extent()

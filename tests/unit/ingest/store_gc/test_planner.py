@@ -1,0 +1,134 @@
+"""The arithmetic of a plan: what may never go, whatever the policy; and that a policy does what it says."""
+
+from dataclasses import replace
+
+from hypothesis import given
+
+from ingest.store_gc.inventory import Inventory, StepInventory
+from ingest.store_gc.plan import GcAction
+from ingest.store_gc.planner import make_plan
+from ingest.store_gc.policy import GcPolicy
+from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
+
+
+@given(inventories(), POLICIES)
+def test_what_may_never_go_stays(inventory: Inventory, policy: GcPolicy) -> None:
+    plan = make_plan(inventory, policy, NOW)
+    steps = {step.key: step for step in inventory.steps}
+    for action in plan.actions:
+        if action.key is None:
+            assert NOW - inventory.temporaries[action.path].newest_at > policy.grace_s
+        elif action.what == "remains":
+            _assert_is_remains(action, steps[action.key], policy)
+        else:
+            _assert_may_lose(action, steps[action.key], inventory, policy)
+    # Nothing goes twice.
+    assert len({(action.key, action.generation, action.path) for action in plan.actions}) == len(plan.actions)
+    assert plan.nbytes <= inventory.total.nbytes
+    assert plan.objects <= inventory.total.objects
+
+
+def _assert_is_remains(action: GcAction, step: StepInventory, policy: GcPolicy) -> None:
+    """Never what a commit points to, and never what was written lately."""
+    assert not step.damage
+    assert step.commit is None or action.generation != step.commit.fingerprint
+    if action.generation:
+        assert NOW - step.generations[action.generation].whole.newest_at > policy.grace_s
+
+
+def _assert_may_lose(action: GcAction, step: StepInventory, inventory: Inventory, policy: GcPolicy) -> None:
+    """Never where somebody writes, and never what is protected."""
+    assert step.commit is not None
+    assert action.step is not None
+    assert action.generation == step.commit.fingerprint
+    for name, generation in step.generations.items():
+        assert name == action.generation or NOW - generation.whole.newest_at > policy.grace_s
+    if action.what == "tensors" and not step.commit.has_tensors:
+        return  # what is left of a gc that was killed
+    committed = _committed(inventory)
+    of_rank = sorted(other.key.step or 0 for other in committed if other.key.rank == step.key.rank)
+    assert policy.keep_last is None or action.step not in of_rank[-policy.keep_last :]
+    if action.what == "tensors" or policy.keep_anomalous:
+        counted = {other.key.step for other in committed if other.commit and other.commit.is_anomalous}
+        assert action.step not in counted | inventory.anomalous_steps
+
+
+def _committed(inventory: Inventory) -> list[StepInventory]:
+    return [step for step in inventory.steps if step.commit and step.key.step is not None]
+
+
+@given(inventories(), POLICIES)
+def test_a_policy_does_what_it_says(inventory: Inventory, policy: GcPolicy) -> None:
+    plan = make_plan(inventory, policy, NOW)
+    gone = {action.key for action in plan.actions if action.what == "step"}
+    left = [step for step in _committed(inventory) if step.key not in gone]
+    free = [step for step in left if _is_free(step, inventory, policy)]
+    if policy.older_than_s is not None:
+        assert all(step.commit and NOW - step.commit.committed_at <= policy.older_than_s for step in free)
+    if policy.max_bytes is not None and inventory.total.nbytes - plan.nbytes > policy.max_bytes:
+        assert not free
+        assert any("protected" in note for note in plan.notes)
+    if policy.older_than_s is None and policy.max_bytes is None:
+        removes = policy.keep_last is not None and policy.tensors_around_anomalies is None
+        assert not (free if removes else gone)
+
+
+def _is_free(step: StepInventory, inventory: Inventory, policy: GcPolicy) -> bool:
+    """Return whether nothing protects a step."""
+    committed = _committed(inventory)
+    assert step.commit is not None
+    anomalous = {
+        other.key.step for other in committed if other.commit and other.commit.is_anomalous
+    } | inventory.anomalous_steps
+    of_rank = sorted(other.key.step or 0 for other in committed if other.key.rank == step.key.rank)
+    newest = of_rank[-policy.keep_last :] if policy.keep_last else []
+    is_written = any(
+        NOW - generation.whole.newest_at <= policy.grace_s
+        for name, generation in step.generations.items()
+        if name != step.commit.fingerprint
+    )
+    return not (
+        is_written or step.key.step in newest or (policy.keep_anomalous and step.key.step in anomalous)
+    )
+
+
+def without_tensors(inventory: Inventory, around: int) -> list[int | None]:
+    plan = make_plan(inventory, GcPolicy(tensors_around_anomalies=around), NOW)
+    assert {action.what for action in plan.actions} <= {"tensors"}
+    return [action.step for action in plan.actions]
+
+
+def test_distances_count_dumped_steps_and_the_newest_may_come_before_an_anomaly() -> None:
+    every_hundredth = one_rank(*range(0, 1000, 100), anomalous=(300,))
+    assert without_tensors(every_hundredth, 0) == [0, 100, 200, 400, 500, 600, 700, 800]
+    assert without_tensors(every_hundredth, 2) == [0, 600, 700]
+    assert without_tensors(one_rank(1, 2, 3, 4, 5), 2) == [1, 2, 3]
+    seen = replace(one_rank(1, 2, 3, 4, 5), anomalous_steps=frozenset([1, 99]))
+    assert without_tensors(seen, 1) == [3, 4]
+
+
+def test_the_oldest_go_first_on_all_ranks_and_no_more_than_must() -> None:
+    plan = make_plan(one_rank(1, 2, 3, 4, 5), GcPolicy(max_bytes=3 * 111), NOW)
+    assert [action.step for action in plan.actions] == [1, 2]
+    # Where tensors go anyway, fewer steps must.
+    both = GcPolicy(max_bytes=3 * 111, tensors_around_anomalies=0)
+    plan = make_plan(one_rank(1, 2, 3, 4, 5, anomalous=(2,)), both, NOW)
+    assert [(action.what, action.step) for action in plan.actions] == [
+        ("tensors", 1),
+        ("tensors", 3),
+        ("tensors", 4),
+    ]
+
+
+def test_the_newest_are_kept_and_others_go_only_if_nothing_else_gives_a_reason() -> None:
+    steps = one_rank(1, 2, 3, 4, 5, anomalous=(1,))
+    assert _gone(steps, GcPolicy(keep_last=2)) == [("step", 1), ("step", 2), ("step", 3)]
+    assert _gone(steps, GcPolicy(keep_last=2, keep_anomalous=True)) == [("step", 2), ("step", 3)]
+    around = GcPolicy(keep_last=2, tensors_around_anomalies=0)
+    assert _gone(steps, around) == [("tensors", 2), ("tensors", 3)]
+    assert _gone(steps, GcPolicy(keep_last=2, older_than_s=11 * DAY_S)) == []
+    assert _gone(steps, GcPolicy(keep_last=2, max_bytes=10**6)) == []
+
+
+def _gone(inventory: Inventory, policy: GcPolicy) -> list[tuple[str, int | None]]:
+    return [(action.what, action.step) for action in make_plan(inventory, policy, NOW).actions]

@@ -1,0 +1,385 @@
+"""Which steps the watcher takes, and when: every clock is moved by hand."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.layouts.detect import find_dump
+from ingest.layouts.walk import Walk
+from ingest.planning.inspection import Inspected
+from ingest.steps.committed import Committed
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.phases import Pause
+from ingest.steps.policy import StepPolicy
+from ingest.steps.state import StepState
+from ingest.steps.table import StepTable
+from ingest.watching.quiet_clock import QuietClock
+from ingest.watching.watcher import DumpState, Watcher
+from tests.npy_files import MadeDump, npy_bytes, tensor_name
+from workers.model import StepKey
+from workers.store.model import Grid
+from workers.store.opening import open_objects, resolve
+
+WHOLE = npy_bytes(np.arange(100, dtype="<f4"))
+POLICY = StepPolicy(CompletenessPolicy(quiet_s=10, settle_s=1))
+
+
+@dataclass
+class Bench:
+    """A watcher whose time stands still unless the test moves it, and an empty store."""
+
+    made: MadeDump
+    now: float = 0.0
+    policy: StepPolicy = POLICY
+    committed: dict[StepKey, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.made.root / "rank_0").mkdir(exist_ok=True)
+        # By the clock of the file system everything was written just now.
+        clock = QuietClock(monotonic=lambda: self.now, wall=lambda: 0.0)
+        self.table = StepTable()
+        self.stored = Committed(open_objects(resolve(f"{self.made.root}.zarr")), self.table)
+        self.watcher = Watcher(find_dump(self.made.root), Grid(), self.table, clock)
+
+    def look(self) -> DumpState:
+        return self.watcher.look(self.stored, self.policy)
+
+    def complete(self, limit: int = 100) -> list[StepState]:
+        """Return up to `limit` complete steps of the last look."""
+        states: list[StepState] = []
+        while len(states) < limit and (state := self.watcher.next_complete(self.policy, self.now)):
+            states.append(state)
+        return states
+
+    def take(self, *, after: float = 0.0) -> dict[StepKey, Inspected]:
+        """Look `after` seconds of silence, and commit what is complete."""
+        self.now += after
+        self.look()
+        taken = {}
+        for state in self.complete():
+            assert state.inspected is not None
+            taken[state.key] = state.inspected
+            state.committed = self.committed[state.key] = state.fingerprint
+        return taken
+
+    def reason(self, key: StepKey) -> str:
+        """Return why a step is not complete."""
+        wait = self.table[key].waiting
+        assert wait is not None
+        return wait.reason
+
+    def steps(self, *, after: float = 0.0) -> list[int | None]:
+        return [key.step for key in self.take(after=after)]
+
+
+@pytest.fixture
+def bench(made: MadeDump) -> Bench:
+    return Bench(made)
+
+
+def age(made: MadeDump, seconds: float = 3600) -> None:
+    """Make every directory look as if it had been quiet for long."""
+    then = time.time() - seconds
+    for path in made.root.rglob("*"):
+        if path.is_dir():
+            os.utime(path, (then, then))
+
+
+def test_step_settles_once_a_later_one_has_begun(bench: Bench) -> None:
+    bench.made.add(WHOLE, step=0)
+    assert bench.steps() == []
+    bench.made.add(WHOLE, step=1)
+    assert bench.steps(after=0.5) == []
+    assert bench.steps(after=0.6) == [0]
+    assert bench.steps(after=8) == []
+    assert bench.steps(after=2) == [1]
+    assert bench.steps(after=100) == []
+
+
+def test_graphs_that_take_turns_keep_a_step_open(bench: Bench) -> None:
+    """Iterations do not finish in order: a directory may be written to after a later one has begun."""
+    bench.made.add(WHOLE, step=2, graph="0")
+    bench.made.add(WHOLE, step=3, graph="1")
+    assert bench.steps() == []
+    bench.made.add(WHOLE, step=2, graph="0")
+    assert bench.steps(after=0.9) == []
+    assert bench.steps(after=5) == []
+    bench.made.directory(step=3, graph="0")
+    assert bench.steps() == []
+    bench.made.add(WHOLE, step=3, graph="0")
+    assert bench.steps() == [2]
+
+
+def test_last_step_is_taken_after_silence(bench: Bench) -> None:
+    """Nothing follows the last step, not even at the end of the process."""
+    bench.made.add(WHOLE, step=0)
+    assert bench.steps() == []
+    assert bench.steps(after=9.9) == []
+    assert bench.steps(after=0.2) == [0]
+
+
+def test_old_dump_is_taken_at_once(made: MadeDump) -> None:
+    """A finished dump needs no waiting: its files say how long they have been quiet."""
+    made.add(WHOLE, step=0)
+    bench = Bench(made)
+    bench.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
+    bench.look()
+    assert len(bench.complete()) == 1
+
+
+def test_growing_file_keeps_its_step_open_until_it_is_whole(bench: Bench) -> None:
+    path = bench.made.add(WHOLE[:200], step=0)
+    bench.made.add(WHOLE, step=1)
+    assert bench.steps() == []
+    assert bench.steps(after=2) == []
+    assert "not whole" in bench.reason(StepKey(0, 0))
+    path.write_bytes(WHOLE)
+    assert bench.steps() == []
+    assert bench.steps(after=1.1) == [0]
+
+
+def test_file_that_stays_short_is_quarantined_after_silence(bench: Bench) -> None:
+    """Its writer died: the rest of the step must not wait for ever."""
+    bench.made.add(WHOLE[:200], tensor_name(slot=3), step=0)
+    bench.take()
+    taken = bench.take(after=10)
+    (inspected,) = taken.values()
+    (inspection,) = inspected.inspections.values()
+    assert inspection.headers == ()
+    assert "announces" in inspection.problem
+
+
+def test_empty_file_that_its_writer_has_closed_does_not_wait(bench: Bench) -> None:
+    """On a full disk MindSpore leaves read-only files of 0 bytes: nothing more will come."""
+    bench.made.add(b"", step=0).chmod(0o400)
+    bench.made.add(WHOLE, step=1)
+    bench.take()
+    assert bench.steps(after=1.1) == [0]
+
+
+def test_late_file_makes_a_new_generation(bench: Bench) -> None:
+    bench.made.add(WHOLE, step=0)
+    bench.made.add(WHOLE, step=1)
+    bench.take()
+    bench.take(after=20)
+    before = dict(bench.committed)
+    bench.made.add(WHOLE, step=0)
+    assert bench.steps() == []
+    assert bench.steps(after=1.1) == [0]
+    assert bench.committed[StepKey(0, 0)] != before[StepKey(0, 0)]
+    assert bench.committed[StepKey(0, 1)] == before[StepKey(0, 1)]
+
+
+@pytest.mark.parametrize("aged", [False, True])
+def test_late_graph_makes_a_new_generation(aged: bool, bench: Bench) -> None:
+    """A new directory of a known step is seen, although no directory that was listed has changed."""
+    bench.made.add(WHOLE, step=0, graph="0")
+    bench.take()
+    if aged:
+        age(bench.made)
+    assert bench.steps(after=20) == [0]
+    bench.look()
+    bench.made.add(WHOLE, step=0, graph="7")
+    assert bench.steps() == []
+    assert bench.steps(after=20) == [0]
+
+
+def test_file_that_grows_after_its_step_was_committed_is_seen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that was stuck for longer than the quiet period (a hung file system) goes on in the same file.
+
+    That leaves no trace in the directory, so a listing is not trusted for ever.
+    """
+    path = bench.made.add(WHOLE[:200], step=0)
+    age(bench.made)
+    bench.take()
+    assert bench.steps(after=20) == [0]
+    bench.look()
+    path.write_bytes(WHOLE)
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 2 * 3600)
+    assert bench.steps() == []
+    assert bench.steps(after=20) == [0]
+
+
+def test_known_listing_is_used_again_only_while_its_directories_rest(made: MadeDump) -> None:
+    made.add(WHOLE, step=0)
+    age(made)
+    dump = find_dump(made.root)
+    (first,) = dump.scan({}).listings
+    known = {first.key: first}
+    assert dump.scan(known).listings[0].files is first.files
+    made.add(WHOLE, step=0)
+    assert len(dump.scan(known).listings[0].files) == 2
+
+
+def test_directory_that_changed_just_before_it_was_listed_is_listed_again(made: MadeDump) -> None:
+    """Within one tick of the file system, a file may be added without another modification time."""
+    made.add(WHOLE, step=0)
+    dump = find_dump(made.root)
+    (first,) = dump.scan({}).listings
+    (again,) = dump.scan({first.key: first}).listings
+    assert again.files is not first.files
+    assert again.files == first.files
+
+
+def test_name_that_stands_elsewhere_is_waited_for(bench: Bench) -> None:
+    """The row of mapping.csv is written after the file it names."""
+    bench.made.add(WHOLE, "123.npy", step=0)
+    bench.made.add(WHOLE, step=1)
+    bench.take()
+    assert bench.steps(after=2) == []
+    bench.made.add(f"123.npy,{tensor_name('ReLU.long')}\n".encode(), "mapping.csv", step=0)
+    bench.take()
+    taken = bench.take(after=1.1)
+    named = taken[StepKey(0, 0)].description.named
+    assert [file.name.op_name for file in named.values() if file.name] == ["long"]
+
+
+def test_name_that_never_comes_is_done_without(bench: Bench) -> None:
+    bench.made.add(WHOLE, "123.npy", step=0)
+    bench.take()
+    assert bench.steps(after=11) == [0]
+
+
+def test_busy_step_is_passed_over(bench: Bench) -> None:
+    bench.made.add(WHOLE, step=0)
+    bench.look()
+    bench.now += 20
+    bench.look()
+    state = bench.table[StepKey(0, 0)]
+    state.offer(jobs=1)
+    assert bench.complete() == []
+    state.end_work()
+    bench.look()
+    state.pause = Pause(bench.now + 1, "it failed")
+    assert bench.complete() == []
+    bench.now += 2
+    bench.look()
+    assert bench.complete() == [state]
+
+
+@pytest.mark.parametrize(("order", "first"), [("oldest", 0), ("newest", 2)])
+def test_backlog_is_taken_in_the_chosen_order(order: str, first: int, bench: Bench) -> None:
+    for step in range(3):
+        bench.made.add(WHOLE, step=step)
+    bench.policy = replace(POLICY, order="newest" if order == "newest" else "oldest")
+    bench.look()
+    bench.now += 20
+    bench.look()
+    assert [state.key.step for state in bench.complete(limit=1)] == [first]
+
+
+def test_step_without_files_is_not_waited_for(bench: Bench) -> None:
+    """A job that is killed leaves an empty directory behind; a one-shot run must come to its end."""
+    bench.made.directory(step=0)
+    (bench.made.root / "rank_0" / "latest").symlink_to("Net")
+    view = bench.look()
+    assert view.pending == {}
+    assert [problem.path for problem in view.problems] == ["rank_0/latest"]
+    assert StepKey(0, 0) not in view.present
+
+
+@pytest.fixture
+def deny(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Return what makes a directory or file unreadable; as root nothing is, so the refusal is made up."""
+
+    def refuse(path: Path) -> None:
+        for function in ("open", "scandir"):
+            real = getattr(os, function)
+
+            def refusing(name: object, *args: object, real: Callable[..., object] = real) -> object:
+                if str(name) == str(path):
+                    raise PermissionError(13, "Permission denied")
+                return real(name, *args)
+
+            monkeypatch.setattr(os, function, refusing)
+
+    return refuse
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "rank"])
+def test_step_of_another_user_is_denied_as_a_whole(
+    what: str, bench: Bench, deny: Callable[[Path], None]
+) -> None:
+    """Half a step would look like a whole one; and it must be said, not waited for."""
+    path = bench.made.add(WHOLE, step=0)
+    bench.made.add(WHOLE, step=0)
+    deny({"file": path, "directory": path.parent, "rank": bench.made.root / "rank_0"}[what])
+    bench.take()
+    assert bench.steps(after=20) == []
+    key = StepKey(0, None if what == "rank" else 0)
+    (problem,) = bench.table[key].denied
+    assert problem.denied
+    assert "setfacl" in problem.hint
+    assert problem in bench.look().problems
+
+
+def test_access_that_is_granted_later_is_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = bench.made.add(WHOLE, step=0)
+    bench.take()
+    with monkeypatch.context() as patch:
+        real = os.open
+        patch.setattr(os, "open", _refusing(path, real))
+        assert bench.steps(after=20) == []
+        assert bench.table.denied()
+    assert bench.steps(after=1) == [0]
+    assert not bench.table.denied()
+
+
+def _refusing(path: Path, real: Callable[..., int]) -> Callable[..., int]:
+    def refusing(name: object, *args: object) -> int:
+        if str(name) == str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(name, *args)
+
+    return refusing
+
+
+def test_steps_that_only_wait_for_their_turn_are_not_listed_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a long backlog, listing it at every look would leave no time for anything else."""
+    for step in range(5):
+        bench.made.add(WHOLE, step=step)
+    age(bench.made)
+    bench.look()
+    bench.now += 60  # all of them are quiet
+    bench.look()
+    listed: list[str] = []
+    add_tree = Walk.add_tree
+
+    def counting(self: Walk, directory: str, **others: Any) -> None:
+        listed.append(directory)
+        add_tree(self, directory, **others)
+
+    monkeypatch.setattr(Walk, "add_tree", counting)
+    bench.look()
+    assert listed == []
+    late = bench.made.add(WHOLE, tensor_name(slot=1), step=3)
+    assert {key.step: len(listing.files) for key, listing in bench.look().pending.items()}[3] == 2
+    assert listed == [str(late.parent.relative_to(bench.made.root))]
+
+
+def test_a_file_that_grows_while_its_step_waits_for_its_turn_is_seen(bench: Bench) -> None:
+    """Its directory does not show it; whoever opens it does."""
+    path = bench.made.add(WHOLE, step=0)
+    bench.made.add(WHOLE, step=1)
+    age(bench.made)
+    bench.look()
+    bench.now += 60
+    bench.look()
+    content = npy_bytes(np.arange(200, dtype="<f4"))
+    path.write_bytes(content)
+    assert bench.steps() == [1]
+    assert "changed while it was ingested" in bench.reason(StepKey(0, 0))
+    assert bench.take(after=5) == {}
+    (inspected,) = bench.take(after=5).values()
+    assert [file.size for file in inspected.listing.files] == [len(content)]

@@ -1,0 +1,192 @@
+"""What GitHub reads: workflows, forms, updates of dependencies; and the notes of a release."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+GITHUB = ROOT / ".github"
+PROGRAMS = Path(sys.executable).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted(set((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) - {GITHUB / "ISSUE_TEMPLATE" / "config.yml"})
+_USES = re.compile(r"^ +(?:- )?uses: (?P<action>[^@\s]+)(?P<pin>.*)$", re.MULTILINE)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read as YAML 1.2 has it: `on` is a word there, and no truth."""
+    return {("on" if key is True else key): value for key, value in yaml.safe_load(path.read_text()).items()}
+
+
+def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in WORKFLOWS:
+        for name, job in load(path)["jobs"].items():
+            yield f"{path.name}: {name}", job
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", WORKFLOWS),
+        ("custom.github-workflows-require-timeout", WORKFLOWS),
+        ("vendor.github-issue-forms", FORMS),
+        ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
+        ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
+    ],
+)
+def test_files_are_as_github_has_them(schema: str, files: list[Path]) -> None:
+    assert files
+    done = subprocess.run(
+        [PROGRAMS / "check-jsonschema", "--builtin-schema", schema, *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_ci_runs_the_same_as_everybody_on_every_python_that_is_promised() -> None:
+    ci = load(GITHUB / "workflows" / "ci.yml")
+    test = ci["jobs"]["test"]
+    promised = [name.rpartition(" :: ")[2] for name in PROJECT["classifiers"] if ":: Python :: 3." in name]
+    assert test["strategy"]["matrix"]["python"] == promised
+    assert test["steps"][-1] == {"run": ".ci/run"}
+    assert "workflow_call" in ci["on"]
+    assert load(GITHUB / "workflows" / "release.yml")["jobs"]["ci"]["uses"] == "./.github/workflows/ci.yml"
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_and_say_their_version(path: Path) -> None:
+    """A tag can be moved to other code; a commit cannot. Dependabot keeps both up to date."""
+    for action, pin in _USES.findall(path.read_text()):
+        if not action.startswith("./"):
+            assert re.fullmatch(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+", pin), action
+
+
+def test_an_action_is_the_same_everywhere() -> None:
+    pins = dict[str, set[str]]()
+    for path in WORKFLOWS:
+        for action, pin in _USES.findall(path.read_text()):
+            pins.setdefault(action, set()).add(pin)
+    assert all(len(found) == 1 for found in pins.values()), pins
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_may_nothing_unless_a_job_says_so(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {}
+    assert workflow["concurrency"]["group"]
+    for name, job in workflow["jobs"].items():
+        assert job["permissions"], name
+        writes = {scope for scope, level in job["permissions"].items() if level == "write"}
+        assert not writes or path.name == "release.yml", name
+
+
+def test_code_of_a_pull_request_gets_no_credentials() -> None:
+    assert not any("pull_request_target" in load(path)["on"] for path in WORKFLOWS)
+    for name, job in jobs():
+        for step in job.get("steps", ()):
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False, name
+
+
+def test_scripts_of_workflows_are_sound() -> None:
+    """What an expression expands to is data: it reaches a script through its environment alone."""
+    scripts = [(name, step["run"]) for name, job in jobs() for step in job.get("steps", ()) if "run" in step]
+    assert scripts
+    for name, script in scripts:
+        assert "${{" not in script, name
+        checked = subprocess.run(
+            [PROGRAMS / "shellcheck", "--shell", "bash", "-"],
+            input=script,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == 0, f"{name}\n{checked.stdout}"
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / ".ci").iterdir()), ids=lambda path: path.name)
+def test_shellcheck_has_nothing_to_say(script: Path) -> None:
+    done = subprocess.run([PROGRAMS / "shellcheck", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_fields_of_a_form_have_names_of_their_own(path: Path) -> None:
+    fields = [field for field in load(path)["body"] if field["type"] != "markdown"]
+    for key in ("id", "label"):
+        values = [field.get(key) or field["attributes"].get(key) for field in fields]
+        assert all(values)
+        assert len(set(values)) == len(values)
+
+
+def test_updates_are_looked_for_where_something_can_be_updated() -> None:
+    for update in load(GITHUB / "dependabot.yml")["updates"]:
+        directory = ROOT / update["directory"].strip("/")
+        expected = {
+            "pip": "*.txt",
+            "github-actions": ".github/workflows/*.yml",
+            "docker": "Dockerfile",
+            "docker-compose": "compose.yaml",
+        }[update["package-ecosystem"]]
+        assert list(directory.glob(expected)), update
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A project of version 1.2.0 with three sections in its changelog, one of them empty."""
+    for directory in (".ci", "helm/dump-ingest"):
+        (tmp_path / directory).mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "release-notes", tmp_path / ".ci")
+    (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
+    (tmp_path / "helm" / "dump-ingest" / "Chart.yaml").write_text('version: 7.0.0\nappVersion: "1.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## Unreleased\n\n## [1.2.0] - 2026-01-31\n\n### Added\n\n- a\n\n## 1.1.0\n\n- b\n"
+    )
+    return tmp_path
+
+
+def notes(project: Path, tag: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [project / ".ci" / "release-notes", tag], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+
+def test_notes_of_a_release_are_its_section_of_the_changelog(release: Path) -> None:
+    done = notes(release, "v1.2.0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "### Added\n\n- a"
+
+
+@pytest.mark.parametrize(
+    ("path", "was", "becomes", "says"),
+    [
+        ("pyproject.toml", "1.2.0", "1.1.0", "pyproject.toml has version 1.1.0"),
+        ("helm/dump-ingest/Chart.yaml", "1.2.0", "1.1.0", "appVersion 1.1.0"),
+        ("CHANGELOG.md", "1.2.0", "1.2.0rc1", "no section 1.2.0"),
+        ("CHANGELOG.md", "### Added\n\n- a\n", "", "or an empty one"),
+    ],
+)
+def test_a_tag_that_does_not_agree_with_the_project_is_no_release(
+    release: Path, path: str, was: str, becomes: str, says: str
+) -> None:
+    changed = release / path
+    changed.write_text(changed.read_text().replace(was, becomes))
+    done = notes(release, "v1.2.0")
+    assert done.returncode == 1
+    assert says in done.stderr
+
+
+def test_version_of_the_project_is_found_as_it_is_written_here() -> None:
+    """The script reads two lines of two files; here it gets past both of them, to the changelog at least."""
+    said = notes(ROOT, f"v{PROJECT['version']}").stderr
+    assert said in {"", f"CHANGELOG.md has no section {PROJECT['version']}, or an empty one.\n"}

@@ -1,0 +1,109 @@
+"""Elements between host and device: boxes, strides and pieces, against plain loops."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.arrays.arrangements import (
+    Arrangement,
+    Box,
+    GroupedArrangement,
+    byte_ranges,
+    contiguous_run,
+    nested_strides,
+)
+
+Array = np.ndarray[Any, Any]
+
+shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], Box]:
+    shape = draw(shapes)
+    box = []
+    for length in shape:
+        start = draw(st.integers(0, length - 1))
+        box.append((start, draw(st.integers(start + 1, length))))
+    return shape, tuple(box)
+
+
+@given(shapes)
+def test_strides_are_those_of_numpy(shape: tuple[int, ...]) -> None:
+    assert nested_strides(shape) == tuple(stride // 8 for stride in np.zeros(shape, np.int64).strides)
+
+
+@given(boxes(), st.integers(1, 4))
+def test_pieces_are_the_bytes_of_a_box_in_order(case: tuple[tuple[int, ...], Box], itemsize: int) -> None:
+    shape, box = case
+    places = np.arange(math.prod(shape)).reshape(shape)[tuple(slice(*bounds) for bounds in box)].reshape(-1)
+    pieces = list(byte_ranges(shape, box, itemsize))
+    covered = [at // itemsize for offset, nbytes in pieces for at in range(offset, offset + nbytes, itemsize)]
+    assert covered == places.tolist()
+    count, size, _ = contiguous_run(shape, box)
+    assert len(pieces) == count
+    assert {nbytes for _, nbytes in pieces} == {size * itemsize}
+
+
+#: A matrix whose rows are in blocks of 4 on the device, blocks first: what NZ does to one axis.
+BLOCKED = Arrangement(device=(3, 5, 4), host=(5, 10), parts=((1,), (0, 2)))
+
+
+def test_axis_in_blocks_has_a_rest_in_its_last_block() -> None:
+    host = np.arange(1, 51, dtype=np.uint16)
+    device = np.zeros(3 * 5 * 4, np.uint16)
+    BLOCKED.to_device(host, device)
+    for row, column in itertools.product(range(5), range(10)):
+        assert device.reshape(3, 5, 4)[column // 4, row, column % 4] == host.reshape(5, 10)[row, column]
+    assert np.count_nonzero(device) == host.size
+    back = np.zeros_like(host)
+    BLOCKED.to_host(device, back)
+    np.testing.assert_array_equal(back, host)
+
+
+def test_elements_of_any_size_are_moved() -> None:
+    cell = np.dtype("V3")
+    host = np.frombuffer(bytes(range(150)), cell)
+    device = np.zeros(60, cell)
+    BLOCKED.to_device(host, device)
+    back = np.zeros(50, cell)
+    BLOCKED.to_host(device, back)
+    assert back.tobytes() == host.tobytes()
+
+
+def test_cuts_of_an_axis_cover_the_host_once() -> None:
+    arrangement = Arrangement(device=(2, 3, 5, 4), host=(2, 10, 5), parts=((0,), (1, 3), (2,)))
+    assert [arrangement.block_size(axis) for axis in range(2)] == [60, 20]
+    assert (arrangement.axis_to_cut(60), arrangement.axis_to_cut(20), arrangement.axis_to_cut(19)) == (
+        0,
+        1,
+        None,
+    )
+    cuts = list(arrangement.cut(1, blocks=2))
+    assert sum(math.prod(shape) for _, shape in cuts) == 2 * 10 * 5
+    assert [shape for _, shape in cuts] == [(1, 8, 5), (1, 2, 5)] * 2
+    assert sum(math.prod(stop - start for start, stop in box) for box, _ in cuts) == 2 * 3 * 5 * 4
+
+
+@pytest.mark.parametrize("empty", [(0, 10), (5, 0)])
+def test_empty_array_has_nothing_to_move(empty: tuple[int, int]) -> None:
+    arrangement = Arrangement(device=(3, 5, 4), host=empty, parts=((1,), (0, 2)))
+    arrangement.to_host(np.zeros(60), np.zeros(0))
+    assert list(arrangement.cut(0, blocks=1)) == []
+
+
+def test_groups_that_share_a_block_are_on_its_diagonal() -> None:
+    """Two groups of two outputs and two channels, in one block of four by four."""
+    arrangement = GroupedArrangement(device=(1, 1, 1, 1, 4, 4), host=(2, 2, 2, 1, 1), groups_per_block=2)
+    host = np.arange(1, 9)
+    device = np.zeros(16, host.dtype)
+    arrangement.to_device(host, device)
+    assert device.reshape(4, 4).tolist() == [[1, 2, 0, 0], [3, 4, 0, 0], [0, 0, 5, 6], [0, 0, 7, 8]]
+    back = np.zeros_like(host)
+    arrangement.to_host(device, back)
+    np.testing.assert_array_equal(back, host)

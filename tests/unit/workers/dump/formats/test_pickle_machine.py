@@ -1,0 +1,86 @@
+"""A pickle is interpreted and never executed, whatever it asks for."""
+
+import pickle
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.dump.formats.pickle_machine import Function, Machine, Storage, describe_value
+from workers.errors import UnreadableTensor
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**100), 2**100)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
+    lambda below: (
+        st.tuples(below) | st.tuples(below, below, below, below) | st.dictionaries(st.text("ab"), below)
+    ),
+    max_leaves=8,
+)
+
+
+def run(code: bytes, functions: dict[str, Function] | None = None) -> Any:
+    return Machine(code, functions or {}).run()
+
+
+@given(values, st.integers(2, 5))
+def test_plain_values_come_out_as_pickle_has_them(value: Any, protocol: int) -> None:
+    assert run(pickle.dumps(value, protocol)) == value
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_nothing_that_a_file_names_is_called(protocol: int) -> None:
+    """Not even what would do no harm."""
+    for harmless in (pickle.dumps(complex(1, 2), protocol), pickle.dumps(range(3), protocol)):
+        with pytest.raises(UnreadableTensor, match=r"calls builtins|calls __builtin__|floating-point"):
+            run(harmless)
+    with pytest.raises(UnreadableTensor, match=r"its pickle calls os\.system"):
+        run(b"cos\nsystem\n(X\x04\x00\x00\x00truetR.")
+
+
+def test_only_functions_that_were_given_are_called_and_with_their_arguments() -> None:
+    functions = {"m.f": Function(lambda *arguments: arguments, 1, 3)}
+    assert run(b"cm\nf\n(K\x01K\x02tR.", functions) == (1, 2, None)
+    with pytest.raises(UnreadableTensor, match=r"calls m\.f with 0 arguments"):
+        run(b"cm\nf\n(tR.", functions)
+    with pytest.raises(UnreadableTensor, match=r"calls m\.f with 4 arguments"):
+        run(b"cm\nf\n(K\x01K\x01K\x01K\x01tR.", functions)
+
+
+def test_storage_is_what_a_persistent_id_refers_to() -> None:
+    text = b"X\x01\x00\x00\x00"
+    storage = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + text + b"0" + text + b"c" + b"K\x05tQ."
+    assert run(storage) == Storage("torch.FloatStorage", "0", 5)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (b"", "ends in the middle of an instruction, at byte 0"),
+        (b".", "needs a value from an empty stack"),
+        (b"t.", "lacks a mark"),
+        (b"h\x07.", "lacks the value 7"),
+        (b"].", "a list"),
+        (b"\xff.", "instruction 0xff at byte 0"),
+        (b"\x8a\x20" + bytes(32) + b".", "an integer of 32 bytes"),
+        (b"c" + b"m" * 300 + b"\nf\n.", "a name of 300 characters"),
+    ],
+)
+def test_damage_and_foreign_values_are_named(code: bytes, message: str) -> None:
+    with pytest.raises(UnreadableTensor, match=message):
+        run(code)
+
+
+def test_description_of_a_value_is_short_whatever_it_holds() -> None:
+    """The text of this one would have 2**200 characters."""
+    value: tuple[Any, ...] = ()
+    for _ in range(200):
+        value = (value, value)
+    assert describe_value(value) == "a tuple of 2"
+    assert describe_value({}) == "a dictionary"
+    assert describe_value("x") == "a value of type str"
+    assert sys.getrecursionlimit() > 200

@@ -1,0 +1,425 @@
+"""`.pt` files are read as torch reads them, and nothing in them is run or believed."""
+
+import contextlib
+import io
+import json
+import math
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.dumps import DATA, DumpLibrary
+from tests.pt_files import (
+    HOOKS,
+    STORAGES,
+    archive,
+    call,
+    integer,
+    integers,
+    members_of,
+    named,
+    pickled,
+    pt_bytes,
+    rebuilt,
+    storage,
+    strides_of,
+    text,
+    tuple_of,
+)
+from workers.arrays.statistics import summarise
+from workers.dump.formats.header import TensorHeader, Truncated
+from workers.dump.formats.pt import MAX_AROUND_NBYTES, read_headers
+from workers.dump.formats.pt_pickle import rebuilt_tensor
+from workers.errors import UnreadableTensor
+
+FLOATS = np.arange(6, dtype=np.float32).reshape(2, 3)
+FILE = pt_bytes(FLOATS)
+DTYPES = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in STORAGES]
+
+
+def header_of(file: bytes) -> TensorHeader:
+    def read(offset: int, nbytes: int) -> bytes:
+        assert offset >= 0
+        assert nbytes >= 0
+        return file[offset : offset + nbytes]
+
+    (header,) = read_headers(read, len(file))
+    assert header.lead + payload_of(file, header) + header.tail == file
+    return header
+
+
+def payload_of(file: bytes, header: TensorHeader) -> bytes:
+    return file[header.offset : header.offset + header.nbytes]
+
+
+def values_of(file: bytes) -> np.ndarray[Any, Any]:
+    header = header_of(file)
+    values = np.frombuffer(payload_of(file, header), header.element.to_numpy())
+    return values.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def torch_files() -> dict[str, tuple[bytes, dict[str, Any]]]:
+    """Return the files that torch wrote, and what it read back."""
+    with tarfile.open(DATA / "pt" / "torch-2.15.0-cpu.tar.xz") as packed:
+        content = {
+            member.name.rpartition("/")[2]: found.read()
+            for member in packed
+            if (found := packed.extractfile(member)) is not None
+        }
+    expected = json.loads(content["expected.json"])
+    return {name: (content[f"{name}.pt"], told) for name, told in expected.items()}
+
+
+TORCH_FILES = torch_files()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, told) in TORCH_FILES.items() if "refused" not in told])
+def test_what_torch_wrote_is_read_as_torch_reads_it(name: str) -> None:
+    file, told = TORCH_FILES[name]
+    values, header = values_of(file), header_of(file)
+    assert list(values.shape) == told["shape"]
+    assert np.ascontiguousarray(values).tobytes().hex() == told["c_order_bytes"]
+    assert header.declared_dtype or header.element.name == told["dtype"].removeprefix("torch.")
+    assert header.fortran_order == (name == "fortran")
+
+
+@pytest.mark.parametrize("name", [name for name, (_, told) in TORCH_FILES.items() if "refused" in told])
+def test_what_is_no_single_contiguous_tensor_is_named_as_what_it_is(name: str) -> None:
+    file, told = TORCH_FILES[name]
+    with pytest.raises(UnreadableTensor) as found:
+        header_of(file)
+    assert told["refused"] in str(found.value)
+    assert not isinstance(found.value, Truncated)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["tensor-mix/step0/proc17836", "ddp-2-ranks/step0/rank0", "ddp-2-ranks/step0/rank1"],
+)
+def test_samples_have_the_values_that_msprobe_reported(place: str, dumps: DumpLibrary) -> None:
+    """`dump.json` gives maximum, minimum, mean and norm of every tensor, as torch computed them."""
+    directory = dumps["msprobe-26.2.0-pytorch-cpu"] / place
+    dump = json.loads((directory / "dump.json").read_text())
+    compared = 0
+    for told in tensors_in(dump["data"]):
+        values = values_of((directory / "dump_tensor_data" / told["data_name"]).read_bytes())
+        found = summarise(values.reshape(-1))
+        assert list(values.shape) == told["shape"]
+        # Of torch both are NaN where any element is.
+        assert [float(values.max()), float(values.min())] == pytest.approx(
+            [float(told["Max"]), float(told["Min"])], rel=0, abs=0, nan_ok=True
+        )
+        if told["Mean"] is not None and math.isfinite(told["Mean"]):
+            scale = max(abs(found.max), abs(found.min))
+            precision = 2**-8 if values.dtype == ml_dtypes.bfloat16 else 2**-20
+            assert math.isclose(told["Mean"], found.mean, abs_tol=scale * precision)
+            assert math.isclose(abs(told["Norm"]), found.l2_norm, rel_tol=precision)
+        compared += 1
+    assert compared == len(list((directory / "dump_tensor_data").iterdir()))
+
+
+def tensors_in(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict):
+        found = [value] if "data_name" in value else []
+        return found + [tensor for below in value.values() for tensor in tensors_in(below)]
+    return [tensor for below in value for tensor in tensors_in(below)] if isinstance(value, list) else []
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    """Return arrays of any type, of any bytes."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=4)))
+    nbytes = math.prod(shape) * dtype.itemsize
+    data = draw(st.binary(min_size=nbytes, max_size=nbytes))
+    return np.frombuffer(bytes(n & 1 for n in data) if dtype.kind == "b" else data, dtype).reshape(shape)
+
+
+@given(values=arrays(), fortran=st.booleans(), order=st.sampled_from(["little", "big"]))
+def test_any_array_reads_back_equal(values: np.ndarray[Any, Any], fortran: bool, order: str) -> None:
+    values = np.asfortranarray(values) if fortran and values.ndim else values
+    if values.dtype == ml_dtypes.bfloat16:
+        order = "little"  # numpy cannot turn its bytes around
+    file = pt_bytes(values, order=order)
+    found = values_of(file)
+    assert found.shape == values.shape
+    assert found.astype(values.dtype.newbyteorder("=")).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "element"),
+    [
+        ("torch.uint16", "uint16"),
+        ("torch.float8_e4m3fn", "float8_e4m3fn"),
+        ("torch.float8_e5m2", "float8_e5m2"),
+        ("torch.complex32", "complex32"),
+    ],
+)
+def test_types_without_a_storage_class_are_known_by_name(name: str, element: str) -> None:
+    nbytes = {"uint16": 12, "complex32": 24}.get(element, 6)
+    value = rebuilt(
+        "torch.storage.UntypedStorage",
+        (2, 3),
+        (3, 1),
+        named(name),
+        elements=nbytes,
+        function="torch._utils._rebuild_tensor_v3",
+    )
+    header = header_of(archive(members_of(value, bytes(nbytes))))
+    assert (header.element.name, header.shape, header.declared_dtype) == (element, (2, 3), "")
+
+
+def test_type_that_cannot_be_decoded_is_kept_as_bytes_under_its_name() -> None:
+    """As unsigned integers it would get statistics of something that never was a number."""
+    value = rebuilt(
+        "torch.storage.UntypedStorage",
+        (6,),
+        (1,),
+        named("torch.float4_e2m1fn_x2"),
+        function="torch._utils._rebuild_tensor_v3",
+    )
+    header = header_of(archive(members_of(value, b"abcdef")))
+    assert (header.element.name, header.element.itemsize) == ("|V1", 1)
+    assert header.declared_dtype == "torch.float4_e2m1fn_x2"
+
+
+def test_tensor_of_an_accelerator_is_read_in_host_layout() -> None:
+    """torch_npu saves a copy from the host, and the number of the format that it had on the device."""
+    device_format = call("torch_npu.npu._format.Format", integer(2))
+    for last in (integer(2), device_format, b"\x88"):
+        value = rebuilt(
+            "torch.FloatStorage",
+            (2, 3),
+            (3, 1),
+            last,
+            function="torch_npu.utils.storage._rebuild_npu_tensor",
+        )
+        assert (values_of(archive(members_of(value, FLOATS.tobytes()))) == FLOATS).all()
+
+
+def test_parameter_is_its_tensor() -> None:
+    value = call("torch._utils._rebuild_parameter", rebuilt("torch.FloatStorage", (6,), (1,)), b"\x88", HOOKS)
+    assert header_of(archive(members_of(value, FLOATS.tobytes()))).shape == (6,)
+
+
+def test_file_of_torch_before_2_1_has_no_byte_order_and_is_little_endian() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    del members["byteorder"]
+    assert (values_of(archive(members)) == FLOATS).all()
+
+
+def test_any_name_of_the_archive_will_do() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    assert (values_of(archive(members, stem="Module.größe.forward.0")) == FLOATS).all()
+
+
+def test_zip_with_64_bit_figures_is_read() -> None:
+    """Those of more than 4 GiB have their true figures in records of their own."""
+    header = header_of(FILE)
+    end = len(FILE) - 22
+    count, nbytes, offset = struct.unpack("<HII", FILE[end + 10 : end + 20])
+    wide = struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, count, count, nbytes, offset)
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, end, 1)
+    short = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    directory = widened(FILE[offset:end])
+    wide = wide[:40] + struct.pack("<QQ", len(directory), offset)
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, offset + len(directory), 1)
+    file = FILE[:offset] + directory + wide + locator + short
+    assert header_of(file).offset == header.offset
+    assert (values_of(file) == FLOATS).all()
+
+
+def widened(directory: bytes) -> bytes:
+    """Return a zip directory with all figures moved to a zip64 field."""
+    made, at = b"", 0
+    while at < len(directory):
+        fixed = bytearray(directory[at : at + 46])
+        stored, nbytes, name_n = struct.unpack("<IIH", fixed[20:30])
+        (offset,) = struct.unpack("<I", fixed[42:46])
+        extra = struct.pack("<2H3Q", 1, 24, nbytes, stored, offset)
+        fixed[20:28], fixed[42:46] = b"\xff" * 8, b"\xff" * 4
+        fixed[30:32] = struct.pack("<H", len(extra))
+        made += bytes(fixed) + directory[at + 46 : at + 46 + name_n] + extra
+        at += 46 + name_n
+    return made
+
+
+@pytest.mark.parametrize("length", range(len(FILE)))
+def test_short_file_may_still_grow(length: int) -> None:
+    """`Truncated` keeps a step open; a plain `UnreadableTensor` would quarantine a file in the making."""
+    with pytest.raises(Truncated):
+        header_of(FILE[:length])
+
+
+def test_compressed_storage_is_refused() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    with pytest.raises(UnreadableTensor, match="compressed"):
+        header_of(archive(members, compression=zipfile.ZIP_DEFLATED))
+
+
+def test_storage_that_is_not_there_is_named() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    del members["data/0"]
+    with pytest.raises(UnreadableTensor, match="storage data/0 is not in the archive"):
+        header_of(archive(members))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (rebuilt("torch.FloatStorage", (2, 4), (4, 1)), "has 24 bytes, but its pickle announces 32"),
+        (rebuilt("torch.FloatStorage", (2, 2), (2, 1), elements=6), "view of a part"),
+        (rebuilt("torch.FloatStorage", (5,), (1,), offset=1, elements=6), "view of a part"),
+        (rebuilt("torch.FloatStorage", (6,), (-1,)), "view of a part"),
+        (rebuilt("torch.FloatStorage", (2, -3), (3, 1), elements=6), "impossible shape"),
+        (
+            rebuilt("torch.FloatStorage", (0, 2**61), (1, 1), elements=6),
+            "more bytes than there are addresses",
+        ),
+        (rebuilt("torch.FloatStorage", (6,), (1, 1)), "impossible shape"),
+        (rebuilt("torch.FloatStorage", (1,) * 65, (1,) * 65, elements=6), "impossible shape"),
+        (rebuilt("torch.QInt8Storage", (6,), (1,)), "storage torch.QInt8Storage is not known"),
+        (rebuilt("torch.storage.UntypedStorage", (24,), (1,)), "element type without a name"),
+        (rebuilt("torch.FloatStorage", (6,), (1,), b"}" + text("conj") + b"\x88s"), "not as they are stored"),
+        (
+            rebuilt("torch.FloatStorage", (6,), (1,), b"}" + text("new") + b"\x89s"),
+            "not as they are stored: new",
+        ),
+        (call("os.system", text("true")), "calls os.system"),
+        (call("builtins.eval", text("1")), "calls builtins.eval"),
+        (b"]", "a list"),
+        (tuple_of(integer(1)), "a tuple of 1"),
+        (storage("torch.FloatStorage", 6), "a storage"),
+        (named("torch.FloatStorage"), "torch.FloatStorage"),
+        (b"R", "empty stack"),
+        (b"t", "lacks a mark"),
+        (b"h\x07", "lacks the value 7"),
+        (b"\x8a\xff" + bytes(255), "integer of 255 bytes"),
+        (named("a." + "b" * 300), "a name of 300 characters"),
+        (b"X\xff\xff\xff\x7f", "middle of an instruction"),
+        (call("torch._utils._rebuild_tensor_v2", integer(1)), "with 1 arguments"),
+        (text("a") + b"Q", "refers to a value of type str"),
+        (text("a") + text("b") + text("c") + b"s", "sets items of a value of type str"),
+    ],
+)
+def test_pickle_of_anything_else_says_what_it_is(value: bytes, message: str) -> None:
+    with pytest.raises(UnreadableTensor, match=message):
+        header_of(archive(members_of(value, FLOATS.tobytes())))
+
+
+def test_several_tensors_are_no_single_tensor() -> None:
+    tensor = rebuilt("torch.FloatStorage", (2, 3), (3, 1))
+    value = b"}(" + text("a") + tensor + text("b") + tensor + b"u"
+    with pytest.raises(UnreadableTensor, match="a dictionary"):
+        header_of(archive(members_of(value, FLOATS.tobytes())))
+
+
+def test_what_stands_around_the_payload_is_bounded() -> None:
+    members = members_of(rebuilt("torch.FloatStorage", (2, 3), (3, 1)), FLOATS.tobytes())
+    with pytest.raises(UnreadableTensor, match="are before its payload"):
+        header_of(archive({"extra": bytes(MAX_AROUND_NBYTES), **members}))
+    with pytest.raises(UnreadableTensor, match="after it"):
+        header_of(archive({**members, "extra": bytes(MAX_AROUND_NBYTES)}))
+
+
+def test_small_pickle_takes_little_memory_and_time() -> None:
+    """Texts and tuples that are used again and again could make gigabytes of a few kilobytes."""
+    long = text("x" * 30_000) + b"q\x00"
+    names = b"h\x00h\x00\x930" * 6000
+    doubled = b")q\x00" + b"h\x00h\x00\x86q\x00" * 5000
+    many = b"(" + b"K\x01" * 10_000 + b"tq\x01"
+    rebuild = tuple_of(storage("torch.FloatStorage", 6), b"K\x00", b"h\x01", b"h\x01", b"\x89", b")")
+    repeated = many + named("torch._utils._rebuild_tensor_v2") + b"q\x02" + (b"h\x02" + rebuild + b"R") * 300
+    for code in (long + names, doubled, repeated):
+        tracemalloc.start()
+        with pytest.raises(UnreadableTensor):
+            rebuilt_tensor(pickled(code))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()
+
+
+def test_other_files_are_told_apart() -> None:
+    with pytest.raises(UnreadableTensor, match=r"begins with b'\\x93NUM'"):
+        header_of(b"\x93NUMPY" + bytes(200))
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("a/b", b"c")
+    with pytest.raises(UnreadableTensor, match=r"a zip of 1 members, 0 of them data\.pkl"):
+        header_of(file.getvalue())
+
+
+def decode(file: bytes) -> None:
+    """Read a file that may be anything: only this error is allowed."""
+    with contextlib.suppress(UnreadableTensor):
+        header_of(file)
+
+
+def unpickle(code: bytes) -> None:
+    """Interpret a pickle that may be anything."""
+    with contextlib.suppress(UnreadableTensor):
+        rebuilt_tensor(code)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    decode(data)
+    decode(b"PK\x03\x04" + data)
+    decode(FILE[:-22] + data + FILE[-22:])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=6),
+    st.integers(0, len(FILE)),
+)
+@example([(0, 0)], len(FILE))
+def test_damaged_file_is_refused_or_read(changes: list[tuple[int, int]], length: int) -> None:
+    file = bytearray(FILE)
+    for at, byte in changes:
+        file[at] = byte
+    decode(bytes(file))
+    decode(bytes(file[:length]))
+
+
+@given(st.binary(max_size=400), st.integers(0, 200))
+def test_random_pickle_is_refused(code: bytes, keep: int) -> None:
+    whole = pickled(rebuilt("torch.FloatStorage", (2, 3), (3, 1)))
+    for pickle in (code, whole[:keep] + code, whole[:keep] + code + whole[keep:]):
+        unpickle(pickle)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *(
+                    bytes([code])
+                    for code in b".(NJKMXt)}suqrhjcQR\x80\x85\x86\x87\x88\x89\x8a\x8c\x93\x94\x95"
+                ),
+                integers((2, 3)),
+                text("storage"),
+                text("conj"),
+                HOOKS,
+                storage("torch.FloatStorage", 6),
+                named("torch._utils._rebuild_tensor_v2"),
+                named("torch.float8_e5m2"),
+                b"q\x00",
+                b"h\x00",
+            ]
+        ),
+        max_size=60,
+    )
+)
+def test_random_instructions_are_refused_or_make_a_tensor(codes: list[bytes]) -> None:
+    unpickle(pickled(b"".join(codes)))
+
+
+def test_strides_of_the_writer_are_in_elements() -> None:
+    assert strides_of(FLOATS) == (3, 1)

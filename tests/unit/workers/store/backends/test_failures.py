@@ -1,0 +1,45 @@
+"""Whatever a backend raises becomes one error of the store, which names the object."""
+
+import pytest
+
+from workers.errors import DamagedStore, StoreDenied, StoreError, StoreUnavailable, UsageError
+from workers.store.backends.failures import Translated, reason_of
+from workers.store.model import StoreAddress
+
+ADDRESS = StoreAddress("s3://bucket/run.zarr")
+
+
+class NoCredentialsError(Exception):
+    """Named as in botocore."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "text"),
+    [
+        (FileNotFoundError("x"), StoreUnavailable, "no such bucket or directory"),
+        (NotADirectoryError("x"), StoreUnavailable, "no such bucket or directory"),
+        (PermissionError("403"), StoreDenied, "PermissionError: 403"),
+        (NoCredentialsError("none"), StoreDenied, "NoCredentialsError: none"),
+        (TimeoutError("late"), StoreUnavailable, "TimeoutError: late"),
+        (ValueError("two\nlines"), StoreUnavailable, "ValueError: two lines"),
+    ],
+)
+def test_an_exception_becomes_the_error_that_tells_what_to_do(
+    raised: Exception, kind: type[StoreError], text: str
+) -> None:
+    with pytest.raises(kind) as caught, Translated("read", ADDRESS, "rank_0/zarr.json"):
+        raise raised
+    assert caught.value.message == f"cannot read s3://bucket/run.zarr/rank_0/zarr.json: {text}"
+    assert caught.value.__cause__ is raised
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("raised", [DamagedStore("wrong"), UsageError("wrong"), KeyboardInterrupt()])
+def test_errors_of_ours_and_signals_pass(raised: BaseException) -> None:
+    with pytest.raises(type(raised)) as caught, Translated("read", ADDRESS, "a"):
+        raise raised
+    assert caught.value is raised
+
+
+def test_a_reason_is_one_bounded_line() -> None:
+    assert len(reason_of(OSError("x" * 1000 + "\n"))) == 300

@@ -1,0 +1,183 @@
+"""A directory as store: nothing is half written, nothing behind a link is touched, and the disk has it."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.npy_files import MadeDump
+from tests.object_store_contract import ObjectStoreContract
+from tests.pipeline import plan_all, run
+from workers.errors import StoreDenied, StoreUnavailable
+from workers.store.backends.local import LocalObjects
+from workers.store.model import StoreAddress
+from workers.store.objects import ObjectStore
+from workers.tasks.read_back import ReadBackJob, read_back
+
+
+def objects_in(directory: Path) -> LocalObjects:
+    return LocalObjects(StoreAddress(str(directory)))
+
+
+class TestContract(ObjectStoreContract):
+    @pytest.fixture(params=["directory", "directory [odd] *name?"])
+    def objects(self, request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+        return objects_in(tmp_path / request.param)
+
+
+def test_failed_write_leaves_the_old_object_and_no_debris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader never sees half of an object, not even after a crash."""
+    objects = objects_in(tmp_path)
+    objects.put("a", b"old")
+
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full_disk)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        objects.put("a", b"new")
+    assert objects.get("a") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_objects_are_readable_for_others(tmp_path: Path) -> None:
+    """A store on a shared file system is read by colleagues: temporary files must not make it private."""
+    objects_in(tmp_path).put("a", b"")
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == stat.S_IMODE(usual.stat().st_mode)
+
+
+def test_error_names_the_object(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreUnavailable, match=f"cannot write {tmp_path}/file/below"):
+        objects_in(tmp_path).put("file/below", b"")
+
+
+def test_a_directory_that_may_not_be_read_is_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read everything, so the refusal is made here."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    with pytest.raises(StoreDenied, match=r"cannot list .*/a: .*Permission denied"):
+        objects_in(tmp_path).sizes("a")
+
+
+def test_nothing_behind_a_link_is_listed_or_removed(tmp_path: Path) -> None:
+    """A store is not trusted: a link in it may lead to anything."""
+    precious = tmp_path / "home" / "file"
+    precious.parent.mkdir()
+    precious.write_bytes(b"precious")
+    objects = objects_in(tmp_path / "store")
+    objects.put("a/b", b"")
+    (tmp_path / "store" / "a" / "link").symlink_to(precious.parent)
+    (precious.parent / "empty").mkdir()
+    assert objects.listed("a").keys() == {"b", "link"}
+    assert objects.listed("a/link") == {}
+    objects.prune("a/link")
+    objects.delete_many(list(objects.listed()))
+    objects.prune("a")
+    assert precious.read_bytes() == b"precious"
+    assert (precious.parent / "empty").is_dir()
+    assert not (tmp_path / "store" / "a").exists()
+
+
+def test_sizes_follow_a_link_to_what_they_are_asked_for(tmp_path: Path) -> None:
+    """Somebody may have moved a step to another disk."""
+    objects = objects_in(tmp_path / "store")
+    objects.put("moved/a", b"123")
+    (tmp_path / "store" / "here").symlink_to(tmp_path / "store" / "moved")
+    assert objects.sizes("here") == {"a": 3}
+    assert objects.get("here/a") == b"123"
+
+
+def test_no_empty_directories_are_left_where_they_are_pruned(tmp_path: Path) -> None:
+    objects = objects_in(tmp_path / "store")
+    objects.put_many({"a/b/c": b"", "a/d": b"stays", "e/f/g": b""})
+    objects.delete_many(["a/b/c", "e/f/g"])
+    assert objects.children("a") == ["b", "d"]
+    objects.prune("a")
+    assert objects.children("a") == ["d"]
+    objects.prune("")
+    assert objects.children() == ["a", "e"]
+    objects.prune("e")
+    assert objects.children() == ["a"]
+
+
+class TestPieces:
+    def test_nothing_is_in_memory_or_has_the_name_before_it_is_closed(self, tmp_path: Path) -> None:
+        new = objects_in(tmp_path).create("a/b")
+        new.write(b"piece")
+        (temporary,) = (tmp_path / "a").iterdir()
+        assert temporary.name.startswith(".b.")
+        assert temporary.read_bytes() == b"piece"
+        new.close()
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+    def test_full_disk_is_an_error_that_names_the_object(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        new = objects_in(tmp_path).create("a/b")
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StoreUnavailable, match=r"cannot write .*/a/b: .*No space left"):
+            new.write(b"piece")
+        new.drop()
+        assert list((tmp_path / "a").iterdir()) == []
+
+
+class TestFlush:
+    def test_the_disk_has_a_step_that_was_read_back(
+        self, made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A power cut loses what is in memory only: the objects, and the names in all directories above them.
+
+        Before a dump is deleted, the disk has what the store has of it.
+        """
+        made.add(np.arange(40, dtype="<f4"))
+        (plan,) = plan_all(made.root, store)
+        run(plan)
+        files = tuple(dict.fromkeys(entry.source for entry in plan.entries))
+        flushed: set[Path] = set()
+        fsync = os.fsync
+
+        def record(fd: int) -> None:
+            flushed.add(Path(f"/proc/self/fd/{fd}").readlink())
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", record)
+        read_back(ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files))
+        step = store / plan.key.path
+        above = {store, store / "zarr.json", store / "rank_0", store / "rank_0" / "zarr.json"}
+        assert flushed == {*above, step, *step.rglob("*")}
+
+    def test_a_disk_that_refuses_is_an_error_of_the_store(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        objects = objects_in(tmp_path)
+        objects.put("a/b", b"1")
+        objects.flush("a/none")
+
+        def refuse(_: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(StoreUnavailable, match=r"cannot flush .*/a: .*Input/output error"):
+            objects.flush("a")
+
+    def test_a_pipe_in_a_store_keeps_nobody_waiting(self, tmp_path: Path) -> None:
+        objects = objects_in(tmp_path)
+        objects.put("a/b", b"1")
+        os.mkfifo(tmp_path / "a" / "pipe")
+        with pytest.raises(StoreUnavailable, match="cannot flush"):
+            objects.flush("a")

@@ -1,0 +1,146 @@
+"""Each request is one event, whatever the backend; and the wrapper changes nothing else."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.object_store_contract import ObjectStoreContract, memory_url
+from tests.wrapped_objects import WrappedObjects
+from workers import events
+from workers.errors import StoreDenied, StoreUnavailable, UsageError
+from workers.store.backends.fsspec_objects import FsspecObjects
+from workers.store.backends.local import LocalObjects
+from workers.store.backends.observed import ObservedObjects
+from workers.store.events import StoreRequested
+from workers.store.model import StoreAddress
+from workers.store.objects import ObjectStore
+
+
+class TestContract(ObjectStoreContract):
+    @pytest.fixture(params=["directory", "memory"])
+    def objects(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+        if request.param == "directory":
+            yield ObservedObjects(LocalObjects(StoreAddress(str(tmp_path / "store"))))
+            return
+        with memory_url() as url:
+            yield ObservedObjects(FsspecObjects(StoreAddress(url)))
+
+
+@pytest.fixture
+def requests() -> Iterator[list[StoreRequested]]:
+    seen: list[StoreRequested] = []
+
+    def record(event: object) -> None:
+        if isinstance(event, StoreRequested):
+            seen.append(event)
+
+    events.subscribe(record)
+    yield seen
+    events.unsubscribe(record)
+
+
+def directory(tmp_path: Path) -> ObservedObjects:
+    return ObservedObjects(LocalObjects(StoreAddress(str(tmp_path))))
+
+
+def in_memory() -> ObservedObjects:
+    return ObservedObjects(FsspecObjects(StoreAddress(f"memory://{uuid.uuid4().hex}")))
+
+
+def test_every_request_is_one_event(tmp_path: Path, requests: list[StoreRequested]) -> None:
+    store = directory(tmp_path)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("put", lambda: store.put("a/b", b"12345")),
+        ("get", lambda: store.get("a/b")),
+        ("get", lambda: store.get("a/none")),
+        ("get", lambda: store.get_range("a/b", 1, 2)),
+        ("get_many", lambda: store.get_many(["a/b", "a/none"])),
+        ("list", lambda: store.children("a")),
+        ("list", store.sizes),
+        ("list", store.listed),
+        ("delete", lambda: store.delete("a/b")),
+        ("delete", lambda: store.delete_many(["a/b", "a/c"])),
+    ]
+    for op, call in calls:
+        requests.clear()
+        call()
+        assert [(request.op, request.error) for request in requests] == [(op, None)]
+        assert requests[0].seconds > 0
+
+
+def test_many_objects_are_one_request_if_they_go_at_once(
+    tmp_path: Path, requests: list[StoreRequested]
+) -> None:
+    """A directory takes them one after the other."""
+    objects = {"a": b"1", "b": b"2", "c": b""}
+    in_memory().put_many(objects)
+    assert [request.op for request in requests] == ["put_many"]
+    requests.clear()
+    directory(tmp_path).put_many(objects)
+    assert [request.op for request in requests] == ["put"] * 3
+
+
+def test_nothing_to_do_is_no_request(tmp_path: Path, requests: list[StoreRequested]) -> None:
+    for store in (directory(tmp_path), in_memory()):
+        store.get_many([])
+        store.delete_many([])
+        store.flush("a")
+        store.prune("a")
+    assert requests == []
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_all_pieces_are_one_request(
+    tmp_path: Path, requests: list[StoreRequested], *, is_local: bool
+) -> None:
+    new = (directory(tmp_path) if is_local else in_memory()).create("a")
+    for _ in range(3):
+        new.write(b"piece")
+    assert requests == []
+    new.close()
+    assert [(request.op, request.error) for request in requests] == [("put", None)]
+
+
+class Failing(WrappedObjects):
+    """Raises an error in place of everything."""
+
+    error: Exception = StoreUnavailable("away")
+
+    def get(self, key: str) -> bytes | None:  # noqa: ARG002
+        raise self.error
+
+    def put_many(self, objects: object) -> None:  # noqa: ARG002
+        raise self.error
+
+
+def test_a_failure_is_told_with_its_error_and_raised(requests: list[StoreRequested]) -> None:
+    failing = Failing(FsspecObjects(StoreAddress("memory://x")))
+    failing.error = StoreDenied("no")
+    store = ObservedObjects(failing)
+    with pytest.raises(StoreDenied):
+        store.get("a")
+    with pytest.raises(StoreDenied):
+        store.put_many({})
+    assert [(request.op, request.error) for request in requests] == [
+        ("get", failing.error),
+        ("put_many", failing.error),
+    ]
+
+
+def test_a_wrong_request_is_not_one(requests: list[StoreRequested]) -> None:
+    failing = Failing(FsspecObjects(StoreAddress("memory://x")))
+    failing.error = UsageError("wrong")
+    with pytest.raises(UsageError):
+        ObservedObjects(failing).get("a")
+    assert requests == []
+
+
+def test_pieces_that_cannot_be_written_are_a_failed_request(
+    tmp_path: Path, requests: list[StoreRequested]
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreUnavailable):
+        directory(tmp_path).create("file/below")
+    assert [type(request.error) for request in requests] == [StoreUnavailable]

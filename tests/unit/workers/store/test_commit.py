@@ -1,0 +1,328 @@
+"""A step is there or it is not; and what a store is not, nobody writes to or reads from."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
+from tests.wrapped_objects import WrappedObjects
+from workers.errors import DamagedStore, DumpIngestError, StoreFormatError, UsageError
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
+from workers.store.record import WithoutTensors
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
+
+KEY = StepKey(0, 0)
+
+
+def objects_of(store: Path) -> ObjectStore:
+    return connect(resolve(str(store)))
+
+
+def content(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def filled(made: MadeDump) -> MadeDump:
+    """A dump of one step with several jobs in the small grid."""
+    rng = np.random.default_rng(0)
+    for slot in range(12):
+        made.add(rng.normal(size=40).astype("<f4"), tensor_name(slot=slot, time=slot))
+    made.add(b"text", "notes.txt")
+    return made
+
+
+def test_nothing_is_visible_before_it_is_published(filled: MadeDump, store: Path) -> None:
+    """Shards without a commit do not exist for readers."""
+    (plan,) = plan_all(filled.root, store, SMALL_GRID)
+    receipts = [convert(job) for job in plan.jobs]
+    assert len(receipts) > 1
+    assert commit.read(objects_of(store), KEY) is None
+    with pytest.raises(UsageError):
+        open_store(str(store))
+    publish(plan, receipts)
+    assert open_store(str(store)).keys == [KEY]
+
+
+class _Crash(BaseException):
+    """The process dies."""
+
+
+class Dying(WrappedObjects):
+    """Kills the process before one of its writes."""
+
+    def __init__(self, inner: ObjectStore, writes: int) -> None:
+        super().__init__(inner)
+        self._left = writes
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        if self._left == 0:
+            raise _Crash
+        self._left -= 1
+        super().put(key, data)
+
+
+def test_interrupted_publish_is_invisible_and_repaired_by_another(
+    filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever write is the last one that succeeds."""
+    (plan,) = plan_all(filled.root, store, SMALL_GRID)
+    receipts = [convert(job) for job in plan.jobs]
+    for writes in range(100):
+        dying = Dying(objects_of(store), writes)
+        with monkeypatch.context() as patch:
+            patch.setattr("workers.tasks.publish.open_objects", lambda _, dying=dying: dying)
+            try:
+                publish(plan, receipts)
+            except _Crash:
+                assert commit.read(objects_of(store), KEY) is None
+            else:
+                break
+    assert writes > 5
+    assert [tensor.read().shape for tensor in open_store(str(store)).tensors()] == [(40,)] * 12
+
+
+def test_publishing_again_changes_the_time_of_the_commit_and_nothing_else(
+    filled: MadeDump, store: Path
+) -> None:
+    (plan,) = plan_all(filled.root, store, SMALL_GRID)
+    first = run(plan)
+    before = content(store)
+    assert run(plan) == first
+    after = content(store)
+    leaf = f"{KEY.path}/zarr.json"
+    assert {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)} <= {leaf}
+    records = [json.loads(objects[leaf])["attributes"]["dump_ingest"] for objects in (before, after)]
+    for record in records:
+        del record["committed_at"]
+    assert records[0] == records[1]
+
+
+def test_new_generation_lists_the_previous_ones(filled: MadeDump, store: Path) -> None:
+    """They stay readable for whoever opened the store before, until they are collected."""
+    names = []
+    for _ in range(3):
+        (summary,) = ingest_directly(filled.root, store)
+        names.append(summary.fingerprint)
+        opened = open_store(str(store)).step(0, 0)
+        filled.add(np.zeros(3))
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.fingerprint == names[2]
+    assert committed.record.previous == tuple(names[:2])
+    assert opened.tensors()[0].read().shape == (40,)
+
+
+def test_return_to_an_old_generation_does_not_list_it_twice(filled: MadeDump, store: Path) -> None:
+    (old,) = plan_all(filled.root, store)
+    run(old)
+    extra = filled.add(np.zeros(3))
+    (new,) = plan_all(filled.root, store)
+    run(new)
+    extra.unlink()
+    run(old)
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert (committed.fingerprint, committed.record.previous) == (old.fingerprint, (new.fingerprint,))
+
+
+def test_receipts_must_cover_the_plan(filled: MadeDump, store: Path) -> None:
+    (plan,) = plan_all(filled.root, store, SMALL_GRID)
+    with pytest.raises(DumpIngestError, match="do not cover"):
+        publish(plan, [convert(job) for job in plan.jobs[1:]])
+
+
+def test_record_says_what_is_in_the_step(filled: MadeDump, store: Path) -> None:
+    filled.add(b"no npy file at all", tensor_name(time=100))
+    filled.add(np.array([np.nan, np.inf, -np.inf, 1], "<f4"), tensor_name(time=101))
+    filled.add(np.zeros(2), "odd\udcff.npy")
+    (summary,) = ingest_directly(filled.root, store)
+    assert (summary.status, summary.tensors, summary.files, summary.quarantined) == ("partial", 13, 2, 1)
+    assert (summary.unparsed, summary.nan_count, summary.pos_inf_count, summary.neg_inf_count) == (1, 1, 1, 1)
+    assert summary.anomalous_tensors == 1
+    committed = commit.read(objects_of(store), KEY)
+    assert committed is not None
+    assert committed.summary == summary
+    assert committed.record.nets == ("Net",)
+    assert [problem.partition(": ")[0].rpartition("/")[2][:3] for problem in committed.record.problems] == [
+        "odd",
+        "Mat",
+    ]
+    on_disk = content(store / committed.prefix)
+    assert {key: len(on_disk[key]) for key in committed.record.stored} == committed.record.stored
+    assert summary.objects == len(on_disk) + 1
+    datetime.fromisoformat(committed.record.committed_at).astimezone(UTC)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"\xff.0.0.1.output.0.DefaultFormat.npy",
+        b"A.b.0.0.1.output.0.\xff.npy",
+        b"A.b.0.0.1.output.0.D.\xff\xfe.npy",
+        b"A.b%\xff.0.0.1.output.0.D.npy",
+    ],
+)
+def test_names_that_are_no_text_do_not_keep_a_step_from_being_stored(
+    name: bytes, made: MadeDump, store: Path
+) -> None:
+    """File names are bytes. Zarr strings and JSON are Unicode."""
+    path = made.directory() / "x"
+    raw = bytes(path.parent) + b"/" + name
+    Path(raw.decode("utf-8", "surrogateescape")).write_bytes(made.add(np.arange(3.0)).read_bytes())
+    (made.directory() / "link\udcff").symlink_to("nowhere")
+    (summary,) = ingest_directly(made.root, store)
+    assert summary.status == "partial"
+    for data in content(store).values():
+        assert b"\\udc" not in data  # no lone surrogate: strict JSON readers refuse those
+    assert len(open_store(str(store)).step(0, 0).tables.labels) == 2
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"{}",
+        b"[]",
+        b"no json",
+        b"\xff",
+        b'{"zarr_format": 3, "node_type": "group", "attributes": {}}',
+        b'{"attributes": {"dump_ingest": 5}}',
+        b'{"attributes": []}',
+    ],
+)
+def test_foreign_hierarchy_is_neither_read_nor_written(
+    document: bytes, filled: MadeDump, store: Path
+) -> None:
+    store.mkdir()
+    (store / "zarr.json").write_bytes(document)
+    with pytest.raises(StoreFormatError, match="not a dump-ingest store"):
+        open_store(str(store))
+    with pytest.raises(StoreFormatError):
+        ingest_directly(filled.root, store)
+    assert (store / "zarr.json").read_bytes() == document
+
+
+def change_leaf(store: Path, change: Any) -> None:
+    path = store / KEY.path / "zarr.json"
+    document = json.loads(path.read_bytes())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_newer_format_is_refused_with_what_to_do(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(store, lambda document: document["attributes"]["dump_ingest"].update(format_version=99))
+    with pytest.raises(StoreFormatError, match="format 99") as raised:
+        open_store(str(store)).step(0, 0)
+    assert "Upgrade" in raised.value.hint
+    root = store / "zarr.json"
+    root.write_bytes(root.read_bytes().replace(b'"format_version":2', b'"format_version":99'))
+    with pytest.raises(StoreFormatError, match="format 99"):
+        open_store(str(store))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.pop("attributes"),
+        lambda document: document["attributes"].pop("dump_ingest"),
+        lambda document: document["attributes"]["dump_ingest"].pop("summary"),
+        lambda document: document["attributes"]["dump_ingest"]["summary"].pop("tensors"),
+        lambda document: document["attributes"]["dump_ingest"].update(format_version="one"),
+        lambda document: document.pop("consolidated_metadata"),
+        lambda document: document["consolidated_metadata"].update(metadata=[]),
+    ],
+)
+def test_damaged_commit_record_is_named(change: Any, filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(store, change)
+    with pytest.raises(DamagedStore, match=r"rank_0/step_0/zarr\.json"):
+        open_store(str(store)).step(0, 0)
+
+
+def test_steps_are_listed_in_order_and_odd_names_ignored(made: MadeDump, store: Path) -> None:
+    for step in (10, 9, 0):
+        made.add(np.zeros(1), step=step, rank=1)
+        made.add(np.zeros(1), step=step, rank=0)
+    (made.root / "notes.txt").touch()
+    ingest_directly(made.root, store)
+    (store / "rank_x" / "step_1").mkdir(parents=True)
+    (store / "rank_0" / "step_y").mkdir()
+    (store / "rank_0" / "step_77").mkdir()
+    keys = open_store(str(store)).keys
+    assert [(key.step, key.rank) for key in keys] == [
+        (None, 0),
+        (0, 0),
+        (0, 1),
+        (9, 0),
+        (9, 1),
+        (10, 0),
+        (10, 1),
+    ]
+
+
+def test_commit_of_another_step_is_not_taken_for_this_one(filled: MadeDump, store: Path) -> None:
+    """A copied or moved leaf would answer for a step that nobody dumped."""
+    ingest_directly(filled.root, store)
+    leaf = store / "rank_0" / "step_0" / "zarr.json"
+    with pytest.raises(DamagedStore, match="is the commit of rank 0 step 0"):
+        commit.parse(leaf.read_bytes(), StepKey(0, 7))
+
+
+def test_totals_that_a_later_version_added_do_no_harm(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(
+        store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(added_later=1)
+    )
+    assert open_store(str(store)).step(0, 0).commit.summary.status == "complete"
+
+
+def test_totals_that_do_not_fit_the_rows_are_damage(filled: MadeDump, store: Path) -> None:
+    """Listings and alerts go by the totals: a record that hides a NaN must not go unnoticed."""
+    ingest_directly(filled.root, store)
+    change_leaf(store, lambda document: document["attributes"]["dump_ingest"]["summary"].update(nan_count=3))
+    (damage,) = open_store(str(store)).verify(rank=0, step=0)
+    assert "nan_count" in damage.reason
+
+
+def test_dropping_tensors_keeps_what_a_later_version_has_added(filled: MadeDump, store: Path) -> None:
+    ingest_directly(filled.root, store)
+    change_leaf(store, lambda document: document["attributes"]["dump_ingest"].update(signed_by=["later"]))
+    objects = objects_of(store)
+    before = commit.read(objects, KEY)
+    assert before is not None
+    after = commit.drop_tensors(objects, before, WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old"))
+    written = json.loads((store / KEY.path / "zarr.json").read_bytes())["attributes"]["dump_ingest"]
+    assert written["signed_by"] == ["later"]
+    assert [*written][-2:] == ["signed_by", "without_tensors"]
+    assert (written["format_version"], written["stored"]) == (3, after.record.stored)
+    assert after.record.stored == {"files/c/0": before.record.stored["files/c/0"]}
+    assert before.summary.stored_bytes - after.summary.stored_bytes == sum(
+        size for path, size in before.record.stored.items() if path.startswith("tensors/")
+    )
+    assert not [path for path in after.nodes if path.startswith("tensors")]
+
+
+def test_many_commits_are_read_at_once_and_damaged_ones_named(made: MadeDump, store: Path) -> None:
+    for step in range(3):
+        made.add(np.zeros(step + 1), step=step)
+    fingerprints = {plan.key: run(plan).fingerprint for plan in plan_all(made.root, store)}
+    (store / "rank_0/step_1/zarr.json").write_bytes(b"{}")
+    keys = [StepKey(0, step) for step in (2, 1, 9, 0)]
+    commits, damaged = commit.read_many(objects_of(store), keys)
+    assert list(commits) == [StepKey(0, 2), StepKey(0, 0)]
+    assert [*damaged] == [StepKey(0, 1)]
+    assert "rank_0/step_1/zarr.json is not a commit record" in damaged[StepKey(0, 1)]
+    assert commit.read_fingerprints(objects_of(store), keys) == {
+        key: fingerprints[key] for key in (StepKey(0, 2), StepKey(0, 0))
+    }

@@ -1,0 +1,77 @@
+"""Tombstones: one listing tells what was removed, and they cover what is left of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import zarr
+
+from workers.model import SourceFile
+from workers.store import metadata, removed
+from workers.store.objects import ObjectStore
+from workers.store.opening import connect, resolve
+from workers.store.removed import Tombstone
+
+TOMBSTONE = Tombstone(3, 7, "abc-_Z", 1_795_000_000_123)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> ObjectStore:
+    return connect(resolve(tmp_path / "run.zarr"))
+
+
+def test_the_bytes_of_a_tombstone_are_those_of_earlier_versions(objects: ObjectStore) -> None:
+    removed.write(objects, TOMBSTONE, removed_at="2026-01-02T03:04:05+00:00", why="older than 30 d")
+    assert objects.get("rank_3/removed/7.1795000000123.abc-_Z") == (
+        b'{"rank": 3, "step": 7, "fingerprint": "abc-_Z", "committed_ms": 1795000000123, '
+        b'"removed_at": "2026-01-02T03:04:05+00:00", "why": "older than 30 d"}'
+    )
+
+
+def test_tombstones_are_read_from_their_names(objects: ObjectStore) -> None:
+    again = Tombstone(3, 7, "def", 1_795_000_000_999)
+    other = Tombstone(3, 70, "abc", 0)
+    for tombstone in (TOMBSTONE, again, other, Tombstone(4, 7, "abc", 5)):
+        removed.write(objects, tombstone, removed_at="", why="")
+    removed.ensure_group(objects, 3)
+    assert removed.read(objects, 3) == {7: [TOMBSTONE, again], 70: [other]}
+    assert removed.read(objects, 5) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zarr.json",
+        "7.5",
+        "7.5.a/b",
+        "x.5.abc",
+        "7.-5.abc",
+        "7.5.abc\n",
+        "7.5." + "a" * 65,
+        "7" * 19 + ".5.abc",
+    ],
+)
+def test_a_name_that_nobody_gave_is_not_a_tombstone(name: str) -> None:
+    assert Tombstone.from_name(3, name) is None
+
+
+def test_what_was_removed_is_covered_by_its_name_or_by_its_files() -> None:
+    """A file that is younger than the removed commit is another dump of the step."""
+    ms = TOMBSTONE.committed_ms
+    older, younger = SourceFile("a", 1, (ms - 5) * 10**6), SourceFile("b", 1, (ms + 1) * 10**6)
+    assert TOMBSTONE.covers("abc-_Z", [younger])
+    assert TOMBSTONE.covers("other", [older])
+    assert not TOMBSTONE.covers("other", [older, younger])
+    assert not TOMBSTONE.covers("other")
+
+
+def test_tombstones_are_not_part_of_the_hierarchy(objects: ObjectStore) -> None:
+    """Readers of Zarr do not stumble over objects without metadata."""
+    objects.put("rank_3/zarr.json", metadata.encode(metadata.group()))
+    removed.ensure_group(objects, 3)
+    removed.write(objects, TOMBSTONE, removed_at="", why="")
+    group = zarr.open_group(f"{objects.address.url}/rank_3", mode="r")
+    assert list(group["removed"].members()) == []  # type: ignore[union-attr]
+    document = objects.get("rank_3/removed/zarr.json")
+    assert document is not None
+    assert json.loads(document)["consolidated_metadata"]["metadata"] == {}

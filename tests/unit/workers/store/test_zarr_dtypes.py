@@ -1,0 +1,229 @@
+"""bfloat16 and float8 in zarr-python: ordinary data types."""
+
+import math
+import subprocess
+import sys
+import tomllib
+import warnings
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorstore
+import zarr
+from zarr.core.dtype import get_data_type_from_json, get_data_type_from_native_dtype
+
+from workers.arrays.dtypes import FLOAT8
+from workers.store.zarr_dtypes import TYPES, BFloat16, DataTypeValidationError
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+#: TensorStore has float8_e4m3fn and zarrs float8_e4m3, which differ in their largest numbers.
+TENSORSTORE_LACKS = "float8_e4m3"
+ZARRS_LACKS = "float8_e4m3fn"
+ALL = np.arange(2**16, dtype=np.uint16).view(BFLOAT16)
+
+
+@pytest.mark.skipif(
+    zarr.__version__.startswith("3.1."), reason="zarr 3.1 loads no entry points of data types"
+)
+def test_zarr_finds_the_type_by_the_entry_point_alone() -> None:
+    """Whoever has only zarr and this package installed reads bfloat16 without knowing of it."""
+    code = (
+        "import numpy, ml_dtypes; from zarr.core.dtype import get_data_type_from_native_dtype as find;"
+        "print(type(find(numpy.dtype(ml_dtypes.bfloat16))).__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout == "BFloat16\n"
+
+
+def test_type_is_found_by_its_name_and_by_its_dtype() -> None:
+    assert type(get_data_type_from_json("bfloat16", zarr_format=3)) is BFloat16
+    assert type(get_data_type_from_native_dtype(BFLOAT16)) is BFloat16
+
+
+def test_every_extended_type_is_registered() -> None:
+    by_name = {cls._zarr_v3_name: cls for cls in TYPES}
+    assert set(by_name) == {"bfloat16", *FLOAT8}
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["zarr.data_type"]
+    assert {name: EntryPoint(name, value, "").load() for name, value in points.items()} == by_name
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "<f4", "|u1", "U5", "V1", "V4", "M8[ns]", [("a", "<f4")], np.dtypes.StringDType()]
+)
+def test_other_types_are_left_to_zarr(dtype: Any) -> None:
+    """All registered types are asked in turn: an exception here would break every array of the process."""
+    assert type(get_data_type_from_native_dtype(np.dtype(dtype))) is not BFloat16
+
+
+def test_array_written_by_zarr_is_read_by_tensorstore(tmp_path: Path) -> None:
+    # Without `write_empty_chunks`, zarr compares all elements with the fill value, and numpy warns of NaNs.
+    array = zarr.create_array(
+        tmp_path / "a", shape=ALL.shape, dtype=BFLOAT16, chunks=(1000,), config={"write_empty_chunks": True}
+    )
+    array[:] = ALL
+    assert np.asarray(zarr.open_array(tmp_path / "a")[:]).tobytes() == ALL.tobytes()
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "a")}}
+    assert tensorstore.open(spec).result().read().result().tobytes() == ALL.tobytes()
+
+
+def test_array_written_by_tensorstore_is_read_by_zarr(tmp_path: Path) -> None:
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(tmp_path / "a")},
+        "metadata": {"shape": list(ALL.shape), "data_type": "bfloat16"},
+    }
+    tensorstore.open(spec, create=True).result().write(ALL).result()
+    found = zarr.open_array(tmp_path / "a")
+    assert found.dtype == BFLOAT16
+    assert np.asarray(found[:]).tobytes() == ALL.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("json", "value"),
+    [
+        (1.5, 1.5),
+        (0, 0.0),
+        ("NaN", math.nan),
+        ("Infinity", math.inf),
+        ("-Infinity", -math.inf),
+        ("0x7fc0", math.nan),
+        ("0x3fc0", 1.5),
+    ],
+)
+def test_fill_values(json: Any, value: float, tmp_path: Path) -> None:
+    found = BFloat16().from_json_scalar(json, zarr_format=3)
+    assert found.dtype == BFLOAT16
+    assert float(found) == pytest.approx(value, nan_ok=True)
+    array = zarr.create_array(tmp_path / "a", shape=(2,), dtype=BFLOAT16, fill_value=value)
+    assert np.asarray(array[:]).astype(float).tolist() == pytest.approx([value] * 2, nan_ok=True)
+    again = zarr.open_array(tmp_path / "a")
+    assert float(again.fill_value) == pytest.approx(value, nan_ok=True)
+
+
+def test_big_endian_array_is_read(tmp_path: Path) -> None:
+    values = ALL[:64]
+    array = zarr.create_array(
+        tmp_path / "a",
+        shape=(64,),
+        dtype=BFLOAT16,
+        serializer={"name": "bytes", "configuration": {"endian": "big"}},
+    )
+    array[:] = values
+    assert np.asarray(zarr.open_array(tmp_path / "a")[:]).tobytes() == values.tobytes()
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "a")}}
+    assert tensorstore.open(spec).result().read().result().tobytes() == values.tobytes()
+
+
+def test_format_2_has_no_bfloat16() -> None:
+    with pytest.raises(DataTypeValidationError):
+        BFloat16().to_json(zarr_format=2)
+    with pytest.raises(ValueError, match="bfloat16"):
+        get_data_type_from_json("bfloat16", zarr_format=2)
+
+
+def test_no_number_is_no_fill_value() -> None:
+    with pytest.raises(TypeError):
+        BFloat16().cast_scalar([1])
+
+
+@pytest.mark.parametrize("bits", [0x7FC0, 0x7F81, 0x8000, 0x0001, 0xFF80])
+def test_fill_value_keeps_its_bits(bits: int) -> None:
+    scalar = np.array(bits, np.uint16).view(BFLOAT16)[()]
+    json = BFloat16().to_json_scalar(scalar, zarr_format=3)
+    assert np.array(BFloat16().from_json_scalar(json, zarr_format=3)).view(np.uint16) == bits
+
+
+def write_float8(path: Path, name: str, *, fill_value: Any = 0x3A) -> bytes:
+    """Write all codes with zarr-python; return what reading must give, filled up at the end."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    codes = np.arange(256, dtype=np.uint8)
+    array = zarr.create_array(
+        path,
+        shape=(300,),
+        dtype=dtype,
+        chunks=(64,),
+        fill_value=np.array(fill_value, np.uint8).view(dtype)[()],
+        config={"write_empty_chunks": True},
+    )
+    array[:256] = codes.view(dtype)
+    return codes.tobytes() + bytes([fill_value]) * 44
+
+
+@pytest.mark.parametrize("name", FLOAT8)
+def test_float8_comes_back_from_zarr(name: str, tmp_path: Path) -> None:
+    written = write_float8(tmp_path / "a", name)
+    found = zarr.open_array(tmp_path / "a")
+    assert found.dtype == np.dtype(getattr(ml_dtypes, name))
+    assert np.asarray(found[:]).tobytes() == written
+    assert type(get_data_type_from_native_dtype(found.dtype))._zarr_v3_name == name
+
+
+@pytest.mark.parametrize("name", sorted({*FLOAT8} - {TENSORSTORE_LACKS}))
+def test_float8_goes_to_tensorstore_and_back(name: str, tmp_path: Path) -> None:
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / "a")}}
+    written = write_float8(tmp_path / "a", name)
+    store = tensorstore.open(spec).result()
+    assert store.read().result().tobytes() == written
+    reverse = np.frombuffer(written, getattr(ml_dtypes, name))[::-1]
+    store.write(reverse).result()
+    assert np.asarray(zarr.open_array(tmp_path / "a")[:]).tobytes() == reverse.tobytes()
+
+
+@pytest.mark.parametrize("name", sorted({*FLOAT8, "bfloat16"} - {ZARRS_LACKS}))
+def test_float8_is_read_by_zarrs(name: str, tmp_path: Path) -> None:
+    """By zarrs itself: it warns where it leaves an array to zarr-python."""
+    if name == "bfloat16":
+        array = zarr.create_array(tmp_path / "a", shape=(64,), dtype=BFLOAT16, chunks=(16,))
+        array[:] = ALL[:64]
+        written = ALL[:64].tobytes()
+    else:
+        written = write_float8(tmp_path / "a", name)
+    with zarr.config.set({"codec_pipeline.path": "zarrs.ZarrsCodecPipeline"}), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.asarray(zarr.open_array(tmp_path / "a")[:]).tobytes() == written
+
+
+@pytest.mark.parametrize(
+    ("name", "json", "bits"),
+    [
+        ("float8_e4m3fn", 1.5, 0x3C),
+        ("float8_e4m3fn", "NaN", 0x7F),
+        ("float8_e5m2", "-Infinity", 0xFC),
+        ("float8_e5m2", "0xfe", 0xFE),
+        ("float8_e5m2fnuz", "NaN", 0x80),
+        ("float8_e8m0fnu", 1.0, 127),
+        ("float8_e8m0fnu", "NaN", 255),
+        ("float8_e8m0fnu", "0x00", 0),
+    ],
+)
+def test_float8_fill_values(name: str, json: Any, bits: int) -> None:
+    data_type = get_data_type_from_json(name, zarr_format=3)
+    found = data_type.from_json_scalar(json, zarr_format=3)
+    assert np.array(found).view(np.uint8) == bits
+    assert data_type.to_json_scalar(found, zarr_format=3) == f"0x{bits:02x}"
+
+
+@pytest.mark.parametrize(
+    ("name", "json"),
+    [
+        ("float8_e4m3fn", "Infinity"),
+        ("float8_e8m0fnu", "-Infinity"),
+        ("float8_e5m2", "0x100"),
+        ("bfloat16", "0x-1"),
+        ("float8_e5m2", "many"),
+    ],
+)
+def test_what_a_type_cannot_hold_is_a_value_error(name: str, json: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        get_data_type_from_json(name, zarr_format=3).from_json_scalar(json, zarr_format=3)
+
+
+def test_default_has_no_bits() -> None:
+    """That is zero, but for the type that has none."""
+    for cls in TYPES:
+        assert np.array(cls().default_scalar()).tobytes().count(0) == cls().item_size

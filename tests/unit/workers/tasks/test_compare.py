@@ -1,0 +1,116 @@
+"""Pairs of tensors: what is compared, and what is said of damage."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.npy_files import MadeDump
+from tests.operands import in_files, in_store
+from workers.tasks import compare
+from workers.tasks.compare import Pair, compare_pairs, pack_pairs, run_compare
+from workers.tasks.operands import Operand
+
+VALUES = np.arange(1000, dtype="<f4")
+
+
+@pytest.fixture(params=["together", "piece by piece"])
+def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Small pairs are compared in memory together, large ones piece by piece."""
+    if request.param == "piece by piece":
+        monkeypatch.setattr(compare, "WHOLE_NBYTES", 0)
+        monkeypatch.setattr(compare, "_PIECE", 64)
+    return str(request.param)
+
+
+def files(tmp_path: Path, name: str, *tensors: np.ndarray[Any, Any]) -> list[Operand]:
+    return in_files(MadeDump(tmp_path / name), *tensors)
+
+
+@pytest.mark.usefixtures("how")
+def test_equal_files_are_decided_by_their_digests(tmp_path: Path) -> None:
+    (a,), (b,) = files(tmp_path, "a", VALUES), files(tmp_path, "b", VALUES)
+    (result,) = compare_pairs([Pair(a, b)])
+    assert result.basis == "digest"
+    assert result.metrics is not None
+    assert (result.metrics.count, result.metrics.unequal) == (1000, 0)
+
+
+@pytest.mark.usefixtures("how")
+def test_elements_are_compared_if_digests_differ(tmp_path: Path, made: MadeDump, store: Path) -> None:
+    changed = VALUES.copy()
+    changed[7] += 0.5
+    (a,), (b,) = files(tmp_path, "a", changed), in_store(made, store, VALUES)
+    (result,) = compare_pairs([Pair(a, b)])
+    assert result.basis == "elements"
+    assert result.metrics is not None
+    assert (result.metrics.unequal, result.metrics.max_abs) == (1, 0.5)
+
+
+@pytest.mark.usefixtures("how")
+def test_orders_of_axes_and_types_do_not_matter(tmp_path: Path) -> None:
+    matrix = np.arange(12).reshape(3, 4)
+    (a,) = files(tmp_path, "a", np.asfortranarray(matrix.astype("<f8")))
+    (b,) = files(tmp_path, "b", matrix.astype("<f4"))
+    (result,) = compare_pairs([Pair(a, b)])
+    assert result.metrics is not None
+    assert result.metrics.unequal == 0
+
+
+def test_tensors_too_large_to_be_reordered_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "WHOLE_NBYTES", 0)
+    monkeypatch.setattr(compare, "MAX_REORDERED_NBYTES", 10)
+    matrix = np.arange(12, dtype="<f4").reshape(3, 4)
+    (a,) = files(tmp_path, "a", np.asfortranarray(matrix))
+    (b,) = files(tmp_path, "b", matrix + 1)
+    (result,) = compare_pairs([Pair(a, b)])
+    assert result.metrics is None
+    assert result.problem == "too large to be brought from one layout into the other"
+
+
+@pytest.mark.usefixtures("how")
+def test_types_that_are_no_numbers_are_compared_by_their_bytes(tmp_path: Path) -> None:
+    (a,) = files(tmp_path, "a", np.array(["abc", "de"], "<U3"))
+    (b,) = files(tmp_path, "b", np.array(["abc", "df"], "<U3"))
+    (c,) = files(tmp_path, "c", np.array([1, 2], "<f4"))
+    text, mixed = compare_pairs([Pair(a, b), Pair(a, c)])
+    assert text.metrics is not None
+    assert (text.metrics.count, text.metrics.unequal) == (2, 1)
+    assert mixed.metrics is None
+    assert "cannot be compared" in mixed.problem
+
+
+@pytest.mark.usefixtures("how")
+def test_damage_is_a_result_and_the_other_pairs_are_compared(
+    tmp_path: Path, made: MadeDump, store: Path
+) -> None:
+    noise = [np.random.default_rng(seed).normal(size=200).astype("<f4") for seed in range(3)]
+    stored = in_store(made, store, *noise)
+    shards = sorted(store.glob("rank_0/step_0/*/tensors/float32/c/*"), key=lambda path: int(path.name))
+    shards[0].write_bytes(b"damaged")
+    reference = files(tmp_path, "b", *(values + 1 for values in noise))
+    results = compare_pairs([Pair(a, b) for a, b in zip(stored, reference, strict=True)])
+    assert [result.damaged for result in results][0::2] == [True, False]
+    assert results[0].metrics is None
+    assert results[2].metrics is not None
+
+
+@pytest.mark.usefixtures("how")
+def test_bytes_that_are_not_those_that_were_written_are_damage(
+    tmp_path: Path, made: MadeDump, store: Path
+) -> None:
+    (stored,) = in_store(made, store, VALUES)
+    (reference,) = files(tmp_path, "b", VALUES + 1)
+    (result,) = compare_pairs([Pair(replace(stored, digest=b"0" * 16), reference)])
+    assert result.damaged
+    assert result.problem.endswith("the digest does not match")
+
+
+def test_pairs_travel_packed(tmp_path: Path) -> None:
+    (a,), (b,) = files(tmp_path, "a", VALUES), files(tmp_path, "b", VALUES)
+    pairs = [Pair(a, b)] * 3
+    assert run_compare(pack_pairs(pairs)) == compare_pairs(pairs)

@@ -1,0 +1,207 @@
+"""From files to a store and back: every bit, or a reason why not."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.api import open_store
+from tests.dump_data_writer import Tensor, dump_data
+from tests.npy_files import MadeDump, npy_header, tensor_name
+from tests.pipeline import SMALL_GRID, ingest_directly, plan_all, run
+from workers.arrays.dtypes import from_npy_descr
+from workers.errors import SourceChanged
+from workers.store.model import Grid
+from workers.tasks import convert as convert_module
+from workers.tasks.convert import convert
+
+DESCRS: list[Any] = [
+    *(
+        f"{order}{kind}"
+        for order, kind in itertools.product("<>", ["i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16"])
+    ),
+    *("|b1", "|i1", "|u1", "<E2", "<U3", ">U2", "|S5", "|V7", "<M8[ns]", ">m8[s]", "<f16", "<c32"),
+    [("a", "<f4"), ("b", ">i2", (2,))],
+]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], bool, bytes]:
+    """Draw a tensor as it stands in a file: descr, shape, Fortran order, and any payload."""
+    descr = draw(st.sampled_from(DESCRS))
+    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+    element = from_npy_descr(descr if isinstance(descr, str) else repr(descr))
+    nbytes = element.itemsize * int(np.prod(shape, dtype=int))
+    if draw(st.booleans()):
+        payload = bytes(nbytes)
+    else:
+        payload = np.random.default_rng(draw(st.integers(0, 5))).bytes(nbytes)
+    if descr == "|b1":
+        payload = bytes(byte & 1 for byte in payload)
+    return descr, shape, draw(st.booleans()), payload
+
+
+@settings(max_examples=25)
+@given(st.lists(tensors(), min_size=1, max_size=12))
+def test_every_tensor_comes_back_bit_for_bit(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[Any, tuple[int, ...], bool, bytes]]
+) -> None:
+    """NaN payloads, -0.0, 0-d, zero-size, both byte orders, both memory orders, and types that Zarr lacks."""
+    root = tmp_path_factory.mktemp("example")
+    dump = MadeDump(root / "dump")
+    for slot, (descr, shape, fortran, payload) in enumerate(drawn):
+        dump.add(npy_header(descr, shape, fortran=fortran) + payload, tensor_name(slot=slot))
+    (summary,) = ingest_directly(dump.root, root / "run.zarr", SMALL_GRID)
+    assert (summary.status, summary.tensors) == ("complete", len(drawn))
+    tensors_by_slot = {tensor.slot: tensor for tensor in open_store(str(root / "run.zarr")).tensors()}
+    for slot, (descr, shape, fortran, payload) in enumerate(drawn):
+        tensor = tensors_by_slot[slot]
+        wanted = np.dtype(ml_dtypes.bfloat16) if descr == "<E2" else np.dtype(descr)
+        values = tensor.read()
+        assert (values.dtype, values.shape, tensor.shape) == (wanted, shape, shape)
+        assert values.tobytes("F" if fortran else "C") == payload
+        assert tensor.digest == xxhash.xxh3_128(payload).hexdigest()
+        lazy = tensor.dask().compute()
+        assert lazy.shape == shape
+        # Dask brings everything into the byte order of the machine.
+        assert lazy.astype(wanted).tobytes("F" if fortran else "C") == payload
+        first, last = tensor.edges(2)
+        itemsize = wanted.itemsize
+        assert first.tobytes() == payload[: 2 * itemsize]
+        assert last.tobytes() == payload[max(len(payload) - 2 * itemsize, 0) :]
+
+
+def test_equal_payloads_are_stored_once(made: MadeDump, store: Path) -> None:
+    """Most bytes of a real dump are copies: an op's output is the next op's input."""
+    values = np.arange(1000, dtype="<f4")
+    for slot in range(5):
+        made.add(values if slot != 3 else values + 1, tensor_name(slot=slot))
+    (summary,) = ingest_directly(made.root, store)
+    assert summary.duplicates == 3
+    tensors = open_store(str(store)).tensors()
+    assert [np.array_equal(tensor.read(), values + (tensor.slot == 3)) for tensor in tensors] == [True] * 5
+    offsets = {tensor._step.tables.number("offset")[tensor.row] for tensor in tensors}
+    assert len(offsets) == 2
+
+
+def test_equal_bytes_of_other_types_keep_their_own_statistics(made: MadeDump, store: Path) -> None:
+    """Types without a Zarr type share one array of bytes; statistics depend on the type."""
+    made.add(npy_header(">c8", (4,)) + bytes(32), tensor_name(slot=0))
+    made.add(npy_header(">c16", (2,)) + bytes(32), tensor_name(slot=1))
+    made.add(npy_header("|V32", (1,)) + bytes(32), tensor_name(slot=2))
+    # Beyond float64, in which all statistics are accumulated: rather none than wrong ones.
+    made.add(npy_header("<f16", (2,)) + bytes(32), tensor_name(slot=3))
+    ingest_directly(made.root, store)
+    counts = {tensor.slot: tensor.statistics.count for tensor in open_store(str(store)).tensors()}
+    assert counts[0] == 4
+    assert counts[1] == 2
+    assert np.isnan(counts[2])
+    assert np.isnan(counts[3])
+
+
+def test_tensor_with_the_bytes_of_an_overflow_record_keeps_its_statistics(tmp_path: Path) -> None:
+    """A record has none, whatever its bytes."""
+    place = tmp_path / "dump/20260101000000/0/Net/1/3"
+    place.mkdir(parents=True)
+    record = Tensor(bytes(2048), shape=(512,))
+    (place / "Opdebug.Node_OpDebug.0.3.1673383728094391").write_bytes(dump_data(outputs=[record, record]))
+    ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    tables = open_store(str(tmp_path / "run.zarr")).step(0, 3).tables
+    assert list(tables.label("kind")) == ["overflow", "tensor"]
+    assert np.isnan(tables.statistic("count")[0])
+    assert tables.statistic("count")[1] == 512
+
+
+def test_reported_statistics_of_a_tensor_that_was_not_dumped_are_kept(tmp_path: Path) -> None:
+    """There is nothing to compute them from, and a tensor of no elements is something else."""
+    place = tmp_path / "dump/20260101000000/0/Net/1/3"
+    place.mkdir(parents=True)
+    absent = Tensor(b"", shape=(4,), address=0, size=16, dumped=False)
+    name = "Add.a.1.1.1722484800151657"
+    (place / name).write_bytes(
+        dump_data(outputs=[absent, Tensor(bytes(16), shape=(4,)), Tensor(b"", shape=(0,))])
+    )
+    (place / f"{name}.csv").write_text(
+        "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,"
+        "Count,Nan Count,Negative Inf Count,Positive Inf Count\n"
+        "Output,0,16,DT_FLOAT,ND,4,2,1,1.5,4,1,0,0\n"
+    )
+    (summary,) = ingest_directly(tmp_path / "dump", tmp_path / "run.zarr")
+    assert (summary.disagreements, summary.nan_count) == (0, 1)
+    tables = open_store(str(tmp_path / "run.zarr")).step(0, 3).tables
+    is_tensor = tables.label("kind") == "tensor"
+    assert tables.statistic("count")[is_tensor].tolist() == [4, 4, 0]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("piece", [16, 48, 1024])
+def test_large_tensor_goes_through_a_small_buffer(
+    copies: int, piece: int, made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory does not grow with the tensor, and pieces change neither digest nor statistics."""
+    monkeypatch.setattr(convert_module, "PIECE_BYTES", piece)
+    values = np.random.default_rng(0).normal(size=500).astype("<f4")
+    values[7] = np.nan
+    for slot in range(copies):
+        made.add(values, tensor_name(slot=slot))
+    (summary,) = ingest_directly(made.root, store, Grid(chunk_nbytes=64, shard_nbytes=256, job_nbytes=10**6))
+    assert summary.duplicates == copies - 1
+    for tensor in open_store(str(store)).tensors():
+        np.testing.assert_array_equal(tensor.read(), values)
+        assert tensor.statistics.nan_count == 1
+        assert tensor.statistics.max == np.nanmax(values)
+
+
+def test_converting_twice_writes_the_same_bytes(made: MadeDump, tmp_path: Path) -> None:
+    """Any task may run twice, at once, on two machines."""
+    rng = np.random.default_rng(0)
+    for slot in range(20):
+        made.add(rng.normal(size=rng.integers(0, 300)).astype("<f4"), tensor_name(slot=slot, time=slot))
+    contents = []
+    for name in ("first", "second"):
+        (plan,) = plan_all(made.root, tmp_path / name, SMALL_GRID)
+        for job in (*plan.jobs, *reversed(plan.jobs)):
+            convert(job)
+        shards = sorted((tmp_path / name).rglob("c/*"))
+        contents.append({path.relative_to(tmp_path / name): path.read_bytes() for path in shards})
+    assert len(contents[0]) > 5
+    assert contents[0] == contents[1]
+
+
+def test_jobs_never_write_the_same_object(made: MadeDump, store: Path) -> None:
+    rng = np.random.default_rng(0)
+    for slot in range(40):
+        made.add(
+            rng.normal(size=rng.integers(0, 90)).astype(rng.choice(["<f4", "<f8"])), tensor_name(slot=slot)
+        )
+    (plan,) = plan_all(made.root, store, SMALL_GRID)
+    written = [key for job in plan.jobs for key in convert(job).stored]
+    assert len(plan.jobs) > 3
+    assert len(written) == len(set(written))
+
+
+@pytest.mark.parametrize("change", ["grow", "touch", "remove", "replace by a link"])
+def test_change_between_plan_and_conversion_is_noticed(change: str, made: MadeDump, store: Path) -> None:
+    """The header was read when the step was planned: other bytes by now must not get its shape."""
+    path = made.add(np.arange(4.0))
+    (plan,) = plan_all(made.root, store)
+    match change:
+        case "grow":
+            path.write_bytes(path.read_bytes() + b"x")
+        case "touch":
+            os.utime(path, ns=(0, 0))
+        case "remove":
+            path.unlink()
+        case _:
+            path.rename(path.with_name("elsewhere"))
+            path.symlink_to("elsewhere")
+    with pytest.raises(SourceChanged):
+        run(plan)
+    assert not (store / "zarr.json").exists()

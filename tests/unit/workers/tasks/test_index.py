@@ -1,0 +1,91 @@
+"""The tables of a step, from its entries, its receipts and what the dump reports."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import plan_all
+from workers.arrays.statistics import Statistics, summarise
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.store.model import RowKind
+from workers.store.tables import Tables
+from workers.tasks.columns import EntryColumns
+from workers.tasks.convert import convert
+from workers.tasks.index import build_tables
+from workers.tasks.model import Receipt, StepPlan
+
+VALUES = np.arange(6, dtype="<f4").reshape(2, 3)
+
+
+@pytest.fixture
+def plan(made: MadeDump, store: Path) -> StepPlan:
+    """A step of two tensors with the same elements, and a table."""
+    for slot in range(2):
+        made.add(VALUES, tensor_name(slot=slot))
+    made.add(b"a,b\n", "table.csv")
+    (plan,) = plan_all(made.root, store)
+    return plan
+
+
+def build(plan: StepPlan, reported: Mapping[int, ReportedStatistics] | None = None) -> Tables:
+    receipts = [convert(job) for job in plan.jobs]
+    return build_tables(EntryColumns.of(plan.entries), reported or {}, receipts)
+
+
+def report(statistics: Statistics, shape: tuple[int, ...] = (2, 3)) -> ReportedStatistics:
+    return ReportedStatistics("s.csv", TensorName(), "Float32", shape, statistics)
+
+
+def test_a_row_says_where_its_payload_is(plan: StepPlan) -> None:
+    built = build(plan)
+    kinds = built.label("kind").tolist()
+    assert sorted(kinds) == ["file", "tensor", "tensor"]
+    tensors = [row for row, kind in enumerate(kinds) if kind == "tensor"]
+    assert built.number("offset")[tensors].tolist() == [0, 0]  # equal payloads are stored once
+    assert built.number("size")[tensors].tolist() == [6, 6]
+    assert built.label("array")[tensors].tolist() == ["tensors/float32"] * 2
+    assert built.shape[tensors, :2].tolist() == [[2, 3]] * 2
+    assert built.number("ndim")[kinds.index("file")] == 1
+    assert built.shape[kinds.index("file"), 0] == 4
+
+
+def test_rows_have_computed_statistics(plan: StepPlan) -> None:
+    built = build(plan)
+    is_tensor = built.label("kind") == RowKind.TENSOR
+    assert set(built.label("statistics_from")[is_tensor]) == {"computed"}
+    assert built.statistics[is_tensor].tolist() == [list(summarise(VALUES.reshape(-1)).as_row())] * 2
+    assert built.label("statistics_from")[~is_tensor].tolist() == [""]
+
+
+def test_without_receipts_nothing_is_known_but_the_entries(plan: StepPlan) -> None:
+    nothing: list[Receipt] = []
+    built = build_tables(EntryColumns.of(plan.entries), {}, nothing)
+    assert built.number("offset").tolist() == [-1] * 3
+    assert np.isnan(built.statistics).all()
+    assert [entry.name.op_name for entry in plan.entries] == built.label("op_name").tolist()
+
+
+def test_a_report_that_disagrees_is_a_problem_and_one_that_agrees_is_none(plan: StepPlan) -> None:
+    true = summarise(VALUES.reshape(-1))
+    first, second = (row for row, entry in enumerate(plan.entries) if entry.kind is RowKind.TENSOR)
+    built = build(plan, {first: report(true), second: report(replace(true, max=9.0))})
+    problems = built.label("problem")
+    assert problems[first] == ""
+    assert problems[second] == "s.csv disagrees: max: 9 is reported, 5 computed"
+    assert built.statistics[second].tolist() == list(true.as_row())
+
+
+def test_reported_statistics_fill_rows_without_computed_ones(plan: StepPlan) -> None:
+    row = next(row for row, entry in enumerate(plan.entries) if entry.kind is RowKind.TENSOR)
+    entries = list(plan.entries)
+    entries[row] = entries[row]._replace(kind=RowKind.STATISTICS, header=None)
+    true = summarise(VALUES.reshape(-1))
+    built = build_tables(EntryColumns.of(entries), {row: report(true)}, [])
+    assert built.statistics[row].tolist() == list(true.as_row())
+    assert built.label("statistics_from")[row] == "s.csv"
+    assert (built.label("dtype")[row], built.label("declared_dtype")[row]) == ("float32", "Float32")
+    assert built.shape[row, :2].tolist() == [2, 3]

@@ -1,0 +1,121 @@
+"""What workers export, and requests to the store."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.metric_values import series, value
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import plan_all, run
+from workers import events
+from workers.errors import SourceChanged, StoreUnavailable
+from workers.store.events import STORE_OPS, StoreRequested
+from workers.store.opening import connect, resolve
+from workers.tasks.events import ConvertFailed, ConvertStarted
+from workers.tasks.metrics import StoreMetrics, WorkerMetrics
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def requests() -> Iterator[list[StoreRequested]]:
+    """What the store is asked in this test."""
+    requests: list[StoreRequested] = []
+
+    def observe(event: events.Event) -> None:
+        if isinstance(event, StoreRequested):
+            requests.append(event)
+
+    events.subscribe(observe)
+    yield requests
+    events.unsubscribe(observe)
+
+
+def test_every_operation_is_told_once(requests: list[StoreRequested], tmp_path: Path) -> None:
+    store = connect(resolve(str(tmp_path)))
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("put", lambda: store.put("a/b", b"12345")),
+        ("get", lambda: store.get("a/b")),
+        ("get", lambda: store.get("a/none")),
+        ("get", lambda: store.get_range("a/b", 1, 2)),
+        ("get_many", lambda: store.get_many(["a/b", "a/none"])),
+        ("list", lambda: store.children("a")),
+        ("list", store.sizes),
+        ("delete", lambda: store.delete("a/b")),
+    ]
+    for op, call in calls:
+        requests.clear()
+        call()
+        assert [(request.op, request.error) for request in requests] == [(op, None)]
+    assert {op for op, _ in calls} | {"put_many"} == set(STORE_OPS)
+
+
+def test_a_refusal_is_told_with_its_reason(
+    registry: CollectorRegistry, requests: list[StoreRequested], tmp_path: Path
+) -> None:
+    metrics = StoreMetrics(registry)
+    (tmp_path / "file").write_bytes(b"")
+    store = connect(resolve(str(tmp_path)))
+    with pytest.raises(StoreUnavailable):
+        store.put("file/below", b"")
+    for request in requests:
+        metrics.observe(request)
+    labels = {"op": "put", "reason": "store_unavailable"}
+    assert value(registry, "dump_ingest_store_request_errors_total", **labels) == 1
+    assert value(registry, "dump_ingest_store_request_duration_seconds_count", op="put") == 1
+
+
+def test_a_conversion_is_counted_from_its_start_to_its_receipt(
+    registry: CollectorRegistry, made: MadeDump, store: Path
+) -> None:
+    made.add(np.arange(100, dtype="<f4"), tensor_name(slot=0))
+    made.add(np.arange(100, dtype="<f4"), tensor_name(slot=1))
+    metrics = WorkerMetrics(registry)
+    (plan,) = plan_all(made.root, store)
+    in_progress = []
+
+    def observe(event: events.Event) -> None:
+        metrics.observe(event)
+        in_progress.append(value(registry, "dump_ingest_convert_in_progress"))
+
+    events.subscribe(observe)
+    try:
+        run(plan)
+    finally:
+        events.unsubscribe(observe)
+    assert max(number or 0 for number in in_progress) == 1
+    assert value(registry, "dump_ingest_convert_in_progress") == 0
+    assert value(registry, "dump_ingest_convert_attempts_total") == 1
+    assert value(registry, "dump_ingest_convert_files_total") == 2
+    assert value(registry, "dump_ingest_convert_duplicate_bytes_total") == 400
+    assert value(registry, "dump_ingest_shards_written_total") == 1
+    assert value(registry, "dump_ingest_publish_duration_seconds_count") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(SourceChanged("it changed"), "source_changed"), (ValueError("broken"), "other")]
+)
+def test_a_failed_conversion_is_counted_by_reason(
+    registry: CollectorRegistry, error: Exception, reason: str, made: MadeDump, store: Path
+) -> None:
+    made.add(np.arange(3, dtype="<f4"))
+    metrics = WorkerMetrics(registry)
+    (plan,) = plan_all(made.root, store)
+    metrics.observe(ConvertStarted(plan.jobs[0]))
+    metrics.observe(ConvertFailed(plan.jobs[0], error))
+    assert value(registry, "dump_ingest_convert_failures_total", reason=reason) == 1
+    assert value(registry, "dump_ingest_convert_in_progress") == 0
+
+
+def test_series_of_a_worker_do_not_depend_on_what_it_converts(registry: CollectorRegistry) -> None:
+    WorkerMetrics(registry)
+    StoreMetrics(registry)
+    count = series(registry)
+    print(f"{count} series of a worker")
+    assert count < 250

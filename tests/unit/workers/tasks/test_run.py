@@ -1,0 +1,102 @@
+"""Arguments of tasks come back from packing as they were; tasks return what their functions do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.dumps import DumpLibrary
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import SMALL_GRID, plan_all
+from workers.dump.model import TensorName
+from workers.errors import DumpIngestError, SourceChanged
+from workers.store.model import CommitSummary
+from workers.tasks import run as tasks
+from workers.tasks.convert import convert
+from workers.tasks.model import StepPlan
+from workers.tasks.read_back import ReadBackJob
+
+
+@pytest.fixture(
+    params=["lenet-1rank/dump", "cann-bin-synthetic/torchair", "msprobe-26.2.0-pytorch-cpu/tensor-mix"]
+)
+def plans(request: pytest.FixtureRequest, dumps: DumpLibrary, store: Path) -> list[StepPlan]:
+    """The plans of every step of a dump, each of several jobs: npy, several tensors in a file, and `.pt`."""
+    name, _, part = request.param.partition("/")
+    return plan_all(dumps[name] / part, store, SMALL_GRID)
+
+
+def assert_same(unpacked: StepPlan, plan: StepPlan) -> None:
+    # NaN, which stands for unknown statistics, equals nothing.
+    assert replace(unpacked, reported={}, entries=tuple(unpacked.entries)) == replace(plan, reported={})
+    assert repr(unpacked.reported) == repr(plan.reported)
+
+
+def without_entries(plan: StepPlan) -> StepPlan:
+    return replace(plan, jobs=tuple(replace(job, entries={}) for job in plan.jobs))
+
+
+def test_a_plan_comes_back_as_it_was(plans: list[StepPlan]) -> None:
+    for plan, unpacked in zip(plans, tasks.unpack_steps(tasks.pack_steps(plans)), strict=True):
+        assert_same(unpacked, plan)
+        assert_same(tasks.unpack_plan(tasks.pack_plan(plan)), without_entries(plan))
+    assert any(len(plan.jobs) > 1 for plan in plans)
+
+
+def test_a_job_comes_back_without_names_and_makes_the_same(plans: list[StepPlan]) -> None:
+    for job in plans[-1].jobs[:20]:
+        packed = tasks.pack_convert(job)
+        unpacked = tasks.unpack_convert(packed)
+        assert list(unpacked.entries) == list(job.entries)
+        for row, entry in job.entries.items():
+            other = unpacked.entries[row]
+            assert (other.source, other.kind, other.header) == (entry.source, entry.kind, entry.header)
+            assert other.source.writable == entry.source.writable
+            assert other.name == TensorName()
+        here, there = convert(job), tasks.run_convert(packed)
+        assert here.digests.tolist() == there.digests.tolist()
+        assert here.stored == there.stored
+
+
+def test_a_step_of_which_nothing_is_read_comes_back(plans: list[StepPlan]) -> None:
+    empty = replace(plans[0], entries=(), jobs=())
+    assert_same(tasks.unpack_plan(tasks.pack_plan(empty)), empty)
+
+
+def test_a_step_that_fails_does_not_fail_the_others_of_its_task(made: MadeDump, store: Path) -> None:
+    for step in range(3):
+        made.add(np.arange(4, dtype="<f4") + step, tensor_name(), step=step)
+    plans = plan_all(made.root, store)
+    (made.root / plans[1].entries[0].source.path).unlink()
+    first, second, third = tasks.run_steps(tasks.pack_steps(plans))
+    assert isinstance(second, SourceChanged)
+    assert [summary.key for summary in (first, third) if isinstance(summary, CommitSummary)] == [
+        plans[0].key,
+        plans[2].key,
+    ]
+
+
+def test_an_unexpected_error_is_one_of_ours_and_names_the_step(
+    made: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        message = "a bug"
+        raise ValueError(message)
+
+    made.add(np.arange(4, dtype="<f4"))
+    monkeypatch.setattr("workers.tasks.run.convert", broken)
+    (error,) = tasks.run_steps(tasks.pack_steps(plan_all(made.root, store)))
+    assert isinstance(error, DumpIngestError)
+    assert error.message == "rank 0 step 0: ValueError: a bug"
+
+
+def test_publishing_and_reading_back_run_packed(made: MadeDump, store: Path) -> None:
+    made.add(np.arange(4, dtype="<f4"))
+    (plan,) = plan_all(made.root, store)
+    receipts = [tasks.run_convert(tasks.pack_convert(job)) for job in plan.jobs]
+    summary = tasks.run_publish(tasks.pack_publish(tasks.pack_plan(plan), receipts))
+    assert (summary.key, summary.tensors) == (plan.key, 1)
+    files = tuple(entry.source for entry in plan.entries)
+    job = ReadBackJob(plan.key, 0, plan.fingerprint, plan.origin.root, plan.store, files)
+    assert tasks.run_read_back(tasks.pack_read_back(job)).nbytes == plan.nbytes

@@ -1,0 +1,93 @@
+"""Choosing among names by patterns, and guessing which names somebody may have meant.
+
+A user chooses names by globs. A rule chooses tensors by globs, or by `re:` and a regular expression.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from workers.errors import UsageError
+
+#: What a pattern of a rule begins with if a regular expression follows.
+REGEX = "re:"
+#: Names that a message suggests, at most.
+_SUGGESTED = 5
+#: Names that are compared by their letters, at most: to compare a hundred thousand would take minutes.
+_COMPARED = 5000
+#: By what is named: the command that lists the names.
+_LISTED_BY: Mapping[str, str] = {"tensor": "dump-ingest find STORE", "rule": "dump-ingest rules list"}
+
+
+@lru_cache(maxsize=512)
+def compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Return one expression whose `match` finds what any of the patterns of a rule matches.
+
+    Raises:
+        re.error: a regular expression is not valid.
+    """
+    parts = [
+        # A glob matches the whole, an expression is searched; `match` begins at the start, hence the `.*`.
+        f"(?s:.*?)(?:{pattern.removeprefix(REGEX)})"
+        if pattern.startswith(REGEX)
+        else fnmatch.translate(pattern)
+        for pattern in patterns
+    ]
+    return re.compile("|".join(f"(?:{part})" for part in parts))
+
+
+def is_chosen(include: tuple[str, ...], exclude: tuple[str, ...], text: str) -> bool:
+    """Return whether any pattern of `include` matches, or it is empty, and no pattern of `exclude` does."""
+    if include and compiled(include).match(text) is None:
+        return False
+    return not exclude or compiled(exclude).match(text) is None
+
+
+def fits(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a glob matches a name, or is that name: names may hold `[`, `*` and `?`."""
+    match = re.compile(fnmatch.translate(pattern)).match
+    return lambda name: name == pattern or match(name) is not None
+
+
+def matching(pattern: str, names: Sequence[str], what: str = "tensor") -> list[int]:
+    """Return the places of the names that a glob matches.
+
+    Args:
+        pattern: a glob, or a whole name.
+        names: to choose from.
+        what: what the names are of, `tensor` or `rule`.
+
+    Raises:
+        UsageError: the glob matches none of the names; the hint lists those that are near.
+    """
+    is_match = fits(pattern)
+    places = [place for place, name in enumerate(names) if is_match(name)]
+    if not places:
+        nearest = near(pattern, names)
+        raise UsageError(
+            f"no {what} is named like {pattern!r}",
+            hint=f"Near: {', '.join(nearest)}" if nearest else f"`{_LISTED_BY[what]}` lists the names.",
+        )
+    return places
+
+
+def near(wanted: str, names: Sequence[str]) -> list[str]:
+    """Return the names that are most like `wanted`, which may be a glob; at most five."""
+    plain = re.sub(r"[*?\[\]]+", "", wanted).strip(".").lower()
+    distinct = list(dict.fromkeys(names))
+    if not plain:
+        return distinct[:_SUGGESTED]
+    holding = [name for name in distinct if plain in name.lower()]
+    if holding:
+        return holding[:_SUGGESTED]
+    # A word of a name is what people remember of it.
+    by_word: dict[str, list[str]] = {}
+    for name in distinct[:_COMPARED]:
+        for word in {name.lower(), *re.split(r"[./_#-]+", name.lower())}:
+            by_word.setdefault(word, []).append(name)
+    words = difflib.get_close_matches(plain, by_word, n=_SUGGESTED, cutoff=0.6)
+    return list(dict.fromkeys(name for word in words for name in by_word[word][:_SUGGESTED]))[:_SUGGESTED]

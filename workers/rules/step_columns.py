@@ -1,0 +1,122 @@
+"""The tables of one step of one rank, as rules ask for them: columns, derived statistics, and chosen rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.filter import Filter
+from workers.arrays.statistics import FIELDS
+from workers.model import StepKey
+from workers.rules.names import is_chosen
+from workers.rules.values import Rule
+from workers.store.model import RowKind
+from workers.store.tables import LABELS, NUMBERS, Tables
+
+#: The names that a condition may use.
+COLUMNS = frozenset([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name"])
+
+Values: TypeAlias = npt.NDArray[np.float64]
+Rows: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass
+class StepColumns:
+    """The columns of one step, each computed when it is first asked for.
+
+    Statistics are those of `workers.arrays.statistics`, where minimum, maximum, mean and L2 norm are over the
+    finite elements.
+    """
+
+    tables: Tables
+    key: StepKey
+    _names: dict[int, str] = field(default_factory=dict)
+    _statistics: dict[str, Values] = field(default_factory=dict)
+
+    @cached_property
+    def is_tensor(self) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it has statistics of a tensor."""
+        kinds = self.tables.label("kind")
+        return np.asarray((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
+
+    def statistic(self, name: str) -> Values:
+        """Return a statistic of each row; NaN if it is unknown, or if the row is not a tensor.
+
+        Args:
+            name: a field of `workers.arrays.statistics`, `abs_max` (the largest magnitude), `rms` (the root
+                mean square) or `spread` (maximum minus minimum).
+        """
+        if name not in self._statistics:
+            self._statistics[name] = self._derived(name)
+        return self._statistics[name]
+
+    def _derived(self, name: str) -> Values:
+        if name == "abs_max":
+            return np.maximum(np.abs(self.statistic("min")), np.abs(self.statistic("max")))
+        if name == "rms":
+            finite = self.statistic("count")
+            for count in ("nan_count", "pos_inf_count", "neg_inf_count"):
+                finite = finite - self.statistic(count)
+            return self.statistic("l2_norm") / np.sqrt(finite)
+        if name == "spread":
+            return self.statistic("max") - self.statistic("min")
+        return np.where(self.is_tensor, self.tables.statistic(name), np.nan)
+
+    def names(self, rows: Rows) -> list[str]:
+        """Return the names of the tensors of rows, as `Tensor.name` spells them."""
+        table, names = self.tables, self._names
+        unnamed = np.array([row for row in rows.tolist() if row not in names], np.int64)
+        labels = (table.label(label)[unnamed].tolist() for label in ("op_type", "op_name", "io"))
+        numbers = (table.number(number)[unnamed].tolist() for number in ("slot", "occurrence"))
+        for row, op_type, op_name, io, slot, occurrence in zip(
+            unnamed.tolist(), *labels, *numbers, strict=True
+        ):
+            again = f"#{occurrence}" if occurrence else ""
+            names[row] = f"{op_type}.{op_name}.{io}.{slot}{again}"
+        return [names[row] for row in rows.tolist()]
+
+    def chosen(self, rule: Rule, rows: Rows) -> Rows:
+        """Return the rows that a rule is about. The cheapest tests come first, names last."""
+        selector = rule.selector
+        if rule.where and len(rows):
+            rows = self._where(rule.where, rows)
+        for label, include, exclude in (
+            ("dtype", selector.dtype, ()),
+            ("io", selector.io, ()),
+            ("graph", selector.graph, ()),
+            ("op_type", selector.op_type, selector.exclude_op_type),
+        ):
+            if len(rows) and (include or exclude):
+                texts = self.tables.label(label)[rows].tolist()
+                chosen = {text for text in set(texts) if is_chosen(include, exclude, text)}
+                rows = rows[np.array([text in chosen for text in texts], bool)]
+        if selector.include or selector.exclude:
+            names = self.names(rows)
+            is_named = [is_chosen(selector.include, selector.exclude, name) for name in names]
+            rows = rows[np.array(is_named, bool)]
+        return rows
+
+    def _where(self, text: str, rows: Rows) -> Rows:
+        condition = _condition(text)
+        columns = {name: self._column(name, rows) for name in condition.names}
+        return rows[condition.mask(columns, len(rows))]
+
+    def _column(self, name: str, rows: Rows) -> Any:
+        if name == "rank":
+            return self.key.rank
+        if name == "step":
+            return self.key.step
+        if name == "name":
+            return np.array(self.names(rows), object)
+        if name in FIELDS:
+            return self.tables.statistic(name)[rows]
+        return (self.tables.label(name) if name in LABELS else self.tables.number(name))[rows]
+
+
+@lru_cache(maxsize=256)
+def _condition(text: str) -> Filter:
+    return Filter(text, COLUMNS, said_by="where")

@@ -1,0 +1,190 @@
+"""The kinds of rules that look at one step of one rank. Each is arithmetic over whole columns.
+
+To add a kind, add a function here and a model in `workers.rules.schema`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from workers.rules.step_columns import StepColumns, Values
+from workers.rules.values import Rule
+from workers.store.model import RowKind
+
+_FLOATS: tuple[str, ...] = (
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float8_e3m4",
+    "float8_e4m3",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float4_e2m1fn",
+)
+#: The largest finite number of a type.
+LIMITS: Mapping[str, float] = {
+    name: float(ml_dtypes.finfo(name).max)  # type: ignore[no-untyped-call]  # ml_dtypes has no types
+    for name in _FLOATS
+}
+_NOT_FINITE = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "-Inf"}
+#: Statistics that have thresholds of their own, as messages call them.
+_STATISTICS = {
+    "rms": "root mean square",
+    "abs_max": "max |x|",
+    "max": "max",
+    "min": "min",
+    "mean": "mean",
+    "l2_norm": "L2 norm",
+    "spread": "max - min",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowHits:
+    """The rows for which a threshold is exceeded, before the selector of the rule is applied."""
+
+    mask: npt.NDArray[np.bool_]
+    """By row."""
+    values: Values
+    """By row; NaN if the rule compares nothing."""
+    threshold: float
+    describe: Callable[[int, float], str]
+    """Returns a sentence about a row and its value."""
+
+
+Evaluator: TypeAlias = Callable[[Rule, StepColumns], Iterator[RowHits]]
+#: By kind. If a row exceeds several thresholds, the first one counts.
+EVALUATORS: dict[str, Evaluator] = {}
+
+
+def _evaluates(*kinds: str) -> Callable[[Evaluator], Evaluator]:
+    """Register what evaluates the rules of some kinds."""
+
+    def register(evaluator: Evaluator) -> Evaluator:
+        EVALUATORS.update(dict.fromkeys(kinds, evaluator))
+        return evaluator
+
+    return register
+
+
+@_evaluates("not_finite")
+def _not_finite(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    counts = {what: np.nan_to_num(columns.statistic(f"{what}_count")) for what in rule["of"]}
+    total = sum(counts.values(), np.zeros(len(columns.is_tensor)))
+    elements = columns.statistic("count")
+
+    def describe(row: int, _: float) -> str:
+        parts = [f"{counts[what][row]:.0f} {_NOT_FINITE[what]}" for what in counts if counts[what][row]]
+        return f"{', '.join(parts)} of {elements[row]:.0f} elements"
+
+    yield RowHits(total > rule["count_gt"], total, rule["count_gt"], describe)
+
+
+@_evaluates("headroom")
+def _headroom(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    dtypes = columns.tables.label("dtype")
+    for dtype in sorted({*dtypes[columns.is_tensor]} & LIMITS.keys()):
+        yield from _headroom_of_type(rule, columns, dtype, dtypes == dtype)
+
+
+def _headroom_of_type(
+    rule: Rule, columns: StepColumns, dtype: str, has_type: npt.NDArray[np.bool_]
+) -> Iterator[RowHits]:
+    limit, largest = LIMITS[dtype], columns.statistic("abs_max")
+    share = np.where(has_type, largest / limit, np.nan)
+
+    def describe(row: int, value: float) -> str:
+        return f"max |x| is {largest[row]:.6g}, {value:.1%} of what {dtype} can hold ({limit:.6g})"
+
+    for name, exceeds in (("share_gt", np.greater), ("share_ge", np.greater_equal)):
+        if rule[name] is not None:
+            yield RowHits(exceeds(share, rule[name]), share, rule[name], describe)
+
+
+def _beyond(values: Values, threshold: float, *, above: bool, what: str, relation: str) -> RowHits:
+    """Return the rows whose values are above a threshold, or below it."""
+    return RowHits(
+        values > threshold if above else values < threshold,
+        values,
+        threshold,
+        lambda _, value: f"{what} {value:.6g} {relation} {threshold:g}",
+    )
+
+
+@_evaluates("too_large", "too_small")
+def _bounds(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    """Compare statistics with thresholds: `max_gt` is about the statistic `max`, and fires above."""
+    for name, threshold in rule.parameters:
+        statistic, _, ending = name.rpartition("_")
+        if not isinstance(threshold, float) or statistic not in _STATISTICS or ending not in ("gt", "lt"):
+            continue
+        values, what, above = columns.statistic(statistic), _STATISTICS[statistic], ending == "gt"
+        yield _beyond(values, threshold, above=above, what=what, relation=">" if above else "<")
+
+
+@_evaluates("range")
+def _range(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    if rule["min_ge"] is not None:
+        values = columns.statistic("min")
+        yield _beyond(values, rule["min_ge"], above=False, what="min", relation="is below")
+    if rule["max_le"] is not None:
+        values = columns.statistic("max")
+        yield _beyond(values, rule["max_le"], above=True, what="max", relation="is above")
+    yield from _bounds(rule, columns)
+
+
+@_evaluates("zeros")
+def _zeros(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    elements = columns.statistic("count")
+    share = columns.statistic("zero_count") / elements
+    mask = (share >= rule["share_ge"]) & (elements >= rule["elements_ge"])
+
+    def describe(row: int, value: float) -> str:
+        return f"{value:.2%} of {elements[row]:.0f} elements are zero"
+
+    yield RowHits(mask, share, rule["share_ge"], describe)
+
+
+@_evaluates("disagreement")
+def _disagreement(_: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    problems = columns.tables.label("problem")
+    yield _flagged(columns.tables.disagreeing & columns.is_tensor, lambda row, _: str(problems[row]))
+
+
+@_evaluates("overflow")
+def _overflow(_: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    records = columns.tables.label("record")
+
+    def describe(row: int, _: float) -> str:
+        try:
+            failed = json.loads(str(records[row]))["failed"]
+            names = [f"{op.get('op_type', '')}.{op.get('op_name', '')}".strip(".") for op in failed]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            names = []
+        operators = ", ".join(name for name in names[:3] if name)
+        return "the hardware recorded an overflow" + (f" in {operators}" if operators else "")
+
+    yield _flagged(np.asarray(columns.tables.label("kind") == RowKind.OVERFLOW.value), describe)
+
+
+@_evaluates("condition")
+def _condition(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    # The condition itself is evaluated together with the selector.
+    yield _flagged(columns.is_tensor, lambda _row, _value: rule.where)
+
+
+def _flagged(mask: npt.NDArray[np.bool_], describe: Callable[[int, float], str]) -> RowHits:
+    """Return rows that are hits without any comparison."""
+    return RowHits(mask, np.full(len(mask), np.nan), math.nan, describe)

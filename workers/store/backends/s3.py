@@ -1,0 +1,65 @@
+"""S3 as store, through s3fs: an object is one request, large ones go in parts, many are deleted at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import fsspec
+
+from workers.model import MIB
+from workers.store.backends.fsspec_objects import FsspecObjects
+from workers.store.objects import REQUESTS_AT_ONCE
+
+PROTOCOLS = ("s3://", "s3a://")
+#: Objects of two parts or more go to S3 part by part, `_PARTS_AT_ONCE` at a time. That bounds the memory of
+#: the client, and what is sent again after a fault. For smaller ones it only costs two more requests.
+_PART_NBYTES = 32 * MIB
+_PARTS_AT_ONCE = 2
+#: What S3 deletes in one request, and how often a request is sent for objects that a busy gateway refuses.
+_DELETED_AT_ONCE = 1000
+_DELETE_ATTEMPTS = 3
+
+
+class S3Objects(FsspecObjects):
+    """Objects in a bucket of S3, or of a gateway that speaks its protocol."""
+
+    # s3fs asks for the size of an object first, in a request of its own, unless told to fetch it in one.
+    _read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
+    _write_options: ClassVar[Mapping[str, Any]] = {
+        "chunksize": _PART_NBYTES,
+        "max_concurrency": _PARTS_AT_ONCE,
+    }
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """Remove several objects, up to a thousand in one request."""
+        with self._errors("delete", f"{len(keys)} objects"):
+            for start in range(0, len(keys), _DELETED_AT_ONCE):
+                self._delete_at_once(keys[start : start + _DELETED_AT_ONCE])
+
+    def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        # What a configuration file of fsspec sets for the client stays, unless an option sets it, too.
+        configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+        client = {"max_pool_connections": REQUESTS_AT_ONCE, **(options.get("config_kwargs") or configured)}
+        if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
+            # The checksums that botocore sends otherwise are sent as trailers over HTTPS, which Ceph and
+            # others refuse. Our objects have checksums of their own.
+            client.setdefault("request_checksum_calculation", "when_required")
+        # Listings cached in this process would hide what others have written since.
+        return {"use_listings_cache": False, **options, "config_kwargs": client}
+
+    def _delete_at_once(self, keys: Sequence[str]) -> None:
+        """Remove objects in one request. Not by `rm` of s3fs, which does not report what was refused."""
+        bucket = self._fs.split_path(self._base)[0]
+        left = [self._fs.split_path(self._path(key))[1] for key in keys]
+        for _ in range(_DELETE_ATTEMPTS):
+            request = {"Objects": [{"Key": key} for key in left], "Quiet": True}
+            refused = self._fs.call_s3("delete_objects", Bucket=bucket, Delete=request).get("Errors", [])
+            left = [refusal["Key"] for refusal in refused]
+            if not left:
+                return
+            code, message = str(refused[0].get("Code", "")), str(refused[0].get("Message", ""))
+            if code == "AccessDenied":
+                raise PermissionError(f"{left[0]}: {code} {message}")
+        raise OSError(f"{left[0]} and {len(left) - 1} more: {code} {message}")

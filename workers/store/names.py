@@ -1,0 +1,30 @@
+"""How a tensor is named, and how its shape is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def tensor_name(op_type: str, op_name: str, io: str, slot: int, occurrence: int = 0) -> str:
+    """Return the name of a tensor: operator type, operator name, `slot_name`.
+
+    >>> tensor_name("MatMul", "net_MatMul-op0", "output", 0, 2)
+    'MatMul.net_MatMul-op0.output.0#2'
+    """
+    return f"{op_type}.{op_name}.{slot_name(io, slot, occurrence)}"
+
+
+def slot_name(io: str, slot: int, occurrence: int = 0) -> str:
+    """Return the name of a tensor among those of its operator.
+
+    Args:
+        io: `input`, `output`, or what else the dump calls it.
+        slot: which input or output, from 0.
+        occurrence: number of the dump among those of the same slot in one step; 0 is left out.
+    """
+    return f"{io}.{slot}#{occurrence}" if occurrence else f"{io}.{slot}"
+
+
+def format_shape(shape: Iterable[int]) -> str:
+    """Write the lengths of the axes as `2x3`; `()` for a tensor without axes."""
+    return "x".join(map(str, shape)) or "()"

@@ -1,0 +1,97 @@
+"""From what a user typed as the place of a store to its address, and from an address to its objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from workers.errors import UsageError
+from workers.store.backends import s3
+from workers.store.backends.fsspec_objects import PROTOCOL_HINT, FsspecObjects
+from workers.store.backends.local import LocalObjects
+from workers.store.backends.observed import ObservedObjects
+from workers.store.backends.s3 import S3Objects
+from workers.store.model import StoreAddress
+from workers.store.objects import ObjectStore
+
+_SECRET_WORDS = ("secret", "password", "token", "key")
+#: Names a key of the key management service; it is of no use to a thief.
+_NOT_SECRET = frozenset(["SSEKMSKeyId"])
+_LOCAL_PROTOCOLS = ("file", "local")
+_TORN_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
+
+
+def resolve(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> StoreAddress:
+    """Turn what a user typed into an address: a URL as it is, anything else an absolute directory.
+
+    Raises:
+        UsageError: `url` names no place, or `options` hold a credential, which belongs into the environment.
+    """
+    url = os.fspath(url)
+    _refuse_torn(url)
+    _refuse_credentials(options or {})
+    protocol, is_url, path = url.partition("://")
+    if is_url and protocol in _LOCAL_PROTOCOLS:
+        url = path
+    elif is_url or "::" in url:
+        return StoreAddress(url.rstrip("/"), _frozen(options))
+    # Absolute: a relative one means a directory of this process, not of each worker.
+    return StoreAddress(str(Path(url).expanduser().absolute()), _frozen(options))
+
+
+def _frozen(options: Mapping[str, Any] | None) -> str:
+    return json.dumps(dict(options or {}), sort_keys=True)
+
+
+def _refuse_torn(url: str) -> None:
+    """Raise UsageError for a broken URL, such as `s3://$UNSET`: as a path it would name a directory."""
+    _, is_url, rest = url.partition("://")
+    if not url or (is_url and not rest.strip("/")) or (not is_url and _TORN_URL.match(url)):
+        raise UsageError(f"store {url!r} names no place", hint=PROTOCOL_HINT)
+
+
+def _refuse_credentials(options: Mapping[str, Any]) -> None:
+    for name in _names(options):
+        if any(word in name.lower() for word in _SECRET_WORDS) and name not in _NOT_SECRET:
+            raise UsageError(
+                f"store option {name!r} looks like a credential",
+                hint="Put credentials into the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...): options "
+                "are sent to the Dask workers and shown by `dump-ingest config show`.",
+            )
+
+
+def _names(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of all options, and of the options in them, such as those of `client_kwargs`."""
+    for name, value in options.items():
+        yield name
+        if isinstance(value, Mapping):
+            yield from _names(value)
+
+
+def connect(address: StoreAddress) -> ObjectStore:
+    """Return access to the objects at an address, each request of which is observed.
+
+    Raises:
+        UsageError: the URL names an unknown protocol, or an option is unknown to it.
+        StoreUnavailable: the protocol connects at once, and cannot.
+    """
+    return ObservedObjects(_backend(address))
+
+
+def _backend(address: StoreAddress) -> ObjectStore:
+    if address.url.startswith(s3.PROTOCOLS):
+        return S3Objects(address)
+    if "://" in address.url or "::" in address.url:
+        return FsspecObjects(address)
+    return LocalObjects(address)
+
+
+@lru_cache(maxsize=16)
+def open_objects(address: StoreAddress) -> ObjectStore:
+    """Return access to the objects at an address as `connect` does, made once per process."""
+    return connect(address)

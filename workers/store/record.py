@@ -1,0 +1,206 @@
+"""What a store and a commit say about themselves, as values that are checked while they are decoded.
+
+Fields that are not known here come from later versions, and are passed over. A field that is missing, or that
+no version of dump-ingest has written, is damage: readers print these values, add them up and build keys from
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from workers.errors import DamagedStore, StoreFormatError
+from workers.model import StepKey
+from workers.store import metadata
+from workers.store.model import CommitSummary, Count, Origin, Totals
+
+#: The metadata of the group of a step, which is its commit; relative to it.
+LEAF = "zarr.json"
+#: The name of a generation: a part of keys, hence no `..` and no `/`.
+Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutTensors:
+    """Why a step has no payloads of tensors. Its index, digests, statistics, findings and files are kept."""
+
+    at: str
+    """Since when, in ISO 8601."""
+    by: str
+    """`gc`: they were removed. `policy`: they were never stored."""
+    reason: str
+    """For people."""
+
+    def __str__(self) -> str:
+        done = "were never stored" if self.by == "policy" else f"were removed on {self.at[:16]} by {self.by}"
+        return f"the tensors {done}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonedSource:
+    """A source file that kills the process that reads it: whoever plans the step again knows it from here."""
+
+    source: str
+    """Its path as `workers.dump.paths.to_text` spells it."""
+    size: Count
+    mtime_ns: int
+    bytes_kept: bool
+    """Whether its bytes were read and stored, without decoding them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContents:
+    """What the record of a step lists besides its totals."""
+
+    nets: tuple[str, ...]
+    """Names of the networks, sorted."""
+    graphs: tuple[str, ...]
+    """Names of the graphs, sorted."""
+    stored: Mapping[str, int]
+    """The size in bytes of each shard, by its path in the generation."""
+    problems: tuple[str, ...]
+    """What is wrong with source files, each as `path: problem`; the first of them, if there are many."""
+    poison: tuple[PoisonedSource, ...] = ()
+
+
+class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The commit record, in the order in which it is written."""
+
+    format_version: int
+    without_tensors: WithoutTensors | None = None
+    rank: int
+    step: int | None
+    fingerprint: Fingerprint
+    committed_at: str
+    """In ISO 8601."""
+    source: Origin
+    summary: Totals
+    software: dict[str, str] = {}
+    """Versions of the packages that wrote it."""
+    previous: tuple[Fingerprint, ...]
+    """The generations that were committed before, the oldest first."""
+    nets: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = ()
+    stored: dict[str, Count]
+    problems: tuple[str, ...] = ()
+    poison: tuple[PoisonedSource, ...] = ()
+
+    def __post_init__(self) -> None:
+        datetime.fromisoformat(self.committed_at)
+
+    @property
+    def generations(self) -> tuple[str, ...]:
+        """The committed generation, and those that it has replaced."""
+        return self.fingerprint, *self.previous
+
+    def commit_summary(self) -> CommitSummary:
+        """Return the totals with rank, step and fingerprint."""
+        totals = {name: getattr(self.summary, name) for name in _TOTALS}
+        return CommitSummary(key=StepKey(self.rank, self.step), fingerprint=self.fingerprint, **totals)
+
+    def abridged(self) -> CommitRecord:
+        """Return the record without its lists, which may be long."""
+        return msgspec.structs.replace(
+            self, previous=(), nets=(), graphs=(), stored={}, problems=(), poison=()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as it stands in the attributes of the leaf."""
+        record: dict[str, Any] = msgspec.to_builtins(self)
+        # Most steps have neither, and earlier versions did not know them.
+        for name in ("without_tensors", "poison"):
+            if not record[name]:
+                del record[name]
+        return record
+
+
+_TOTALS = tuple(field.name for field in fields(Totals))
+
+
+def totals_of(summary: CommitSummary) -> Totals:
+    """Return the part of a summary that the record has under `summary`."""
+    return Totals(**{name: getattr(summary, name) for name in _TOTALS})
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+class _LeafAttributes(msgspec.Struct):
+    dump_ingest: msgspec.Raw
+
+
+class _InlineMetadata(msgspec.Struct):
+    metadata: dict[str, dict[str, Any]]
+
+
+class _Leaf(msgspec.Struct):
+    attributes: _LeafAttributes
+    consolidated_metadata: _InlineMetadata
+
+
+_DECODE_LEAF = msgspec.json.Decoder(_Leaf).decode
+_DECODE_VERSION = msgspec.json.Decoder(_Version).decode
+_DECODE_RECORD = msgspec.json.Decoder(CommitRecord).decode
+
+
+def root_format(data: bytes, url: str) -> int:
+    """Return the format version of the store whose root has this `zarr.json`.
+
+    Raises:
+        StoreFormatError: it was written by a newer version, or is something else.
+    """
+    try:
+        version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
+    except (ValueError, RecursionError) as exc:
+        raise StoreFormatError(
+            f"{url} is a Zarr hierarchy, but not a dump-ingest store",
+            hint="Choose another --store; nothing was written.",
+        ) from exc
+    _check_format(version, url, metadata.FORMAT_VERSION)
+    return version
+
+
+def decode_record(data: bytes, key: StepKey) -> CommitRecord:
+    """Read the commit record out of the `zarr.json` of a leaf, the whole of which is checked.
+
+    Raises:
+        DamagedStore: it is not a commit of this step.
+        StoreFormatError: a newer version wrote it.
+    """
+    try:
+        written = _DECODE_LEAF(data).attributes.dump_ingest
+        # First: nothing else is known about the record of a later version.
+        version = _DECODE_VERSION(written).format_version
+        _check_format(version, str(key), metadata.WITHOUT_TENSORS_FORMAT_VERSION)
+        record = _DECODE_RECORD(written)
+    except (ValueError, RecursionError) as exc:
+        raise DamagedStore(f"{key.path}/{LEAF} is not a commit record: {exc!s:.300}") from exc
+    if (record.rank, record.step) != (key.rank, key.step):
+        raise DamagedStore(
+            f"{key.path}/{LEAF} is the commit of rank {record.rank} step {record.step}, not of this step"
+        )
+    return record
+
+
+def decode_nodes(data: bytes) -> dict[str, metadata.Document]:
+    """Return the metadata of every node of a generation, by path in it, out of a checked `zarr.json`."""
+    leaf = _DECODE_LEAF(data)
+    prefix_length = len(_DECODE_RECORD(leaf.attributes.dump_ingest).fingerprint) + 1
+    return {path[prefix_length:]: node for path, node in leaf.consolidated_metadata.metadata.items()}
+
+
+def _check_format(version: int, what: str, newest: int) -> None:
+    if metadata.OLDEST_FORMAT_VERSION <= version <= newest:
+        return
+    hint = "Upgrade dump-ingest on this machine" if version > newest else "Ingest the dump into a new store"
+    raise StoreFormatError(
+        f"{what} has store format {version}; this version of dump-ingest reads "
+        f"{metadata.OLDEST_FORMAT_VERSION} to {newest}",
+        hint=f"{hint}; nothing was written.",
+    )
