@@ -43,15 +43,17 @@ servers: ## Install the servers that tests run: Ceph with its S3 gateway, Promet
 	@tests/servers/install.sh
 
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.
-generated: setup ## Run every generator: .proto code, tables in docs, dashboard, and what the chart takes over
+# The chart comes after the dashboard, of which it has a copy.
+generated: setup ## Update all generated files: decoder of DumpData, dashboard, Helm chart, tables in docs
 	$(BIN)/uv run --quiet --no-project --with grpcio-tools==1.74.0 python -m grpc_tools.protoc \
 		--proto_path . --python_out . --pyi_out . workers/dump/formats/dump_data.proto
-	$(BIN)/python -m ingest.layouts.table --write
-	$(BIN)/python -m workers.rules.table --write
-	$(BIN)/python deploy/grafana/make_dashboard.py
-	$(BIN)/python helm/generate.py
+	@$(BIN)/python deploy/grafana/make_dashboard.py
+	@$(BIN)/python helm/generate.py
+	@$(BIN)/python -m ingest.layouts.table --write
+	@$(BIN)/python -m workers.rules.table --write
+	@$(BIN)/python deploy/sizing.py --write
 
-chart: setup ## Update what the Helm chart takes over: schema, README, alerts, dashboards
+chart: setup ## Update the generated parts of the Helm chart: schema, README, alerts, dashboards
 	@$(BIN)/python helm/generate.py
 
 requirements: setup ## Pin the newest dependencies that pyproject.toml allows

@@ -1,59 +1,63 @@
 #!/usr/bin/env python3
-"""What it takes to ingest the dumps of a training job: workers, bandwidth, requests, memory, and money on S3.
+"""Computes what ingesting the dumps of a training job takes: workers, bandwidth, requests, and money on S3.
 
-    python deploy/sizing.py                                          the table of docs/sizing.md
-    python deploy/sizing.py --ranks 1024 --step-mb 722 --every 60    the same for your job
+    python deploy/sizing.py                                          prints the table of docs/sizing.md
+    python deploy/sizing.py --write                                  writes that table into the page
+    python deploy/sizing.py --ranks 1024 --step-mb 722 --every 60    prints the figures for your job
 
-Every figure is arithmetic on what docs/design/004-performance.md has measured. Needs nothing but Python.
+All figures follow from the measurements in docs/design/004-performance.md. Needs nothing but Python.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-#: Bytes of dump per second that one worker, on one processor, takes into object storage: two took 722 MB in
-#: 2.68 s. The object store ran on the same two processors, so it is rather more.
+PAGE = Path(__file__).parents[1] / "docs" / "sizing.md"
+#: Bytes of dump per second that one worker, on one processor, ingests into object storage: two workers took
+#: 2.68 s for 722 MB. The object store shared their two processors, so the real rate is higher.
 WORKER_RATE = 722e6 / 2.68 / 2
-#: Worker-seconds that a step of a rank costs whatever its size: 5.36 ms for twenty small files, two workers.
+#: Worker-seconds that each step of a rank costs at least: 5.36 ms for twenty small files, with two workers.
 STEP_SECONDS = 2 * 5.36e-3
-#: Stored bytes per byte of dump: copies are stored once, and the rest is compressed.
+#: Stored bytes per byte of dump: copies are stored once, everything is compressed.
 STORED_RATIO = 0.309
-#: How busy workers are planned to be: the rest is for steps that come late, workers that die, and peaks.
+#: Planned load of the workers. The rest is a reserve for late steps, dying workers, and peaks.
 BUSY = 2 / 3
-#: Objects of a step of a rank, beside its shards: 22 in all for one of 85 kB, 29 for one of 722 MB.
+#: Objects of a step of a rank besides its shards: 22 in total for a step of 85 kB, 29 for 722 MB.
 SMALL_OBJECTS = 28
 SHARD, PART, JOB = 128 * 2**20, 32 * 2**20, 128 * 2**20
-#: Tasks per second of one scheduler: 182 with its client and its worker on the same two busy processors.
+#: Tasks per second of one scheduler: 182 with its client and worker on the same two busy processors.
 SCHEDULER_RATE = 150
-#: Seconds in which one process consolidates a tensor of a step of a rank: 15 ms for 5000 of them.
+#: Seconds in which one process consolidates one tensor of a step of a rank: 15 ms for 5000 tensors.
 CONSOLIDATE_SECONDS = 0.015 / 5000
-#: Dollars, by the list of S3 Standard in us-east-1: for a request that writes, for one that reads, and for a
-#: gigabyte (10^9 bytes) during a month. Other prices: change them here.
+#: List prices of S3 Standard in us-east-1, in dollars: for a request that writes, for a request that reads,
+#: and for a gigabyte (10^9 bytes) per month. Change them here.
 PRICE_PUT, PRICE_GET, PRICE_GB_MONTH = 0.005 / 1000, 0.0004 / 1000, 0.023
 MONTH_S = 30 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A training job that dumps: `step_bytes` per rank and step, a step every `every_s` seconds."""
+    """A training job that dumps `step_bytes` per rank and step, and a step every `every_s` seconds."""
 
     ranks: int
     step_bytes: float
     every_s: float
     tensors: int = 5000
-    """Per rank and step."""
+    """Tensors per rank and step."""
     keep_days: float = 7
-    """How long steps stay in the store, for its size and price."""
+    """How long steps stay in the store; determines its size and price."""
     ranks_per_host: int = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a job takes. Bandwidths are bytes per second, averaged over the interval of the dump."""
+    """What a job takes. Bandwidths are in bytes per second, averaged over the interval between steps."""
 
     workers: int
     workers_per_host: float
@@ -63,13 +67,13 @@ class Size:
     tasks_per_s: float
     schedulers: int
     consolidator_busy: float
-    """Share of its time that one consolidator works; above 1 it falls behind."""
+    """Load of one consolidator, as a share of its time; above 1 it falls behind."""
     stored_per_day: float
     dollars_per_month: float
 
 
 def size(job: Job) -> Size:
-    """Return what a job takes, when it dumps without a pause."""
+    """Return what a job takes that dumps without a pause."""
     steps_per_s = job.ranks / job.every_s
     stored = job.step_bytes * STORED_RATIO
     busy_workers = steps_per_s * (job.step_bytes / WORKER_RATE + STEP_SECONDS)
@@ -78,7 +82,7 @@ def size(job: Job) -> Size:
     puts_per_s = steps_per_s * puts(stored)
     tasks_per_s = steps_per_s * tasks(job.step_bytes)
     stored_per_day = steps_per_s * stored * 86_400
-    # As many requests read as write: of the consolidator, of watchers that compare, of people who ask.
+    # Assume that as many requests read as write: from the consolidator, watchers and people.
     requests = puts_per_s * MONTH_S * (PRICE_PUT + PRICE_GET)
     return Size(
         workers=workers,
@@ -95,17 +99,19 @@ def size(job: Job) -> Size:
 
 
 def puts(stored: float) -> float:
-    """Return the requests that write a step of a rank: small objects; shards, begun, in parts, ended."""
+    """Return the number of requests that write a step of a rank; shards begin, have parts, and end."""
     return SMALL_OBJECTS + math.ceil(stored / PART) + 2 * math.ceil(stored / SHARD)
 
 
 def tasks(step_bytes: float) -> float:
-    """Return the Dask tasks of a step of a rank: its jobs and the commit; up to 16 small steps share one."""
+    """Return the number of Dask tasks of a step of a rank: jobs and commit; 16 small steps share one."""
+    if step_bytes <= 2**20:
+        return 1 / 16
     jobs = math.ceil(step_bytes / JOB)
-    return 1 / 16 if step_bytes <= 2**20 else 1 if jobs == 1 else jobs + 1
+    return 1 if jobs == 1 else jobs + 1
 
 
-#: From a small job to one of ten thousand ranks.
+#: The jobs in the documentation, from a small one to one of ten thousand ranks.
 JOBS = (
     Job(8, 0.1e6, 1, tensors=250),
     Job(8, 722e6, 60),
@@ -136,22 +142,22 @@ COLUMNS = (
 
 
 def row(job: Job) -> tuple[str, ...]:
-    """Return the cells of a table, one for each of `COLUMNS`."""
-    found = size(job)
+    """Return one cell for each of `COLUMNS`."""
+    needs = size(job)
     return (
         f"{job.ranks:,}",
         _bytes(job.step_bytes),
         f"{job.every_s:g} s",
-        f"{found.workers:,}",
-        f"{found.workers_per_host:.2g}",
-        f"{_bytes(found.read_per_host)}/s",
-        f"{_bytes(found.upload)}/s",
-        f"{found.puts_per_s:,.0f}",
-        f"{found.tasks_per_s:,.1f}",
-        str(found.schedulers),
-        f"{found.consolidator_busy:.0%}",
-        _bytes(found.stored_per_day),
-        f"${found.dollars_per_month:,.0f} a month",
+        f"{needs.workers:,}",
+        f"{needs.workers_per_host:.2g}",
+        f"{_bytes(needs.read_per_host)}/s",
+        f"{_bytes(needs.upload)}/s",
+        f"{needs.puts_per_s:,.0f}",
+        f"{needs.tasks_per_s:,.1f}",
+        str(needs.schedulers),
+        f"{needs.consolidator_busy:.0%}",
+        _bytes(needs.stored_per_day),
+        f"${needs.dollars_per_month:,.0f} a month",
     )
 
 
@@ -159,6 +165,15 @@ def table(jobs: Iterable[Job]) -> str:
     """Return a table in Markdown."""
     lines: list[Sequence[str]] = [COLUMNS, ["---"] * len(COLUMNS), *map(row, jobs)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def with_table(page: str) -> str:
+    """Return a page with the current table in place of the old one, which it recognises by its columns."""
+    head, columns, rest = page.partition(f"| {' | '.join(COLUMNS)} |\n")
+    if not columns:
+        raise SystemExit(f"{PAGE} has no table with the columns of {Path(__file__).name}")
+    old_rows = itertools.takewhile(lambda line: line.startswith("|"), rest.splitlines(keepends=True))
+    return head + table(JOBS) + rest[sum(map(len, old_rows)) :]
 
 
 def _bytes(count: float) -> str:
@@ -170,21 +185,24 @@ def _bytes(count: float) -> str:
 
 
 def main() -> int:
-    """Print the table, or the row of one job."""
-    parser = argparse.ArgumentParser(description="What it takes to ingest the dumps of a training job.")
+    """Print the table or write it into the page; or print the figures of one job."""
+    parser = argparse.ArgumentParser(description="Compute what ingesting the dumps of a training job takes.")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/sizing.md")
     parser.add_argument("--ranks", type=int)
     parser.add_argument("--step-mb", type=float, help="megabytes (10^6) per rank and step")
-    parser.add_argument("--every", type=float, metavar="SECONDS", help="from step to step")
+    parser.add_argument("--every", type=float, metavar="SECONDS", help="time from step to step")
     parser.add_argument("--keep-days", type=float, default=7)
     chosen = parser.parse_args()
     given = (chosen.ranks, chosen.step_mb, chosen.every)
     if any(value is not None for value in given):
         if not all(value is not None and value > 0 for value in given) or chosen.keep_days < 0:
-            parser.error("--ranks, --step-mb and --every belong together, and are above 0")
+            parser.error("give all of --ranks, --step-mb and --every, as numbers above 0")
         job = Job(chosen.ranks, chosen.step_mb * 1e6, chosen.every, keep_days=chosen.keep_days)
         columns = [*COLUMNS[:-1], f"{chosen.keep_days:g} days on S3"]
         for name, value in zip(columns, row(job), strict=True):
             sys.stdout.write(f"{name:20} {value}\n")
+    elif chosen.write:
+        PAGE.write_text(with_table(PAGE.read_text()))
     else:
         sys.stdout.write(table(JOBS))
     return 0

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Make the parts of the Helm chart that follow from something else. `--check` only says what is not current.
+"""Makes the generated parts of the Helm chart. `--check` only names the parts that are not current.
 
 - `values.schema.json`: types and descriptions from `values.yaml`, limits from `RULES`, and below `config` the
-  settings of `dump-ingest` themselves, so that a wrong setting fails before anything is installed.
-- the table in `README.md`, from the `# -- ` comments of `values.yaml`.
-- `files/`: alert rules and dashboards of `deploy/`; Helm reads nothing outside of a chart.
+  settings of `dump-ingest`, so that a wrong setting fails before anything is installed.
+- The table in `README.md`: from the `# -- ` comments of `values.yaml`.
+- `files/`: alert rules and dashboards of `deploy/`, because Helm reads nothing outside a chart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ _TEXTS = {"items": {"type": "string"}}
 _BYTES = r"^\s*[0-9]*\.?[0-9]+\s*([kmgtpeKMGTPE]?[iI]?[bB])?\s*$"
 _QUANTITIES = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
 
-#: What the defaults do not say, by the end of a value's path.
+#: JSON schema of values beyond the type of their default, by the end of the path of a value.
 RULES: Mapping[str, Mapping[str, Any]] = {
     "affinity": {},
     "annotations": _STRINGS,
@@ -63,7 +63,7 @@ RULES: Mapping[str, Mapping[str, Any]] = {
     },
     "certManager.renewBefore": {"pattern": r"^([0-9]+(s|m|h))+$"},
     "commonLabels": _STRINGS,
-    # In a file Dask takes a key with dots for a name.
+    # In a file, Dask does not split keys at dots.
     "dask.config": {"patternProperties": {"^[^.]+$": {}}, "additionalProperties": False},
     "dump.directory": _ABSOLUTE_OR_NONE,
     "dump.hostPath": _ABSOLUTE_OR_NONE,
@@ -159,10 +159,10 @@ class Value:
 
     path: str
     default: Any
-    said: str
-    """What its `# -- ` comment says; "" where it is only a map of others."""
-    shown: str
-    """What its `@default` comment says."""
+    description: str
+    """Its `# -- ` comment; "" if it is only a map of other values."""
+    shown_default: str
+    """Its `@default` comment; "" without one."""
     children: tuple[Value, ...] = ()
 
     @property
@@ -176,7 +176,7 @@ def values() -> tuple[Value, ...]:
     text = (CHART / "values.yaml").read_text()
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode):
-        raise SystemExit("values.yaml is no map")
+        raise SystemExit("values.yaml is not a map")
     return tuple(_children(root, "", yaml.safe_load(text), text.splitlines()))
 
 
@@ -186,39 +186,40 @@ def _children(
     missing = []
     for key, value in node.value:
         path = f"{before}{key.value}"
-        said, shown = _comment(lines, key.start_mark.line)
+        description, shown_default = _comment(lines, key.start_mark.line)
         children: tuple[Value, ...] = ()
         if isinstance(value, yaml.MappingNode) and not value.flow_style:
             children = tuple(_children(value, f"{path}.", defaults[key.value], lines))
-        if said or children:
-            yield Value(path, defaults[key.value], said, shown, children)
+        if description or children:
+            yield Value(path, defaults[key.value], description, shown_default, children)
         else:
             missing.append(path)
-    # Without any comment it is a map of somebody else, such as a probe.
+    # A map without any comment is defined by Kubernetes, such as a probe.
     if missing and len(missing) < len(node.value):
-        raise SystemExit(f"values.yaml: no `# -- ` comment: {', '.join(missing)}")
+        raise SystemExit(f"values.yaml: these values need a `# -- ` comment: {', '.join(missing)}")
 
 
 def _comment(lines: list[str], line: int) -> tuple[str, str]:
+    """Return the description and the shown default in the comment above a line; "" if missing."""
     above: list[str] = []
     while line > 0 and lines[line - 1].lstrip().startswith("#"):
         line -= 1
         above.insert(0, lines[line].lstrip().removeprefix("#").strip())
-    said, shown = [], ""
-    for one in above:
-        if one.startswith("-- "):
-            said = [one.removeprefix("-- ")]
-        elif one.startswith("@default -- "):
-            shown = one.removeprefix("@default -- ")
-        elif said:
-            said.append(one)
-    return " ".join(said), shown
+    description, shown_default = [], ""
+    for comment in above:
+        if comment.startswith("-- "):
+            description = [comment.removeprefix("-- ")]
+        elif comment.startswith("@default -- "):
+            shown_default = comment.removeprefix("@default -- ")
+        elif description:
+            description.append(comment)
+    return " ".join(description), shown_default
 
 
 def schema() -> str:
     """Return values.schema.json."""
     top = _own_map(values())
-    # What an umbrella chart gives to all of its charts.
+    # An umbrella chart passes it to all of its charts.
     top["properties"]["global"] = {"type": "object"}
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of dump-ingest"}
     return json.dumps(head | top, indent=2) + "\n"
@@ -228,7 +229,7 @@ def _own_map(entries: tuple[Value, ...]) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": False,
-        # `null` takes a key away: right for a probe, wrong for what templates rely on.
+        # `null` removes a key: useful for a probe, wrong for a value that templates rely on.
         "required": [
             entry.name
             for entry in entries
@@ -239,7 +240,7 @@ def _own_map(entries: tuple[Value, ...]) -> dict[str, Any]:
 
 
 def _schema_of(entry: Value) -> dict[str, Any]:
-    about = {"description": entry.said} if entry.said else {}
+    about = {"description": entry.description} if entry.description else {}
     if entry.path == "config":
         return about | _settings_schema()
     if entry.children:
@@ -249,34 +250,36 @@ def _schema_of(entry: Value) -> dict[str, Any]:
     rule = dict(rules[0]) if rules else {}
     if "type" not in rule:
         if entry.default is None:
-            raise SystemExit(f"generate.py: RULES must give the type of {entry.path}, whose default is null")
+            raise SystemExit(
+                f"generate.py: add the type of {entry.path} to RULES, because its default is null"
+            )
         rule["type"] = _TYPES[type(entry.default)]
     return about | rule
 
 
 def _settings_schema() -> dict[str, Any]:
-    made = Settings.model_json_schema()
-    properties = {name: _setting(one) for name, one in made["properties"].items()}
+    generated = Settings.model_json_schema()
+    properties = {name: _setting(setting) for name, setting in generated["properties"].items()}
     properties["rank_map"] |= {
         "type": ["object", "string"],
         "patternProperties": {"^[0-9]+$": {"type": "integer", "minimum": 0}},
         "additionalProperties": False,
     }
-    # A directory of a container must be absolute, and another process cannot see what is in memory.
+    # A directory in a container must be absolute, and a store in memory is visible to one process only.
     properties["store"] |= {"pattern": r"^$|^/.|^[a-z0-9+]+://.", "not": {"pattern": "^memory:"}}
-    # No credentials: they would stand in a ConfigMap.
+    # Credentials are refused: they would end up in a ConfigMap.
     secrets = ("key", "secret", "token", "password", "username")
     properties["store_options"] |= {"properties": dict.fromkeys(secrets, False)}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-def _setting(made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a setting as Helm is to have it: no null, which would take the key away."""
-    kept = {k: v for k, v in made.items() if k not in {"anyOf", "title", "default", "gt", "ge"}}
-    choices = [one for one in made.get("anyOf", ()) if one.get("type") != "null"]
-    if {one.get("type") for one in choices} == {"string", "integer"}:
-        # A number of bytes. Helm reads great numbers as floats.
-        least = made.get("ge", 1 if made.get("gt") == 0 else 0)
+def _setting(generated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a setting for Helm: without null, which would remove the key."""
+    kept = {k: v for k, v in generated.items() if k not in {"anyOf", "title", "default", "gt", "ge"}}
+    choices = [choice for choice in generated.get("anyOf", ()) if choice.get("type") != "null"]
+    if {choice.get("type") for choice in choices} == {"string", "integer"}:
+        # A number of bytes. Helm reads large numbers as floats.
+        least = generated.get("ge", 1 if generated.get("gt") == 0 else 0)
         return kept | {"type": ["string", "number"], "pattern": _BYTES, "minimum": least}
     if len(choices) > 1:
         return kept | {"anyOf": choices}
@@ -284,54 +287,60 @@ def _setting(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def readme() -> str:
-    """Return README.md with its table made anew."""
+    """Return README.md with a new table of values."""
     rows = ["| Value | Default | Meaning |\n|---|---|---|\n"]
     for entry in _leaves(values()):
-        default = entry.shown or f"`{json.dumps(entry.default)}`"
-        rows.append(f"| `{entry.path}` | {default} | {entry.said} |\n".replace("||", "|"))
-    text = (CHART / "README.md").read_text()
+        default = entry.shown_default or f"`{json.dumps(entry.default)}`"
+        rows.append(f"| `{entry.path}` | {default} | {entry.description} |\n".replace("||", "|"))
     table = "".join(rows)
-    made, found = _TABLE.subn(lambda _: table, text)
-    if found != 1:
-        raise SystemExit("README.md: the marks around the table are gone")
-    return made
+    text, count = _TABLE.subn(lambda _: table, (CHART / "README.md").read_text())
+    if count != 1:
+        raise SystemExit("README.md: the comments around the table of values are missing")
+    return text
 
 
 def _leaves(entries: tuple[Value, ...]) -> Iterator[Value]:
     for entry in entries:
-        if entry.said:
+        if entry.description:
             yield entry
         yield from _leaves(entry.children)
 
 
 def files() -> dict[Path, str]:
-    """Return all files that are made, and what is to be in them."""
-    made = {CHART / "values.schema.json": schema(), CHART / "README.md": readme()}
+    """Return the content of all generated files."""
+    generated = {CHART / "values.schema.json": schema(), CHART / "README.md": readme()}
     rules = DEPLOY / "prometheus" / "rules.yml"
     if rules.exists():
-        made[CHART / "files" / "rules.yml"] = rules.read_text()
+        generated[CHART / "files" / "rules.yml"] = rules.read_text()
     for dashboard in sorted((DEPLOY / "grafana").glob("**/*.json")):
-        made[CHART / "files" / "dashboards" / dashboard.name] = dashboard.read_text()
-    return made
+        generated[CHART / "files" / "dashboards" / dashboard.name] = dashboard.read_text()
+    return generated
 
 
 def main() -> int:
-    """Write what is not current; with `--check`, only name it and return 1."""
-    made = files()
-    stale = [path for path, text in made.items() if not path.exists() or path.read_text() != text]
-    found = {path for path in (CHART / "files").rglob("*") if path.is_file()}
-    left = sorted(found - set(made))
+    """Write or remove the files that are not current; with `--check`, only name them and return 1."""
+    generated = files()
+    stale = [path for path, text in generated.items() if not path.exists() or path.read_text() != text]
+    obsolete = _obsolete(generated.keys())
     check = sys.argv[1:] == ["--check"]
-    for path in [*stale, *left]:
+    for path in [*stale, *obsolete]:
         sys.stderr.write(f"{path.relative_to(HELM.parent)}{' is not current: make chart' if check else ''}\n")
-    if check:
-        return 1 if stale or left else 0
-    for path in stale:
+    if not check:
+        _update({path: generated[path] for path in stale}, obsolete)
+    return 1 if check and (stale or obsolete) else 0
+
+
+def _obsolete(generated: Container[Path]) -> list[Path]:
+    present = (path for path in (CHART / "files").rglob("*") if path.is_file())
+    return sorted(path for path in present if path not in generated)
+
+
+def _update(stale: Mapping[Path, str], obsolete: Iterable[Path]) -> None:
+    for path, text in stale.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(made[path])
-    for path in left:
+        path.write_text(text)
+    for path in obsolete:
         path.unlink()
-    return 0
 
 
 if __name__ == "__main__":

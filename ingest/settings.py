@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     worker_resources: Annotated[dict[str, float], NoDecode] = Field(default_factory=dict)
     """Dask resources that workers must offer (host-n17=1): restricts tasks to the host that has the files."""
     host: str | None = None
-    """The name of this host in the store. None: its host name, new at each start of a container."""
+    """The name of this host in the store. None: its host name, which containers change at each start."""
     workers: int | None = Field(default=None, ge=1)
     """How many worker processes to start without a scheduler. None: one per processor, at most eight."""
     poll_s: float = Field(default=1.0, gt=0)

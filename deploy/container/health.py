@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Says whether the process of this container, whichever role it has, is well: exit code 0, or 1 and why.
+"""Checks the health of the process in this container; exits with 0, or with 1 and the reason.
 
-- `dask scheduler` and `dask worker` answer at `/health` of their dashboard port.
-- `dump-ingest watch` serves its metrics, and has looked at the dump within `STALE_S`.
-- `dump-ingest consolidate --follow` serves its metrics.
-- Of anything else it is enough that it runs: it ends when it cannot go on, and with it the container.
+- `dask scheduler` and `dask worker` must answer at `/health` of their dashboard port.
+- `dump-ingest watch` must serve its metrics, and have looked at the dump within `STALE_S`.
+- `dump-ingest consolidate --follow` must serve its metrics.
+- Any other process only has to run: if it cannot go on, it ends, and the container with it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _DASHBOARDS = {"scheduler": "8787", "worker": "8790"}
 
 
 def main() -> int:
-    """Look at process 1, or at the one whose id is given."""
+    """Check process 1, or the process whose id is on the command line."""
     pid = sys.argv[1] if len(sys.argv) > 1 else "1"
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     try:
-        reason = _illness(words)
+        reason = problem_of(words)
     except (OSError, ValueError, urllib.error.URLError) as exc:
         reason = f"{type(exc).__name__}: {exc}"
     if reason:
@@ -36,25 +36,29 @@ def main() -> int:
     return 1 if reason else 0
 
 
-def _illness(words: Sequence[str]) -> str:
-    """Return what is wrong with a command that runs; "" for nothing."""
+def problem_of(words: Sequence[str]) -> str:
+    """Return what is wrong with a running command; "" if nothing is."""
     match [Path(words[0]).name, *words[1:]]:
         case ["dask", ("scheduler" | "worker") as role, *options]:
             dashboard = _option(options, "--dashboard-address") or _DASHBOARDS[role]
             _get(f"http://{_local(dashboard)}/health")
         case ["dump-ingest", "watch", *options]:
-            if address := _option(options, "--metrics") or _setting("metrics", options):
-                return _stale(_get(f"http://{_local(address)}/metrics"))
+            return _stale(_metrics(options, "metrics"))
         case ["dump-ingest", "consolidate", *options] if {"--follow", "-f"} & {*options}:
-            if address := _option(options, "--metrics") or _setting("consolidator_metrics", options):
-                _get(f"http://{_local(address)}/metrics")
+            _metrics(options, "consolidator_metrics")
         case [interpreter, *command] if interpreter.startswith("python") and command:
-            return _illness(command)
+            return problem_of(command)
     return ""
 
 
+def _metrics(options: Sequence[str], setting: str) -> str:
+    """Return the metrics that a command serves; "" if it serves none."""
+    address = _option(options, "--metrics") or _setting(setting, options)
+    return _get(f"http://{_local(address)}/metrics") if address else ""
+
+
 def _setting(name: str, options: Sequence[str]) -> str:
-    from ingest.settings import load
+    from ingest.settings import load  # deferred: pydantic takes 0.1 s to import, in each health check
 
     config = _option(options, "--config") or _option(options, "-c")
     return getattr(load(Path(config) if config else None).settings, name) or ""
@@ -63,7 +67,7 @@ def _setting(name: str, options: Sequence[str]) -> str:
 def _stale(metrics: str) -> str:
     for line in metrics.splitlines():
         name, _, value = line.rpartition(" ")
-        # 0 before the first look: it still waits for the dump.
+        # It is 0 before the first look: the watcher still waits for the dump.
         if name == _HEARTBEAT and 0 < float(value) < time.time() - STALE_S:
             return f"has not looked at the dump for {time.time() - float(value):.0f} s"
     return ""
@@ -79,13 +83,13 @@ def _option(options: Sequence[str], name: str) -> str:
 
 
 def _local(address: str) -> str:
-    """Return host and port to ask, of an address to listen at."""
+    """Return host and port to connect to, for an address to listen on."""
     host, _, port = address.rpartition(":")
     return f"{'127.0.0.1' if host in {'', '0.0.0.0', '[::]'} else host}:{port}"  # noqa: S104
 
 
 def _get(url: str) -> str:
-    # No proxy of the environment: this is the machine itself.
+    # Without the proxy of the environment: this is a local connection.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(url, timeout=_TIMEOUT_S) as answer:
         body: bytes = answer.read()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Make `dump-ingest.json`, the dashboard, of `panels.yml`; `--check` only says whether it is current.
+"""Makes the dashboard `dump-ingest.json` from `panels.yml`; `--check` only says whether it is current.
 
-A dashboard by hand is two thousand lines, most of which say where panels stand.
+A dashboard has two thousand lines, most of which place panels.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,13 @@ HERE = Path(__file__).parent
 PATH = HERE / "dump-ingest.json"
 _WIDTH = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-#: What shows one moment, not a span of time.
+#: Kinds of panels that show one moment instead of a time range.
 _INSTANT = ("bargauge", "stat", "table")
 
 
 def dashboard() -> dict[str, Any]:
     """Return the whole dashboard."""
-    panels: list[dict[str, Any]] = []
-    top = 0
-    for row in yaml.safe_load((HERE / "panels.yml").read_text()):
-        panels.append(
-            {
-                "type": "row",
-                "title": row["row"],
-                "collapsed": False,
-                "panels": [],
-                "gridPos": {"x": 0, "y": top, "w": _WIDTH, "h": 1},
-            }
-        )
-        top += 1
-        left, tallest = 0, 0
-        for one in row["panels"]:
-            width, height = one.get("width", 8), one.get("height", 8)
-            if left + width > _WIDTH:
-                left, top, tallest = 0, top + tallest, 0
-            panels.append(_panel(one, {"x": left, "y": top, "w": width, "h": height}))
-            left, tallest = left + width, max(tallest, height)
-        top += tallest
-    for number, panel in enumerate(panels, 1):
-        panel["id"] = number
+    rows = yaml.safe_load((HERE / "panels.yml").read_text())
     return {
         "uid": "dump-ingest",
         "title": "dump-ingest",
@@ -62,8 +40,30 @@ def dashboard() -> dict[str, Any]:
         "templating": {"list": _variables()},
         "annotations": {"list": [_alerts()]},
         "links": [],
-        "panels": panels,
+        "panels": [{**panel, "id": number} for number, panel in enumerate(_panels(rows), 1)],
     }
+
+
+def _panels(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the heading of each row and its panels, placed from left to right and from top to bottom."""
+    top = 0
+    for row in rows:
+        yield {
+            "type": "row",
+            "title": row["row"],
+            "collapsed": False,
+            "panels": [],
+            "gridPos": {"x": 0, "y": top, "w": _WIDTH, "h": 1},
+        }
+        top += 1
+        left, tallest = 0, 0
+        for panel in row["panels"]:
+            width, height = panel.get("width", 8), panel.get("height", 8)
+            if left + width > _WIDTH:
+                left, top, tallest = 0, top + tallest, 0
+            yield _panel(panel, {"x": left, "y": top, "w": width, "h": height})
+            left, tallest = left + width, max(tallest, height)
+        top += tallest
 
 
 def _panel(panel: Mapping[str, Any], place: Mapping[str, int]) -> dict[str, Any]:
@@ -149,11 +149,11 @@ def _alerts() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write the file, or say that it is not current."""
+    """Write the file; with `--check`, only return 1 if it is not current."""
     text = json.dumps(dashboard(), indent=2) + "\n"
     if sys.argv[1:] == ["--check"]:
         if PATH.read_text() != text:
-            print(f"{PATH} is not current: run {Path(__file__).name}", file=sys.stderr)  # noqa: T201
+            sys.stderr.write(f"{PATH} is not current: make generated\n")
             return 1
         return 0
     PATH.write_text(text)

@@ -1,4 +1,4 @@
-"""The guide for operators: what it computes, and the commands that it gives."""
+"""The guide for operators: the commands that it gives."""
 
 import re
 import subprocess
@@ -6,44 +6,9 @@ from pathlib import Path
 
 import pytest
 from distributed import Client, LocalCluster, Security
-from hypothesis import given
-from hypothesis import strategies as st
-
-from deploy.sizing import JOBS, Job, puts, size, table, tasks
 
 DOCS = Path(__file__).parents[3] / "docs"
 DEPLOYMENT = (DOCS / "deployment.md").read_text()
-
-
-def test_table_is_what_the_script_prints() -> None:
-    assert table(JOBS) in (DOCS / "sizing.md").read_text()
-    assert max(job.ranks for job in JOBS) == 10_000
-
-
-@given(st.integers(1, 20_000), st.floats(1, 1e12), st.floats(0.1, 1e5), st.floats(1.1, 10))
-def test_more_to_do_never_takes_less(ranks: int, step_bytes: float, every_s: float, more: float) -> None:
-    one = size(Job(ranks, step_bytes, every_s))
-    for other in (
-        size(Job(ranks, step_bytes * more, every_s)),
-        size(Job(ranks, step_bytes, every_s / more)),
-        size(Job(ranks * 2, step_bytes, every_s)),
-    ):
-        assert other.workers >= one.workers >= 1
-        assert other.upload > one.upload
-        assert other.puts_per_s >= one.puts_per_s
-        assert other.dollars_per_month > one.dollars_per_month
-
-
-def test_workers_keep_up_with_what_was_measured() -> None:
-    """Two workers took 722 MB in 2.68 s: planned with, they have a third to spare."""
-    assert size(Job(1, 722e6, 2.68)).workers >= 3
-    assert size(Job(1, 722e6, 2.68 * 1.6)).workers <= 2
-
-
-def test_requests_and_tasks_of_a_measured_step() -> None:
-    assert 29 <= puts(223e6) <= 45  # 29 objects, the large ones in parts
-    assert tasks(722e6) == 7
-    assert tasks(85e3) < 1
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +133,7 @@ def test_metrics_in_alerts_and_on_the_dashboard_exist() -> None:
         assert names <= known, f"{names - known} in {expression}"
 
 
-def test_the_dashboard_is_current_and_has_a_fixed_place() -> None:
-    subprocess.run([sys.executable, str(DEPLOY / "grafana" / "make_dashboard.py"), "--check"], check=True)
+def test_the_dashboard_has_a_fixed_place_and_panels_do_not_overlap() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     assert dashboard["uid"] == "dump-ingest"
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])

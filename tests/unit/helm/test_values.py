@@ -1,8 +1,6 @@
 """Wrong values are refused before anything is installed, by a message that names them."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +103,6 @@ def test_a_wrong_value_is_refused_by_name(name: str, values: dict[str, Any], sai
         render(changed(quick(name), **values))
     for words in said:
         assert words in refused.value.detail
-
-
-def test_what_is_generated_is_current() -> None:
-    """Schema and README follow values.yaml and the settings; alerts and dashboards are those of deploy/."""
-    done = subprocess.run(
-        [sys.executable, CHART.parent / "generate.py", "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_readme_links_to_every_example() -> None:
