@@ -7,21 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.structure.graph import circles, import_graph
+from tests.structure.graph import circles, import_graph, room_graph
 
 ROOT = Path(__file__).parents[2]
+#: The floors of the house, from the ground up: a room imports only rooms of lower floors.
+#: A room is a folder below a package, or a loose module in it; see `tests.structure`.
+FLOORS = (
+    ("workers.errors", "workers.events", "workers.model", "workers.scheduler", "ingest.units"),
+    ("workers.arrays", "ingest.disk"),
+    ("workers.dump", "ingest.settings"),
+    ("workers.store", "ingest.layouts"),
+    ("workers.rules", "ingest.reader"),
+    ("workers.tasks",),
+    ("workers.plugin", "ingest.planning"),
+    ("ingest.steps",),
+    ("ingest.dispatch", "ingest.watching"),
+    ("ingest.dump_retention", "ingest.questions"),
+    ("ingest.findings",),
+    ("ingest.consolidating", "ingest.service", "ingest.store_gc"),
+    ("ingest.metrics", "ingest.reporting"),
+    ("ingest.wiring",),
+    ("ingest.api", "ingest.doctor"),
+    ("ingest.cli",),
+)
 HEAVY = ("distributed", "dask", "zarr", "numcodecs", "s3fs", "botocore", "xarray")
 
 
 def imported(path: Path) -> set[str]:
     """Return the names of all modules that a source file imports, wherever in it."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
 
 
 def modules(package: str) -> list[str]:
@@ -35,6 +55,26 @@ def top(names: set[str]) -> set[str]:
 def test_the_modules_have_no_circles() -> None:
     """Deferred and type-only imports count: each of them would hide one."""
     assert circles(import_graph(ROOT)) == []
+
+
+def test_rooms_import_only_rooms_of_lower_floors() -> None:
+    """Deferred and type-only imports count here, too."""
+    floor_of = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+    graph = room_graph(import_graph(ROOT))
+    assert graph.keys() == floor_of.keys()
+    upward = {
+        (room, imported_room)
+        for room, imported_rooms in graph.items()
+        for imported_room in imported_rooms
+        if floor_of[imported_room] >= floor_of[room]
+    }
+    assert upward == set()
+
+
+@pytest.mark.parametrize("package", ["ingest", "workers"])
+def test_a_package_has_at_most_five_loose_modules(package: str) -> None:
+    loose = [path.stem for path in (ROOT / package).glob("*.py") if path.stem != "__init__"]
+    assert len(loose) <= 5, loose
 
 
 @pytest.mark.parametrize("module", modules("workers"))
