@@ -212,7 +212,9 @@ def test_a_step_that_is_dumped_again_after_it_was_deleted_is_a_new_generation(
         filled.add(np.full(10, 50.0 + slot, "<f4"), tensor_name(slot=slot), step=1)
     report = Run(filled.root, store).ingest()
     assert (
-        [summary.key for summary in report.commits] == [event.key for event in report.deleted] == [StepKey(0, 1)]
+        [summary.key for summary in report.commits]
+        == [event.key for event in report.deleted]
+        == [StepKey(0, 1)]
     )
     tensors = open_store(str(store)).tensors(rank=0, step=1)
     assert sorted(tensor.statistics.max for tensor in tensors) == [50, 51, 52]
