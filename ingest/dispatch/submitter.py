@@ -31,8 +31,8 @@ from ingest.dispatch.outcomes import (
     StepStale,
     TaskRetried,
 )
+from ingest.dispatch.parts import PUBLISH, WHOLE, InflightTask, OfferedStep, TaskPart, call_of, key_suffix
 from ingest.steps.phases import Pause, Phase
-from ingest.steps.state import StepState, Work
 from ingest.steps.table import StepTable
 from workers.errors import (
     AccessDenied,
@@ -54,9 +54,6 @@ from workers.tasks.model import Receipt, StepPlan
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
     from distributed import Client, Future
 
-#: Stand in for the number of a job: the publishing of a step, and a step done as a whole.
-_PUBLISH = -1
-_WHOLE = -2
 #: What the small steps that share a task may come to. Such a task takes about a tenth of a second.
 _SHARED_STEPS = 16
 _SHARED_ROWS = 4096
@@ -81,62 +78,6 @@ class DispatchLimits:
         return float(min(self.first_pause_s * 2 ** (attempt - 1), self.longest_pause_s))
 
 
-@dataclass(eq=False, slots=True)
-class _OfferedStep:
-    plan: StepPlan
-    state: StepState
-    work: Work
-    offered_at: float
-    receipts: dict[int, Receipt] = field(default_factory=dict)
-    tasks: dict[int, _Task] = field(default_factory=dict)
-    """Those in flight."""
-    attempts: dict[int, int] = field(default_factory=dict)
-    packed: bytes | None = None
-    """The plan, if it must be published by itself: packed while the jobs run."""
-    is_alone: bool = False
-    """Whether it failed in a way that may be its own doing: then it shares no task with another step."""
-    unread_nbytes: int = 0
-    """Bytes to read for the jobs that are not done."""
-
-    def nbytes(self, number: int) -> int:
-        """Return the bytes to read for one of its jobs, or for all."""
-        if number == _WHOLE:
-            return sum(job.nbytes for job in self.plan.jobs)
-        return 0 if number == _PUBLISH else self.plan.jobs[number].nbytes
-
-    def add_receipt(self, number: int, receipt: Receipt) -> None:
-        """Record that a job is done."""
-        self.receipts[number] = receipt
-        self.unread_nbytes -= self.nbytes(number)
-        self.work.jobs_done = len(self.receipts)
-
-
-@dataclass(frozen=True, slots=True)
-class _TaskPart:
-    """What a task does for one step."""
-
-    step: _OfferedStep
-    number: int
-    """Of the job; or `_PUBLISH`, or `_WHOLE`."""
-    nbytes: int
-
-    @property
-    def may_share(self) -> bool:
-        """Whether it may be done together with others: not if it has failed before, maybe for all of them.
-
-        A store that did not answer does not count: then all of a backlog has failed, and is to be done as
-        quickly as ever.
-        """
-        return self.number == _WHOLE and not self.step.is_alone and not self.step.state.is_isolated
-
-
-@dataclass(eq=False, slots=True)
-class _Task:
-    parts: Sequence[_TaskPart]
-    nbytes: int
-    future: Future[Any]
-
-
 @dataclass(slots=True)
 class Submitter:
     """Drives steps through Dask. Single-threaded: all methods are called by one thread."""
@@ -148,17 +89,17 @@ class Submitter:
     clock: Callable[[], float] = time.monotonic
     resources: Mapping[str, float] = field(default_factory=dict)
     """What a worker must offer to be given a task, as Dask counts resources."""
-    _offered: set[_OfferedStep] = field(default_factory=set)
+    _offered: set[OfferedStep] = field(default_factory=set)
     """The work itself, of each step that is under way. Bounded by who offers."""
-    _ready: deque[_TaskPart] = field(default_factory=deque)
+    _ready: deque[TaskPart] = field(default_factory=deque)
     """What to submit, in this order."""
-    _later: list[tuple[float, int, _TaskPart, DumpIngestError]] = field(default_factory=list)
+    _later: list[tuple[float, int, TaskPart, DumpIngestError]] = field(default_factory=list)
     """What to submit not before a certain time, and what it failed with: a heap."""
     _count: Iterator[int] = field(default_factory=itertools.count)
-    _inflight: set[_Task] = field(default_factory=set)
+    _inflight: set[InflightTask] = field(default_factory=set)
     _inflight_nbytes: int = 0
     _client: Client | None = None
-    _finished: queue.SimpleQueue[_Task] = field(default_factory=queue.SimpleQueue)
+    _finished: queue.SimpleQueue[InflightTask] = field(default_factory=queue.SimpleQueue)
 
     @property
     def unread_nbytes(self) -> int:
@@ -191,10 +132,10 @@ class Submitter:
     def offer(self, plan: StepPlan) -> None:
         """Start a step; it stays under way until an outcome says that it is committed, failed or stale."""
         state = self.table.ensure(plan.key)
-        step = _OfferedStep(plan, state, state.offer(len(plan.jobs)), self.clock())
+        step = OfferedStep(plan, state, state.offer(len(plan.jobs)), self.clock())
         self._offered.add(step)
-        numbers = [_WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
-        parts = [_TaskPart(step, number, step.nbytes(number)) for number in numbers]
+        numbers = [WHOLE] if len(plan.jobs) < 2 else [job.number for job in plan.jobs]
+        parts = [TaskPart(step, number, step.nbytes(number)) for number in numbers]
         step.unread_nbytes = sum(part.nbytes for part in parts)
         self._ready += parts
 
@@ -247,7 +188,7 @@ class Submitter:
             self._client = self.connect()
         return self._client
 
-    def _wait_for_finished(self, timeout_s: float) -> Iterator[_Task]:
+    def _wait_for_finished(self, timeout_s: float) -> Iterator[InflightTask]:
         try:
             yield self._finished.get(timeout=timeout_s)
             while True:
@@ -276,9 +217,9 @@ class Submitter:
             if step.packed is None and len(step.plan.jobs) > 1 and step.tasks:
                 step.packed = tasks.pack_plan(step.plan)
 
-    def _next_parts(self) -> list[_TaskPart]:
+    def _next_parts(self) -> list[TaskPart]:
         """Return what stands first in `_ready` and makes one task; nothing if its step was given up."""
-        parts: list[_TaskPart] = []
+        parts: list[TaskPart] = []
         rows = nbytes = 0
         for part in self._ready:
             if part.step not in self._offered:
@@ -296,30 +237,30 @@ class Submitter:
     def _fits(self, nbytes: int) -> bool:
         return not self._inflight_nbytes or self._inflight_nbytes + nbytes <= self.limits.inflight_nbytes
 
-    def _submit(self, parts: Sequence[_TaskPart], nbytes: int) -> None:
+    def _submit(self, parts: Sequence[TaskPart], nbytes: int) -> None:
         client = self.client()
         for part in parts:
             part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
         first = parts[0]
-        name, run, packed = _call(parts)
+        name, run, packed = call_of(parts)
         future: Future[Any] = client.submit(
             run,
             packed,
-            key=f"{name}-{_suffix(first)}",
+            key=f"{name}-{key_suffix(first)}",
             pure=False,
             resources=shares_of(self.resources),
         )
-        task = _Task(parts, nbytes, future)
+        task = InflightTask(parts, nbytes, future)
         self._inflight.add(task)
         self._inflight_nbytes += nbytes
         for part in parts:
             part.step.tasks[part.number] = task
-            part.step.work.phase = Phase.PUBLISHING if part.number == _PUBLISH else Phase.CONVERTING
+            part.step.work.phase = Phase.PUBLISHING if part.number == PUBLISH else Phase.CONVERTING
             part.step.work.retry = None
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(lambda _: self._finished.put(task))
 
-    def _take_back(self, task: _Task) -> Sequence[_TaskPart]:
+    def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
         """Remove a task from those in flight; return what it was to do."""
         self._inflight.remove(task)
         self._inflight_nbytes -= task.nbytes
@@ -327,7 +268,7 @@ class Submitter:
             del part.step.tasks[part.number]
         return task.parts
 
-    def _settle(self, task: _Task) -> list[Outcome]:
+    def _settle(self, task: InflightTask) -> list[Outcome]:
         if task not in self._inflight:
             return []  # of a step or a client that was given up
         parts = self._take_back(task)
@@ -340,7 +281,7 @@ class Submitter:
         ]
 
     def _outcomes(
-        self, step: _OfferedStep, number: int, result: Receipt | CommitSummary | DumpIngestError
+        self, step: OfferedStep, number: int, result: Receipt | CommitSummary | DumpIngestError
     ) -> Iterator[Outcome]:
         plan = step.plan
         if isinstance(result, DumpIngestError):
@@ -349,16 +290,16 @@ class Submitter:
             self._offered.remove(step)
             step.state.end_work()
             step.state.is_isolated = False
-            if number == _WHOLE:
+            if number == WHOLE:
                 yield from (JobConverted(plan, job) for job in plan.jobs)
             yield StepCommitted(plan, result, self.clock() - step.offered_at)
         else:
             step.add_receipt(number, result)
             if len(step.receipts) == len(plan.jobs):
-                self._ready.appendleft(_TaskPart(step, _PUBLISH, 0))
+                self._ready.appendleft(TaskPart(step, PUBLISH, 0))
             yield JobConverted(plan, plan.jobs[number])
 
-    def _fail(self, step: _OfferedStep, number: int, error: DumpIngestError) -> Outcome:
+    def _fail(self, step: OfferedStep, number: int, error: DumpIngestError) -> Outcome:
         attempt = step.attempts[number]
         if isinstance(error, SourceChanged):
             self._drop(step)
@@ -371,12 +312,12 @@ class Submitter:
         step.is_alone |= not isinstance(error, StoreUnavailable)
         pause_s = self.limits.pause_s(attempt)
         until = self.clock() + pause_s
-        again = _TaskPart(step, number, step.nbytes(number))
+        again = TaskPart(step, number, step.nbytes(number))
         heapq.heappush(self._later, (until, next(self._count), again, error))
         step.work.phase, step.work.retry = Phase.RETRYING, Pause(until, error.message)
         return TaskRetried(step.plan, error, attempt, pause_s)
 
-    def _drop(self, step: _OfferedStep) -> None:
+    def _drop(self, step: OfferedStep) -> None:
         self._offered.remove(step)
         step.state.end_work()
         # Its jobs only: a task that is shared has come to its end when a step of it is dropped.
@@ -385,33 +326,7 @@ class Submitter:
             task.future.cancel()
 
 
-def _call(parts: Sequence[_TaskPart]) -> tuple[str, Callable[[bytes], Any], bytes]:
-    """Return what a task is called, what it runs, and with which argument."""
-    step, number = parts[0].step, parts[0].number
-    plan, is_isolated = step.plan, step.state.is_isolated
-    if number == _WHOLE:
-        run = tasks.run_steps_isolated if is_isolated else tasks.run_steps
-        return "ingest", run, tasks.pack_steps([part.step.plan for part in parts])
-    if number == _PUBLISH:
-        receipts = [step.receipts[job.number] for job in plan.jobs]
-        return (
-            "publish",
-            tasks.run_publish,
-            tasks.pack_publish(step.packed or tasks.pack_plan(plan), receipts),
-        )
-    run_job = tasks.run_convert_isolated if is_isolated else tasks.run_convert
-    return "convert", run_job, tasks.pack_convert(plan.jobs[number])
-
-
-def _suffix(part: _TaskPart) -> str:
-    """Return what makes the key of a task unique."""
-    plan, number = part.step.plan, part.number
-    # Digits in front: Dask takes alphabetic parts of a key for part of the name of the task.
-    place = f"{plan.key.rank}-{plan.key.step}-{number}-{part.step.attempts[number]}-{time.time_ns()}"
-    return f"0{plan.fingerprint[:15]}-{place}"
-
-
-def _result_of(task: _Task) -> Receipt | CommitSummary | DumpIngestError | list[Any]:
+def _result_of(task: InflightTask) -> Receipt | CommitSummary | DumpIngestError | list[Any]:
     """Return what a task that has come to its end brought, or why it brought nothing."""
     first, *others = (str(part.step.plan.key) for part in task.parts)
     steps = f"{first} (and {len(others)} more)" if others else first

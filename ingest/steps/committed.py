@@ -71,15 +71,6 @@ class Committed:
         self.check(_AT_LOOK_S)
         return {state.key for state in self._to_check}
 
-    def _expect_of_rank(self, rank: int, new: Sequence[StepState]) -> None:
-        """Find out of which new steps of a rank the store has anything."""
-        stored: set[StepKey] = set()
-        if rank not in self._listed or len(new) > _FEW:
-            stored.update(commit.list_keys(self.objects, [rank]))
-            self._listed.add(rank)
-        for state in new:
-            state.is_expected, state.is_unchecked = True, state.key in stored
-
     def check(self, for_s: float) -> bool:
         """Ask the store for steps it was not asked for yet, for about `for_s` seconds.
 
@@ -177,6 +168,15 @@ class Committed:
         table = StoredStep(self.objects, commit_of_step).tables
         sizes, times = table.number("source_size").tolist(), table.number("mtime_ns").tolist()
         return dict(zip(table.label("source"), zip(sizes, times, strict=True), strict=True))
+
+    def _expect_of_rank(self, rank: int, new: Sequence[StepState]) -> None:
+        """Find out of which new steps of a rank the store has anything."""
+        stored: set[StepKey] = set()
+        if rank not in self._listed or len(new) > _FEW:
+            stored.update(commit.list_keys(self.objects, [rank]))
+            self._listed.add(rank)
+        for state in new:
+            state.is_expected, state.is_unchecked = True, state.key in stored
 
     def _record(self, state: StepState, fingerprint: str) -> None:
         if state.committed is None:

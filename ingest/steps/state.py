@@ -40,6 +40,7 @@ class StepState:
 
     key: StepKey
 
+    # What the dump has, by the looks of the watcher.
     listing: Listing | None = None
     """The step as the last look saw it; None if it was not listed, or has no files."""
     is_listing_reusable: bool = False
@@ -58,8 +59,9 @@ class StepState:
     """Why the step was not complete when it was examined last."""
     bad_files: BadFiles = NO_BAD_FILES
 
+    # What the store has, by `Committed`.
     is_expected: bool = False
-    """Whether it is known if the store has anything of the step."""
+    """Whether `Committed.expect` has dealt with the step: it is new otherwise."""
     is_unchecked: bool = False
     """Whether the store has something of the step and is still to be asked what."""
     committed: str | None = None
@@ -68,6 +70,7 @@ class StepState:
     turn: int = 0
     """Commits are read again in the order of their turns."""
 
+    # What becomes of it, by dispatch and service.
     work: Work | None = None
     """What the workers do for the step; None unless it was offered to them."""
     is_isolated: bool = False
@@ -79,8 +82,9 @@ class StepState:
     run_pause_s: float = _RUN_PAUSE_S[0]
     """How long the next pause of run files is."""
 
+    # What becomes of its source, by retention.
     deletion: Deletion | None = None
-    """What is known for deleting its source; None while nothing is."""
+    """None while nothing is known."""
 
     @property
     def is_present(self) -> bool:
@@ -107,7 +111,7 @@ class StepState:
     # -- what the dump has
 
     def see(self, listing: Listing, *, now: float, wall_time: float) -> None:
-        """Take the listing of a look.
+        """Record the listing of a look.
 
         Args:
             listing: of this step; it has files, or a problem that denies it.

@@ -74,7 +74,7 @@ class StepTable:
         }
 
     def unexpected(self) -> list[StepState]:
-        """Return the steps of which it is not known yet whether the store has anything."""
+        """Return the steps that are new to `Committed`."""
         return [state for state in self._states.values() if not state.is_expected]
 
     def unchecked(self) -> list[StepState]:
