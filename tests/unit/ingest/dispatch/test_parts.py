@@ -49,7 +49,7 @@ def test_only_whole_steps_that_never_failed_share_a_task(step: OfferedStep) -> N
     ("isolated", "names"),
     [
         (False, ["run_steps", "run_convert", "run_publish"]),
-        (True, ["run_steps_apart", "run_convert_apart", "run_publish"]),
+        (True, ["run_steps_isolated", "run_convert_isolated", "run_publish"]),
     ],
 )
 def test_an_isolated_step_is_converted_in_processes_of_its_own(
