@@ -1,5 +1,6 @@
 """The command line within this process, and a store to ask."""
 
+import logging
 import os
 import signal
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 import ingest
 from ingest.cli import main
@@ -14,6 +16,20 @@ from tests.cli import PROMPT, Answer, Finished
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.rules.load import load_rules
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    """Leave the logs of the test process as they were: a command that writes configures them."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    loggers = [root, *(item for item in root.manager.loggerDict.values() if isinstance(item, logging.Logger))]
+    levels = [logger.level for logger in loggers]
+    yield
+    root.handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -24,6 +40,7 @@ def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
             monkeypatch.delenv(name)
     for name, value in PROMPT.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("DUMP_INGEST_WORKERS")  # `consolidate` would start a cluster in this process
     monkeypatch.setenv("COLUMNS", "200")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

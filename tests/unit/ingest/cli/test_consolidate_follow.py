@@ -1,0 +1,74 @@
+"""`consolidate --follow`: it stands by until it may write the view; tests/integration has it follow a run."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ingest.cli import consolidate_follow
+from ingest.cli.consolidate_follow import Following
+from ingest.reader.consolidated import open_cubes
+from ingest.settings import load
+from ingest.wiring import open_consolidator
+from workers.store.opening import open_objects, resolve
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon, and serve no metrics."""
+    monkeypatch.setattr(consolidate_follow, "_STANDBY_S", 0.05)
+    monkeypatch.setenv("DUMP_INGEST_CONSOLIDATOR_METRICS", "")
+
+
+@contextmanager
+def following(store: Path, *, rebuild: bool = False) -> Iterator[Following]:
+    """Follow a store in a thread."""
+    stop = threading.Event()
+    follow = Following(load(store=str(store)).settings, 0.05, 0, rebuild, json=False)
+    thread = threading.Thread(target=follow.run, args=(stop,))
+    thread.start()
+    try:
+        yield follow
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def wait_for_steps(store: Path, count: int) -> None:
+    """Return when the view has `count` steps."""
+    objects = open_objects(resolve(str(store)))
+    waited = threading.Event()
+    for _ in range(600):
+        cubes = open_cubes(objects)
+        if cubes is not None and len(cubes.steps) == count:
+            return
+        waited.wait(0.05)
+    pytest.fail(f"the view has no {count} steps")
+
+
+def test_it_waits_for_a_store_and_says_so_once(
+    nan_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "run.zarr"
+    with following(store):
+        threading.Event().wait(0.3)
+        shutil.copytree(nan_store, tmp_path / "copy.zarr")
+        (tmp_path / "copy.zarr").rename(store)
+        wait_for_steps(store, 3)
+    assert capsys.readouterr().err.count("waiting: ") == 1
+
+
+def test_it_takes_over_when_another_process_ends(
+    nan_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Path(shutil.copytree(nan_store, tmp_path / "run.zarr"))
+    with following(store, rebuild=True) as follow:
+        wait_for_steps(store, 3)
+    assert not follow.rebuild
+    with open_consolidator(load(store=str(store)).settings), following(store):
+        threading.Event().wait(0.3)
+    assert "waiting: " in capsys.readouterr().err
