@@ -1,8 +1,9 @@
 """When is a step complete? No dump system says so; content, later steps and silence do.
 
 A tensor file is whole when its header accounts for its size. A step is complete when its files are whole and
-either a later step of its rank has begun or nothing has changed for a quiet period. A file that stays short
-through the quiet period will not grow any more: it is quarantined, and the step commits without it.
+nothing has changed for a quiet period; for a shorter one (`settle_s`), if each of its directories has a later
+step with files. A file that stays short through the quiet period will not grow any more: it is quarantined,
+and the step commits without it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_conditions_are_asked_of_the_view(objects: ObjectStore) -> None:
     assert view.find("nan_count > 0 and max > 1e30").empty
     assert len(view.find("op_name == 'op1'", step=[2])) == 3
     assert len(view.find("max < 1e30")) == 5 * 3 * 6
-    with pytest.raises(UsageError, match="no column"):
+    with pytest.raises(UsageError, match="not a column"):
         view.find("dtype == 'float32'")
 
 

@@ -31,7 +31,7 @@ def test_threads_return_results_in_the_order_of_the_tasks(objects: ObjectStore) 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """A cluster of two threads in this process."""
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None) as client:
+    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=":0") as client:
         yield client
 
 

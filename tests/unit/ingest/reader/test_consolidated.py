@@ -67,5 +67,5 @@ def test_damage_is_raised_if_nothing_changed(cubes: ConsolidatedCubes) -> None:
 def test_store_without_cubes_has_none(filled: DumpStore) -> None:
     assert open_cubes(filled.objects) is None
     filled.objects.put("consolidated/zarr.json", b"[]")
-    with pytest.raises(DamagedStore, match=r"consolidated/zarr\.json: damaged"):
+    with pytest.raises(DamagedStore, match=r"consolidated/zarr\.json is damaged"):
         open_cubes(filled.objects)

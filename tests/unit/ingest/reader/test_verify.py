@@ -85,3 +85,18 @@ def test_device_layout_is_verified_as_a_whole(made: MadeDump, store: Path) -> No
     (directory / "Op.of_all.5.2.1700000000000000").write_bytes(dump_data([], [tensor]))
     ingest_directly(made.root, store, Grid(keep_device_layout=True))
     assert list(verify(open_store(store))) == []
+
+
+def test_a_statistic_that_an_older_version_did_not_store_is_not_missed(filled: DumpStore) -> None:
+    """A version that knows one more statistic reads it as NaN from older steps."""
+    step = filled.step(0, 9)
+    document = step.commit.nodes["statistics"]
+    fewer = {**document["attributes"], "fields": [name for name in FIELDS if name != "l2_norm"]}
+    nodes = {**step.commit.nodes, "statistics": {**document, "attributes": fewer}}
+    older = replace(step.commit, nodes=nodes)
+    tables = replace(
+        step.tables, statistics=np.where(np.array(FIELDS) == "l2_norm", np.nan, step.tables.statistics)
+    )
+    assert _payload_damage(type(step)(step.objects, older, tables), 0, iter([step.read(0)])) == ""
+    current = type(step)(step.objects, step.commit, tables)
+    assert "l2_norm" in _payload_damage(current, 0, iter([step.read(0)]))

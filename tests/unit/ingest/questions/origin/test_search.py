@@ -164,7 +164,7 @@ def test_wrong_requests_are_refused(run: MadeRun, ask: Ask) -> None:
         ask(cause="naan")
     with pytest.raises(UsageError, match="exclude each other"):
         ask(cause="nan", where="max > 1")
-    with pytest.raises(UsageError, match="no column"):
+    with pytest.raises(UsageError, match="not a column"):
         ask(where="maximum > 1")
     with pytest.raises(UsageError, match="no rank 7"):
         ask(rank=7)
