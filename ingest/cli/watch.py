@@ -40,6 +40,7 @@ from workers.errors import DumpIngestError, UsageError
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
     from ingest.settings import Settings
+    from ingest.steps.explain import StepRow
 
 NAME = "watch"
 
@@ -182,45 +183,43 @@ def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, l
     return None
 
 
-def _rows_of_dump(dump: Path, config: Path | None, flags: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows_of_dump(dump: Path, config: Path | None, flags: Mapping[str, Any]) -> list[StepRow]:
     from ingest.wiring import explain_steps  # deferred: 0.8 s
 
-    return [row.to_dict() for row in explain_steps(dump, load_settings(config, **flags).settings)]
+    return explain_steps(dump, load_settings(config, **flags).settings)
 
 
-def _rows_of_watcher(url: str) -> list[dict[str, Any]]:
+def _rows_of_watcher(url: str) -> list[StepRow]:
     from ingest.service.live_steps import fetch_steps  # deferred: 0.5 s with the service
 
     return fetch_steps(url)
 
 
 def _chosen(
-    rows: Sequence[Mapping[str, Any]], ranks: Sequence[int] | None, steps: Sequence[int] | None
-) -> list[Mapping[str, Any]]:
+    rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None
+) -> list[StepRow]:
     """Return the rows of these ranks and steps, of all where none is named."""
-    return [
-        row for row in rows if (not ranks or row["rank"] in ranks) and (not steps or row["step"] in steps)
-    ]
+    return [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
 
 
-def _print_rows(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
+def _print_rows(rows: Sequence[StepRow], *, json: bool) -> None:
     if json:
-        print_json(rows)
+        print_json([row.to_dict() for row in rows])
         return
     columns = ["rank", "step", "phase", "files", "why"]
-    with_source = any(row["source"] for row in rows)
+    with_source = any(row.source for row in rows)
     print_table(
         [*columns, "dump files"] if with_source else columns,
         [[*_cells(row), *([_source_cell(row)] if with_source else [])] for row in rows],
         right=("files",),
     )
-    phases = Counter(str(row["phase"]) for row in rows)
+    phases = Counter(row.phase for row in rows)
     say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()) or "no such step in the dump")
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [str(row["rank"]), step_name(row["step"]), row["phase"], str(row["files"]), row["reason"]]
+def _cells(row: StepRow) -> list[str]:
+    return [str(row.rank), step_name(row.step), row.phase, str(row.files), row.reason]
 
 
-def _source_cell(row: Mapping[str, Any]) -> str:
-    return f"{row['source']}: {row['source_reason']}" if row["source"] else "-"
+def _source_cell(row: StepRow) -> str:
+    return f"{row.source}: {row.source_reason}" if row.source else "-"
