@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ingest.cli.printing import print_json, print_table, say, step_text
 
 if TYPE_CHECKING:
     from ingest.settings import Settings
+    from ingest.steps.explain import StepRow
 
 
-def rows_of_dump(dump: Path, settings: Settings) -> list[dict[str, Any]]:
+def rows_of_dump(dump: Path, settings: Settings) -> list[StepRow]:
     """Scan a dump once, and return a row for each of its steps."""
     from ingest.wiring import explain_steps  # deferred: 0.8 s
 
-    return [row.to_dict() for row in explain_steps(dump, settings)]
+    return explain_steps(dump, settings)
 
 
-def rows_of_watcher(url: str) -> list[dict[str, Any]]:
+def rows_of_watcher(url: str) -> list[StepRow]:
     """Return the rows of a running watcher, from the address at which it serves its metrics."""
     from ingest.service.live_steps import fetch_steps  # deferred: 0.5 s with the service
 
@@ -28,33 +29,31 @@ def rows_of_watcher(url: str) -> list[dict[str, Any]]:
 
 
 def chosen(
-    rows: Sequence[Mapping[str, Any]], ranks: Sequence[int] | None, steps: Sequence[int] | None
-) -> list[Mapping[str, Any]]:
+    rows: Sequence[StepRow], ranks: Sequence[int] | None, steps: Sequence[int] | None
+) -> list[StepRow]:
     """Return the rows of these ranks and steps, or all if none is named."""
-    return [
-        row for row in rows if (not ranks or row["rank"] in ranks) and (not steps or row["step"] in steps)
-    ]
+    return [row for row in rows if (not ranks or row.rank in ranks) and (not steps or row.step in steps)]
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
+def print_rows(rows: Sequence[StepRow], *, json: bool) -> None:
     """Print the rows as a table, with the number of steps in each phase on stderr; or as JSON."""
     if json:
-        print_json(rows)
+        print_json([row.to_dict() for row in rows])
         return
     columns = ["rank", "step", "phase", "files", "why"]
-    with_source = any(row["source"] for row in rows)
+    with_source = any(row.source for row in rows)
     print_table(
         [*columns, "dump files"] if with_source else columns,
         [[*_cells(row), *([_source_cell(row)] if with_source else [])] for row in rows],
         right=("files",),
     )
-    phases = Counter(str(row["phase"]) for row in rows)
+    phases = Counter(row.phase for row in rows)
     say(", ".join(f"{count} {phase}" for phase, count in phases.most_common()) or "no such step in the dump")
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    return [str(row["rank"]), step_text(row["step"]), row["phase"], str(row["files"]), row["reason"]]
+def _cells(row: StepRow) -> list[str]:
+    return [str(row.rank), step_text(row.step), row.phase, str(row.files), row.reason]
 
 
-def _source_cell(row: Mapping[str, Any]) -> str:
-    return f"{row['source']}: {row['source_reason']}" if row["source"] else "-"
+def _source_cell(row: StepRow) -> str:
+    return f"{row.source}: {row.source_reason}" if row.source else "-"

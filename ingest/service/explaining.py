@@ -16,7 +16,7 @@ from ingest.steps.committed import Committed
 from ingest.steps.decide import Decision
 from ingest.steps.deletion import DeletionStage
 from ingest.steps.events import SourceKept
-from ingest.steps.explain import StepRow, explain_table
+from ingest.steps.explain import StepRow, explain, explain_table
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from ingest.watching.watcher import Watcher
@@ -27,8 +27,8 @@ from workers.store.objects import ObjectStore
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
     from distributed import Client
 
-#: Steps whose commits are asked for at once.
-_BATCH = 64
+#: Steps whose commits are asked for at once, and whose plans are in memory.
+_BATCH = 16
 
 
 def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> list[StepRow]:
@@ -44,10 +44,10 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
     service.disk.look()
     policy, now = service.current_policy, service.clock()
     service.watcher.look(_AskedForAll(service.committed), policy)
-    decisions = dict(_decide(service, policy, now))
+    rows = {state: explain(state, policy, now, decision) for state, decision in _decide(service, policy, now)}
     if service.retention is not None:
         _judge(service.retention.judge)
-    return explain_table(service.table, policy, now, decisions)
+    return explain_table(service.table, policy, now, rows)
 
 
 @dataclass(frozen=True, slots=True)

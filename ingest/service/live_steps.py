@@ -5,10 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 from ingest.service.service import Service
@@ -48,7 +46,7 @@ class LiveSteps:
         return json.dumps(page, allow_nan=False).encode()
 
 
-def fetch_steps(url: str) -> list[dict[str, Any]]:
+def fetch_steps(url: str) -> list[StepRow]:
     """Return the rows of a running watcher.
 
     Args:
@@ -58,19 +56,26 @@ def fetch_steps(url: str) -> list[dict[str, Any]]:
         UsageError: the URL is not one of a web server.
         DumpIngestError: nobody answers there, or no watcher does.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{url!r} is not the address of a watcher", hint=_FROM_HINT)
-    address = f"{parts.scheme}://{parts.netloc}{PATH}"
+    address = f"{_origin(url)}{PATH}"
     try:
         with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:  # noqa: S310 (http or https)
-            steps = json.load(answer)["steps"]
+            return [StepRow.from_dict(row) for row in json.load(answer)["steps"]]
     except (OSError, http.client.HTTPException) as exc:
         reason = getattr(exc, "reason", None) or exc
         raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=_FROM_HINT) from exc
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise DumpIngestError(f"{address} is not served by a watcher", hint=_FROM_HINT) from exc
-    return list(steps)
+
+
+def _origin(url: str) -> str:
+    """Return scheme, host and port."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"{url!r} is not the address of a watcher", hint=_FROM_HINT)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 _FROM_HINT = "Name where it serves its metrics (`watch --metrics HOST:PORT`): --from http://HOST:PORT."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 from ingest.steps.decide import Decision, KeepExisting, Offer, Refuse, decide
@@ -53,9 +53,19 @@ class StepRow:
         """Return the row as JSON has it."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> StepRow:
+        """Return the row that JSON has; what a later version has added is left out.
+
+        Raises:
+            TypeError: fields are missing.
+        """
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in row.items() if name in known})
+
 
 def explain_table(
-    table: StepTable, policy: StepPolicy, now: float, decisions: Mapping[StepState, Decision] | None = None
+    table: StepTable, policy: StepPolicy, now: float, rows: Mapping[StepState, StepRow] | None = None
 ) -> list[StepRow]:
     """Explain every step of a table, by step and rank. May be called from any thread.
 
@@ -63,14 +73,14 @@ def explain_table(
         table: the steps. Ranks without run files get no row for them.
         policy: by which is decided about steps.
         now: the time by the clock of the service.
-        decisions: what was decided about some of them, if that is known.
+        rows: of steps that are explained already.
     """
-    known = decisions or {}
+    known = rows or {}
     states = [
         state for state in table if state.key.step is not None or state.is_present or state.is_unchecked
     ]
     states.sort(key=lambda state: state.key.order)
-    return [explain(state, policy, now, known.get(state)) for state in states]
+    return [known.get(state) or explain(state, policy, now) for state in states]
 
 
 def explain(state: StepState, policy: StepPolicy, now: float, decision: Decision | None = None) -> StepRow:

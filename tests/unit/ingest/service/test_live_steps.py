@@ -43,11 +43,12 @@ def test_the_page_shows_the_table_as_it_is_when_it_is_asked_for(
     live.attach(service)
     service.tick()
     (row,) = fetch_steps(f"http://127.0.0.1:{port}/metrics")
-    assert (row["rank"], row["step"], row["phase"]) == (3, 40, "ready")
+    assert (row.rank, row.step, row.phase) == (3, 40, "ready")
     service.schedule.look_soon()
     service.tick()
     (row,) = fetch_steps(f"http://127.0.0.1:{port}")
-    assert row["phase"] == "committed"
+    assert row == live.rows()[0]
+    assert row.phase == "committed"
 
 
 def test_metrics_are_served_next_to_it_and_nothing_can_be_written(served: tuple[int, LiveSteps]) -> None:
@@ -68,7 +69,7 @@ def test_nobody_and_somebody_else_are_told_apart() -> None:
     stop()
 
 
-@pytest.mark.parametrize("url", ["host:9108", "file:///etc/passwd", "http://", ""])
+@pytest.mark.parametrize("url", ["host:9108", "file:///etc/passwd", "http://", "http://[", ""])
 def test_what_is_not_the_address_of_a_web_server_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="is not the address of a watcher"):
         fetch_steps(url)

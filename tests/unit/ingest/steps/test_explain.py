@@ -1,5 +1,7 @@
 """What people are told of a step: its phase, and why."""
 
+import pytest
+
 from ingest.layouts.base import Problem
 from ingest.steps.bad_files import NO_BAD_FILES
 from ingest.steps.decide import Inspect, KeepExisting, Offer, Refuse
@@ -131,3 +133,12 @@ def test_rows_come_by_step_and_ranks_without_run_files_have_no_row_for_them() ->
     rows = explain_table(table, StepPolicy(), 0.0)
     assert [(shown.rank, shown.step) for shown in rows] == [(0, None), (1, 0), (0, 1)]
     assert rows[0].to_dict()["waits_for"] == "store"
+    known = StepRow(1, 0, "ready", "as was found out")
+    assert explain_table(table, StepPolicy(), 0.0, {table[StepKey(1, 0)]: known})[1] is known
+
+
+def test_a_row_comes_back_from_its_json_and_from_that_of_a_later_version() -> None:
+    shown = row(made_state(KEY, 1))
+    assert StepRow.from_dict(shown.to_dict() | {"colour": "blue"}) == shown
+    with pytest.raises(TypeError):
+        StepRow.from_dict({"rank": 0})
