@@ -14,7 +14,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from ingest.reader.consolidated import ConsolidatedCubes
-from workers.model import StepKey
+from workers.model import StepKey, ceil_div
 from workers.store import metadata
 from workers.store.blocks import TensorAxis, TensorKey
 from workers.store.commit import CHANGED, Commit
@@ -211,7 +211,7 @@ class CubeWriter:
         """
         wide = self.state.grid.ranks
         places = self._rank_places
-        for chunk in range(-(-len(self.ranks) // wide)):
+        for chunk in range(ceil_div(len(self.ranks), wide)):
             members = ((rank, places[rank]) for rank in sorted(ranks) if places[rank] // wide == chunk)
             yield ConsolidateJob(
                 self.objects.address,
@@ -284,11 +284,11 @@ class CubeWriter:
     def _empty_tables(self) -> dict[str, bytes]:
         """Return empty objects for new chunks of ranks, in blocks of steps that are published already."""
         wide = self.state.grid.ranks
-        new = range(-(-self.state.ranks // wide), -(-len(self.ranks) // wide))
+        new = range(ceil_div(self.state.ranks, wide), ceil_div(len(self.ranks), wide))
         return {
             f"{GROUP}/{layout.key((block, chunk))}": layout.encode(layout.full())
             for layout in self.cubes.tables.values()
-            for block in range(-(-self.state.steps // layout.chunk[0]))
+            for block in range(ceil_div(self.state.steps, layout.chunk[0]))
             for chunk in new
         }
 

@@ -15,6 +15,7 @@ from workers.model import StepKey
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule
 from workers.store.model import RowKind
+from workers.store.names import tensor_name
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: The names that a condition may use.
@@ -75,8 +76,7 @@ class StepColumns:
         for row, op_type, op_name, io, slot, occurrence in zip(
             unnamed.tolist(), *labels, *numbers, strict=True
         ):
-            again = f"#{occurrence}" if occurrence else ""
-            names[row] = f"{op_type}.{op_name}.{io}.{slot}{again}"
+            names[row] = tensor_name(op_type, op_name, io, slot, occurrence)
         return [names[row] for row in rows.tolist()]
 
     def chosen(self, rule: Rule, rows: Rows) -> Rows:

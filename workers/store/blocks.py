@@ -16,6 +16,7 @@ import numpy.typing as npt
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
+from workers.store.names import tensor_name
 from workers.store.tables import Tables
 
 #: Kinds of rows that are tensors.
@@ -42,8 +43,7 @@ class TensorKey(NamedTuple):
     @property
     def name(self) -> str:
         """The name as `Tensor.name` spells it."""
-        repeated = f"#{self.occurrence}" if self.occurrence else ""
-        return f"{self.op_type}.{self.op_name}.{self.io}.{self.slot}{repeated}"
+        return tensor_name(self.op_type, self.op_name, self.io, self.slot, self.occurrence)
 
     @property
     def operator(self) -> tuple[str, str, str, str, int]:

@@ -1,8 +1,6 @@
-"""How a tensor is named, and how its shape is written."""
+"""How a tensor is named."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 
 def tensor_name(op_type: str, op_name: str, io: str, slot: int, occurrence: int = 0) -> str:
@@ -23,8 +21,3 @@ def slot_name(io: str, slot: int, occurrence: int = 0) -> str:
         occurrence: number of the dump among those of the same slot in one step; 0 is left out.
     """
     return f"{io}.{slot}#{occurrence}" if occurrence else f"{io}.{slot}"
-
-
-def format_shape(shape: Iterable[int]) -> str:
-    """Write the lengths of the axes as `2x3`; `()` for a tensor without axes."""
-    return "x".join(map(str, shape)) or "()"

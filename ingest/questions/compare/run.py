@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +20,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.step import Step
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.prefetch import prefetch
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -96,18 +95,11 @@ def _load(
     pairs: Iterable[tuple[StepKey, StepKey]], a: Source, b: Source
 ) -> Generator[tuple[StepTensors, StepTensors], None, None]:
     """Yield the tensors of each pair of steps. The next pair is read while one is looked at."""
-    ahead: deque[tuple[Future[StepTensors], Future[StepTensors]]] = deque()
-    with ThreadPoolExecutor(2, thread_name_prefix="dump-ingest-load") as threads:
-        for key_a, key_b in pairs:
-            ahead.append((threads.submit(a.load, key_a), threads.submit(b.load, key_b)))
-            if len(ahead) > 1:
-                yield _loaded(*ahead.popleft())
-        while ahead:
-            yield _loaded(*ahead.popleft())
-
-
-def _loaded(a: Future[StepTensors], b: Future[StepTensors]) -> tuple[StepTensors, StepTensors]:
-    return a.result(), b.result()
+    steps = (side for key_a, key_b in pairs for side in ((a, key_a), (b, key_b)))
+    loaded = prefetch(steps, lambda step: step[0].load(step[1]), ahead=2, threads=2, name="dump-ingest-load")
+    with closing(loaded):
+        for tensors_a in loaded:
+            yield tensors_a, next(loaded)
 
 
 def _open(

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from ingest.reader.zarr_view.elements import Elements, chunk_shape
-from workers.model import MIB
+from workers.model import MIB, ceil_div
 from workers.store import metadata
 
 #: The approximate size of a chunk, in bytes.
@@ -91,7 +91,7 @@ class ViewArray:
         """
         itemsize = self.elements.dtype.itemsize
         first, count = self._elements_of(index)
-        begin, end = start // itemsize, min(-(-stop // itemsize), count)
+        begin, end = start // itemsize, min(ceil_div(stop, itemsize), count)
         elements = self.elements.flat(first + begin, first + end).tobytes() if begin < end else b""
         return elements[start - begin * itemsize :][: stop - start].ljust(stop - start, b"\0")
 
@@ -99,7 +99,7 @@ class ViewArray:
     def _counts(self) -> tuple[int, ...]:
         """The number of chunks along each axis, axes in the order of the store."""
         lengths = self.elements.stored_shape
-        return tuple(-(-length // n) for length, n in zip(lengths, self.chunk, strict=True))
+        return tuple(ceil_div(length, n) for length, n in zip(lengths, self.chunk, strict=True))
 
     def _elements_of(self, index: tuple[int, ...]) -> tuple[int, int]:
         """Return the first element of a chunk in the order of the store, and the number of its elements.

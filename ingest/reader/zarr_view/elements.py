@@ -17,7 +17,7 @@ from workers.arrays import dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
 from workers.errors import DamagedStore
-from workers.model import MIB
+from workers.model import MIB, ceil_div
 
 Index: TypeAlias = int | slice
 
@@ -112,7 +112,7 @@ class Elements:
         if not self.is_plain:
             return Tensor(self.step, self.row).read().reshape(-1).view(self.dtype)[start:stop]
         bits = self.element.bits if self.element.is_packed else 8 * self.dtype.itemsize
-        first, last = start * bits // 8, -(-stop * bits // 8)
+        first, last = start * bits // 8, ceil_div(stop * bits, 8)
         payload = self.step.read(self.row, first, last)
         is_whole = first == 0 and last == self._nbytes
         if is_whole and digest(payload) != self.step.tables.digest[self.row].tobytes():
@@ -189,8 +189,8 @@ def chunk_shape(elements: Elements, nbytes: int) -> tuple[int, ...]:
     for axis, length in enumerate(shape):
         row = math.prod(chunk[axis + 1 :]) * elements.dtype.itemsize
         if row <= nbytes:
-            count = -(-length // max(nbytes // row, 1))
-            chunk[axis] = max(-(-length // max(count, 1)), 1)
+            count = ceil_div(length, max(nbytes // row, 1))
+            chunk[axis] = max(ceil_div(length, max(count, 1)), 1)
             break
         chunk[axis] = 1
     return tuple(chunk)

@@ -1,9 +1,7 @@
-"""One function spells the name of a tensor, another one the shape."""
-
-import pytest
+"""One function spells the name of a tensor."""
 
 from workers.store.blocks import TensorKey
-from workers.store.names import format_shape, slot_name, tensor_name
+from workers.store.names import slot_name, tensor_name
 
 
 def test_name_is_operator_and_slot() -> None:
@@ -19,8 +17,3 @@ def test_repeated_dumps_are_numbered() -> None:
 def test_axis_of_tensors_has_the_same_names() -> None:
     key = TensorKey("net", "0", "Add", "a", "input", 3, 1)
     assert key.name == tensor_name(key.op_type, key.op_name, key.io, key.slot, key.occurrence)
-
-
-@pytest.mark.parametrize(("shape", "text"), [((), "()"), ((7,), "7"), ((2, 0, 3), "2x0x3")])
-def test_shape_is_lengths_between_crosses(shape: tuple[int, ...], text: str) -> None:
-    assert format_shape(shape) == text
