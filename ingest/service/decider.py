@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from ingest.service.planner import Planner
 from ingest.steps.committed import Committed
-from ingest.steps.decide import CommittedFiles, Decision, Inspect, Plan, Proposal, decide
+from ingest.steps.decide import Decision, Inspect, Plan, Proposal, decide
+from ingest.steps.difference import CommittedFiles
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from workers.errors import DamagedStore, StepRemoved
@@ -67,7 +68,7 @@ class Decider:
 
     def _committed_files(self, commit: Commit | None) -> CommittedFiles | DamagedStore | StepRemoved:
         if commit is None:
-            return {}
+            return CommittedFiles()
         try:
             return self.committed.files_of(commit)
         except (DamagedStore, StepRemoved) as exc:

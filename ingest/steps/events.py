@@ -31,6 +31,14 @@ class CommitKept(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DumpedAgain(Event):
+    """A step is taken again although files of its commit are gone: it is another dump of the step."""
+
+    key: StepKey
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitReverted(Event):
     """An older generation of a step took the place of the one that was committed; the step is taken again."""
 

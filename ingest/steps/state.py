@@ -9,7 +9,7 @@ from ingest.planning.inspection import Inspected
 from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
 from ingest.steps.deletion import Deletion, DeletionStage
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
-from workers.errors import DumpIngestError, StoreUnavailable
+from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
@@ -17,6 +17,8 @@ from workers.tasks.model import StepPlan
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
+#: How long a step is left alone about which a person has to decide, unless its files change.
+_REFUSED_PAUSE_S = 600.0
 
 
 @dataclass(slots=True)
@@ -129,6 +131,8 @@ class StepState:
             return
         if before.files is not listing.files and before.files != listing.files:
             self.quiet_since = now
+            if self.pause is not None and self.pause.for_person:
+                self.pause = None
         if before.files is not listing.files or before.layout != listing.layout:
             self.fingerprint = ""
         self.quiet_for_s = now - self.quiet_since
@@ -228,8 +232,10 @@ class StepState:
     def record_failure(self, error: DumpIngestError, now: float) -> None:
         """Leave a step alone that failed, for a while."""
         self.stale = ("", 0)
-        for_store = isinstance(error, StoreUnavailable)
-        self.pause = Pause(now + _FAILED_PAUSE_S, error.message, for_store=for_store)
+        for_store, for_person = isinstance(error, StoreUnavailable), isinstance(error, UsageError)
+        pause_s = _REFUSED_PAUSE_S if for_person else _FAILED_PAUSE_S
+        reason = f"{error.message} ({error.hint})" if for_person and error.hint else error.message
+        self.pause = Pause(now + pause_s, reason, for_store=for_store, for_person=for_person)
 
     def record_stale(self, fingerprint: str) -> None:
         """Record that workers saw other files than this generation is made of."""
