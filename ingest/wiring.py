@@ -89,6 +89,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         # A watcher never takes again what was removed, or it would undo each `gc`.
         take_removed=settings.replace and not retry_forever,
         pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+        continues=frozenset(settings.continues),
         retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
         dry_run=dry_run,
     )

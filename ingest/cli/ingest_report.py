@@ -166,8 +166,8 @@ def _say_notes(report: Report) -> None:
         )
     for again in report.dumped_again:
         say(
-            f"{again.key}: dumped again without {counted(again.gone, 'file')} of its commit, which the new one "
-            "replaces (`gc` deletes the old one)",
+            f"{again.key}: dumped again, without {counted(again.gone, 'file')} of its commit, which is "
+            "replaced (`gc` deletes it)",
             label="note",
         )
 

@@ -98,6 +98,14 @@ ReplaceOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+ContinuesOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIRECTORY",
+        help="Where this dump was before, or the job dumped before: its steps in the store are this dump's.",
+        show_default=False,
+    ),
+]
 RankMapOption: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
 from ingest.layouts.base import Dump, DumpScan
 from ingest.layouts.detect import find_dump
+from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring import place_of_store
+from ingest.wiring import grid_of, place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
@@ -50,6 +52,8 @@ def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
         results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
         results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
+        if dump is not None and results[-1].ok and not loaded.settings.replace:
+            results.append(_guarded("dump in store", lambda: _belongs(loaded.settings, dump)))
     if loaded.settings.scheduler is not None:
         results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
     return results
@@ -153,6 +157,18 @@ def _store(settings: Settings, directory: Path | None) -> str:
     objects.delete(key)
     state = "no store there yet" if root is None else f"store format {root}"
     return f"{settings.store}: writable, {state}"
+
+
+def _belongs(settings: Settings, directory: Path) -> str:
+    """Find out whether the store has the ranks of the dump from this dump, and from no other."""
+    dump = find_dump(directory, rank_map=settings.rank_map)
+    host = settings.host or socket.gethostname()
+    objects = open_objects(place_of_store(settings, dump))
+    belonging = Belonging(dump, objects, grid_of(settings), host, set(settings.continues))
+    ranks = {listing.key.rank for listing in dump.scan({}).listings}
+    for error in belonging.check(ranks):
+        raise error
+    return f"{len(ranks)} ranks of {dump.root}: new to the store, or in it from this dump"
 
 
 def _scheduler(settings: Settings) -> str:

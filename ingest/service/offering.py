@@ -46,6 +46,11 @@ class Offering:
     """Whether cluster and store have answered once, so that steps can be offered."""
     _refused: list[StepFailed] = field(default_factory=list)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything may have been written."""
+        return self._is_prepared
+
     def offer(self, policy: StepPolicy) -> bool:
         """Offer some steps that are complete; return whether there may be more."""
         started = self.clock()

@@ -8,14 +8,15 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.dump_retention.events import SourceDeleted
 from ingest.dump_retention.retention import SourceRetention
+from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
 from ingest.service.dependencies import Dependencies
 from ingest.service.disk_watch import DiskWatch
@@ -54,6 +55,8 @@ class Service:
     schedule: LookSchedule
     observers: Observers
     policy: StepPolicy
+    belonging: Belonging | None
+    """Finds out whether the dump belongs to the store; None if its steps are to be replaced anyway."""
     clock: Callable[[], float] = time.monotonic
     view: DumpState | None = None
     """What the last look showed; None before the first."""
@@ -92,7 +95,9 @@ class Service:
         started = self.clock()
         self.disk.look()
         try:
-            self.view = self.watcher.look(self.committed, self.current_policy)
+            view = self.watcher.look(self.committed, self.current_policy)
+            self.check_ranks({key.rank for key in view.there})
+            self.view = view
         except StoreError as exc:
             if self.view is None:  # a run that does not try for ever has nothing to go on with
                 self.dependencies.endure(exc)
@@ -107,6 +112,26 @@ class Service:
             self._report_all(self.retention.see())
         self._report_all([CommitReverted(key) for key in self.commits.recheck()])
         self.schedule.record_look(started, failed=False)
+
+    def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:
+        """Find out whether these ranks belong to the store, before anything of them is committed.
+
+        Args:
+            ranks: all of the dump.
+            explains: whether to refuse single ranks only, because nothing is going to be written.
+
+        Raises:
+            ForeignDump: one does not, and nothing was committed yet. Later, such a rank is refused alone.
+            StoreError: the store refused; call again.
+        """
+        if self.belonging is None:
+            return
+        foreign = {error.rank: error for error in self.belonging.check(ranks)}
+        if foreign and not self.offering.has_begun and not explains:
+            raise next(iter(foreign.values()))
+        other_roots = frozenset(self.belonging.roots)
+        if foreign != self.policy.foreign_ranks or other_roots != self.policy.other_roots:
+            self.policy = replace(self.policy, foreign_ranks=foreign, other_roots=other_roots)
 
     def watch(self, stop: threading.Event, *, drain_s: float) -> None:
         """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""

@@ -206,16 +206,25 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
     plan, commit = proposal.plan, proposal.commit
     if commit is not None and plan.without_tensors and commit.without_tensors is None:
         return Plan()  # a step that has its tensors in the store is taken with them again
-    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
-        message = f"{plan.key}: workers see other files than this host"
-        return Refuse(ClusterError(message, hint=_STALE_HINT))
+    if error := _refused_anyway(state, policy, plan):
+        return Refuse(error)
     if commit is None:
         return _decide_uncommitted(state, proposal)
     if commit.fingerprint in (plan.fingerprint, state.fingerprint):
         return KeepExisting(_cover_by_same(state, plan, commit))
-    if not policy.replace and (error := comes_from_elsewhere(plan.key, plan.origin, commit)):
-        return Refuse(error)
+    elsewhere = comes_from_elsewhere(plan.key, plan.origin, commit, policy.other_roots)
+    if elsewhere is not None and not policy.replace:
+        return Refuse(elsewhere)
     return _decide_by_files(state, policy, proposal, commit)
+
+
+def _refused_anyway(state: StepState, policy: StepPolicy, plan: StepPlan) -> DumpIngestError | None:
+    """Return why a step is refused, whatever the store has of it; None if it is not."""
+    if plan.key.rank in policy.foreign_ranks:
+        return policy.foreign_ranks[plan.key.rank]
+    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
+        return ClusterError(f"{plan.key}: workers see other files than this host", hint=_STALE_HINT)
+    return None
 
 
 def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:

@@ -1,4 +1,4 @@
-"""The error for files of a step that are in the dump and not in the store, and that only a person can judge."""
+"""The error for files that are in the dump and in no store, and about which a person has to decide."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.service.belonging import ForeignDump
 from ingest.service.one_shot import ingest_once
 from ingest.steps.explain import explain_table
 from ingest.steps.not_taken import FilesNotTaken
@@ -38,7 +39,7 @@ def test_files_that_are_deleted_are_still_in_the_store(filled: MadeDump, store: 
 
 
 def test_a_late_file_beside_deleted_ones_does_not_replace_them(filled: MadeDump, store: Path) -> None:
-    """Asynchronous writers are late, and people make room: nothing of either is lost, or left out in silence."""
+    """Asynchronous writers are late, and people make room. Nothing is lost, or left out in silence."""
     files = [filled.add(np.full(10, float(slot)), tensor_name(slot=slot), step=1) for slot in range(1, 5)]
     ingest(filled, store)
     for path in files:
@@ -59,7 +60,7 @@ def test_a_late_file_beside_deleted_ones_does_not_replace_them(filled: MadeDump,
 def test_a_step_that_is_dumped_again_with_fewer_files_is_taken_or_named(
     again: str, filled: MadeDump, store: Path
 ) -> None:
-    """A restarted job is told to dump less, or something else. What it dumps is in the dump and in no store."""
+    """A restarted job is told to dump less, or something else, of which the store has nothing."""
     first = [filled.add(np.full(10, 7.0), tensor_name(slot=slot), step=1) for slot in range(1, 10)]
     ingest(filled, store)
     shutil.rmtree(first[0].parent)
@@ -129,10 +130,8 @@ def test_another_dump_replaces_nothing(filled: MadeDump, store: Path, tmp_path: 
     ingest(filled, store)
     other = MadeDump(tmp_path / "other")
     other.add(np.full(10, 9.0), step=1)
-    report = ingest(other, store)
-    assert report.commits == []
-    (error,) = report.failures.values()
-    assert str(filled.root) in error.message
+    with pytest.raises(ForeignDump, match=str(filled.root)):
+        ingest(other, store)
     running, _ = observed_service(other, store, policy=StepPolicy(replace=True))
     assert [summary.key for summary in ingest_once(running, threading.Event()).commits] == [StepKey(0, 1)]
 
