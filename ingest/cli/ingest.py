@@ -55,7 +55,8 @@ def command(
 
     Steps that the store already has are left alone: after any failure, run the same command again.
 
-    Exits with 4 if only a part could be ingested, or if files are quarantined.
+    Exits with 4 if only a part could be ingested, if files are quarantined, or if a directory looks like a
+    rank or a step and is none.
 
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
     """

@@ -70,6 +70,8 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
         raise typer.Exit(EXIT_PARTLY if report.has_something else EXIT_FAILED)
     if any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
         raise typer.Exit(EXIT_DAMAGE)
+    if any(problem.left_out for problem in report.problems):
+        raise typer.Exit(EXIT_PARTLY)
     if report.read_back_failures or any(summary.status != "complete" for summary in report.commits):
         raise typer.Exit(EXIT_PARTLY)
 

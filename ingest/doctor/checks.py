@@ -26,6 +26,8 @@ from workers.store.opening import open_objects
 
 #: Steps of which one file is tried.
 _TRIED = 8
+#: How many directories are named.
+_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
     ]
     if dump is not None:
         results.append(_guarded("dump", lambda: _dump(dump)))
+        if results[-1].ok:
+            results += _left_out(dump)
         results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
         results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
@@ -110,6 +114,16 @@ def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
             f"{dump.root}: {len(denied)} files or directories cannot be read; the first: {denied[0]}",
             hint=denied[0].hint,
         )
+
+
+def _left_out(directory: Path) -> list[Check]:
+    """Report directories that look like ranks or steps, and are not taken for any."""
+    problems = [problem for problem in find_dump(directory).scan({}).problems if problem.left_out]
+    if not problems:
+        return []
+    more = f" (and {len(problems) - _NAMED} more)" if len(problems) > _NAMED else ""
+    detail = "; ".join(str(problem) for problem in problems[:_NAMED]) + more
+    return [Check("names", ok=False, detail=detail, hint=problems[0].hint)]
 
 
 def _disk(settings: Settings, directory: Path) -> list[Check]:

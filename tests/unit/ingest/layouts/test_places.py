@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.layouts.detect import LAYOUTS
+from ingest.layouts.detect import LAYOUTS, find_dump
 from ingest.layouts.places import Discovery, PlaceSearch, all_parents, parents
 
 
@@ -97,3 +97,31 @@ def test_parents_go_up_to_the_root(tmp_path: Path) -> None:
     assert list(parents("")) == []
     make(tmp_path, "rank_0/Net/0/8/a", "rank_0/Net/0/9/a")
     assert all_parents(discover(tmp_path).places) == {"", "rank_0", "rank_0/Net", "rank_0/Net/0"}
+
+
+@pytest.mark.parametrize(
+    ("directory", "is_left_out"),
+    [
+        ("rank_-1/Net/0/1", True),
+        ("rank_4294967296/Net/0/1", True),
+        ("rank_00/Net/0/1", True),
+        ("rank_٣/Net/0/1", True),
+        ("rank1x/Net/0/1", False),
+        ("rank_logs", False),
+        ("rank_0/Net/0/-1", True),
+        ("rank_0/Net/0/1234567890123456789", True),
+        ("rank_0/Net/0/latest", False),
+        ("rank_0/graphs/17", False),
+    ],
+)
+def test_what_looks_like_a_rank_or_a_step_and_is_none_is_named(
+    directory: str, is_left_out: bool, tmp_path: Path
+) -> None:
+    for path in (directory, "rank_0/Net/0/1"):
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        (tmp_path / path / "a.npy").write_bytes(b"1")
+    problems = [problem for problem in find_dump(tmp_path).scan({}).problems if problem.left_out]
+    assert len(problems) == is_left_out
+    for problem in problems:
+        assert directory.startswith(problem.path)
+        assert problem.hint
