@@ -74,6 +74,10 @@ class Settings(BaseSettings):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
+    recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)
+    """While `watch` is idle: bytes per second of committed dump files to read and compare again. 0: none."""
+    recheck: bool = False
+    """Whether `ingest` reads all committed dump files again, and compares them with their digests."""
     # In the environment as on the command line, not as JSON: each host has its own.
     continues: Annotated[list[str], NoDecode] = Field(default_factory=list)
     """Other directories in which this dump was: their steps in the store are its own. Separated by `:`."""

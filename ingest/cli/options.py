@@ -106,6 +106,14 @@ ContinuesOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+RecheckOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--recheck",
+        help="Read all committed dump files again, and take what was written anew behind its old time.",
+        show_default=False,
+    ),
+]
 RankMapOption: TypeAlias = Annotated[
     str | None,
     typer.Option(

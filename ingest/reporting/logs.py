@@ -20,6 +20,7 @@ from ingest.reporting.webhook import PostDropped, Posted, PostRetried
 from ingest.steps.events import (
     CommitKept,
     CommitReverted,
+    ContentReplaced,
     DependencyDown,
     DumpedAgain,
     SourceKept,
@@ -125,7 +126,7 @@ class ServiceLog:
                 self._log_source(event)
             case DiskSeen():
                 self._log_disk(event)
-            case CommitKept() | CommitReverted() | DumpedAgain():
+            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced():
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
@@ -201,13 +202,15 @@ class ServiceLog:
             self._logged_filling_at = self._clock()
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_unexpected(self, event: CommitKept | CommitReverted | DumpedAgain) -> None:
+    def _log_unexpected(self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
         match event:
             case CommitKept(gone=gone):
                 log.warning("commit_kept", files_gone=gone)
             case DumpedAgain(gone=gone):
                 log.warning("step_dumped_again", files_gone=gone)
+            case ContentReplaced(files=files):
+                log.warning("content_replaced", files=len(files), first=files[0])
             case CommitReverted():
                 log.warning("commit_went_back")
 

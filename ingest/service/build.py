@@ -24,6 +24,7 @@ from ingest.service.look_schedule import LookSchedule
 from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.planner import Planner
+from ingest.service.rechecks import Rechecks
 from ingest.service.service import Service
 from ingest.service.store_probe import StoreProbe
 from ingest.steps.committed import Committed
@@ -64,6 +65,9 @@ class ServiceOptions:
     """Judges how full the disk of the dump is; None if that does not matter."""
     continues: frozenset[str] = frozenset()
     """Other directories whose steps are those of this dump."""
+    recheck_rate: float = 0.0
+    """How many bytes per second of committed files are read again while nothing else is to be done; 0 for
+    none, infinity for all of them, once."""
     retention: RetentionPolicy | None = None
     """What is deleted in the dump once it is committed; None if nothing is."""
     dry_run: bool = False
@@ -118,6 +122,15 @@ def build_service(
             options.policy, deletes=options.retention is not None, other_roots=frozenset(options.continues)
         ),
         None if options.policy.replace else belonging,
+        Rechecks(
+            table,
+            str(dump.root),
+            objects.address,
+            submitter.client,
+            options.recheck_rate,
+            options.resources,
+            clock,
+        ),
         clock,
     )
 

@@ -62,13 +62,15 @@ def test_directories_that_a_writer_moves_files_from_are_left_alone(tmp_path: Pat
     assert beside(discovery) == set()
 
 
-@pytest.mark.parametrize("name", ["rank_01", "rank_x", "rank_1.bak"])
-def test_directory_that_is_nearly_one_of_a_rank_is_reported(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reported"), [("rank_01", "rank_01"), ("rank_x", "rank_x/Net"), ("rank_1.bak", "rank_1.bak/Net")]
+)
+def test_directory_that_is_nearly_one_of_a_rank_is_reported(name: str, reported: str, tmp_path: Path) -> None:
     """What is in it would be missed."""
     make(tmp_path, "rank_0/Net/0/8/a", f"{name}/Net/0/8/a", "logs/Net/0/8/a")
     discovery = discover(tmp_path)
     assert [str(problem) for problem in discovery.unowned.problems] == [
-        f"{name}/Net: is not how a dump names the directory of a rank"
+        f"{reported}: is not how a dump names the directory of a rank"
     ]
 
 
