@@ -22,6 +22,7 @@ from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.prefetch import prefetch
+from workers.store.record import missing_root
 
 #: One rank or step, several of them, or None for all.
 Choice: TypeAlias = int | Iterable[int] | None
@@ -46,17 +47,27 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
     Raises:
         UsageError: the URL does not hold a store.
         StoreFormatError: a newer version of dump-ingest wrote it.
+        DamagedStore: its root is damaged, or missing although it holds ranks.
         StoreError: it cannot be reached.
     """
     objects = open_objects(resolve(url, storage_options))
-    if commit.read_root(objects) is None:
-        raise no_store(str(url))
+    require_store(objects, str(url))
     return Catalog(objects)
 
 
-def no_store(url: str) -> UsageError:
-    """Return the error for a URL that does not hold a store."""
-    return UsageError(
+def require_store(objects: ObjectStore, url: str) -> None:
+    """Raise an error unless the place holds a store.
+
+    Raises:
+        UsageError: it does not.
+        StoreFormatError: a newer version of dump-ingest wrote it.
+        DamagedStore: its root is damaged, or missing although it holds ranks.
+    """
+    if commit.read_root(objects) is not None:
+        return
+    if commit.list_ranks(objects):
+        raise missing_root(url)
+    raise UsageError(
         f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` create a store."
     )
 
@@ -69,6 +80,13 @@ class Damage:
     source: str
     """The dump file it came from; "" if more than one file is concerned."""
     reason: str
+    path: str = ""
+    """The object that is missing or wrong, relative to the store; "" if no single object is known."""
+    row: int = -1
+    """The row of the index whose payload is damaged; -1 if no single row is concerned."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.source + ': ' if self.source else ''}{self.reason}"
 
 
 @dataclass(eq=False)
