@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DAMAGE
+from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
-from ingest.cli.printing import print_json, print_table, say, step_text
+from ingest.cli.printing import print_json, print_table, step_text
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 from workers.model import StepKey
@@ -61,10 +61,8 @@ def command(
         _print_overflows(_rows(steps, overflow_rows, damaged), json=json)
     else:
         _print_steps([step_row(opened) for opened in steps], json=json)
-    for key, reason in damaged.items():
-        say(f"{key}: {reason}", label="damaged", style="red")
-    if damaged:
-        raise typer.Exit(EXIT_DAMAGE)
+    say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
+    exit_if_damaged(damaged)
 
 
 def _rows(

@@ -103,7 +103,7 @@ def _from_payloads(
     objects: ObjectStore,
     committed: Commit,
     arrays: Mapping[str, npt.NDArray[Any]],
-    damaged: Mapping[str, str],
+    damaged: Collection[str],
 ) -> MendedTables:
     """Compute digests and statistics again.
 

@@ -159,7 +159,7 @@ def root_format(data: bytes, url: str) -> int:
     try:
         version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
     except (ValueError, RecursionError) as exc:
-        if isinstance(exc, msgspec.DecodeError) and not isinstance(exc, msgspec.ValidationError):
+        if type(exc) is msgspec.DecodeError:  # not JSON; what is JSON of another kind is another subclass
             message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
             raise DamagedStore(message, hint=_root_hint(url)) from exc
         raise StoreFormatError(
