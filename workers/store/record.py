@@ -158,16 +158,22 @@ def root_format(data: bytes, url: str) -> int:
     """
     try:
         version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
-    except (ValueError, RecursionError) as exc:
-        if type(exc) is msgspec.DecodeError:  # not JSON; what is JSON of another kind is another subclass
-            message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
-            raise DamagedStore(message, hint=_root_hint(url)) from exc
-        raise StoreFormatError(
-            f"{url} is a Zarr hierarchy, but not a dump-ingest store",
-            hint="Choose another --store; nothing was written.",
-        ) from exc
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise _not_ours(url) from exc
+    except msgspec.DecodeError as exc:
+        message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
+        raise DamagedStore(message, hint=_root_hint(url)) from exc
+    except ValueError as exc:
+        raise _not_ours(url) from exc
     _check_format(version, url, metadata.FORMAT_VERSION)
     return version
+
+
+def _not_ours(url: str) -> StoreFormatError:
+    return StoreFormatError(
+        f"{url} is a Zarr hierarchy, but not a dump-ingest store",
+        hint="Choose another --store; nothing was written.",
+    )
 
 
 def missing_root(url: str) -> DamagedStore:

@@ -96,7 +96,7 @@ def test_one_damaged_step_stops_no_answer_about_others(
 
     assert "rank 0 step 1" in done.stderr + done.stdout
     if command not in ("verify", "repair", "consolidate", "compare"):
-        assert done.stdout or command in ("export", "anomalies", "ls --problems")
+        assert done.stdout or command in ("export", "anomalies", "divergence", "ls --problems")
     if command == "export":
         assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == 5
 
