@@ -17,7 +17,14 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskR
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.stored import json_row
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
-from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
+from ingest.steps.events import (
+    CommitKept,
+    CommitReverted,
+    DependencyDown,
+    SourceKept,
+    StepDamaged,
+    StoreRecovered,
+)
 from ingest.steps.keep_reasons import KeepReason
 from workers.events import Event
 from workers.store.model import Finding
@@ -117,7 +124,7 @@ class ServiceLog:
                 self._log_source(event)
             case DiskSeen():
                 self._log_disk(event)
-            case CommitKept() | CommitReverted():
+            case CommitKept() | CommitReverted() | StepDamaged():
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
@@ -191,10 +198,14 @@ class ServiceLog:
             self._logged_filling_at = self._clock()
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_unexpected(self, event: CommitKept | CommitReverted) -> None:
+    def _log_unexpected(self, event: CommitKept | CommitReverted | StepDamaged) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
         if isinstance(event, CommitKept):
             log.warning("commit_kept", files_gone=event.gone)
+        elif isinstance(event, StepDamaged):
+            log.warning(
+                "step_damaged", reason=event.reason, hint=f"dump-ingest repair {event.store} mends it"
+            )
         else:
             log.warning("commit_went_back")
 

@@ -207,7 +207,7 @@ connect(resolve(sys.argv[1])).put("rank_0/step_7/tensors/float32/c/0", bytes(2**
 
 @pytest.mark.s3
 def test_uploads_of_a_killed_writer_are_shown_and_ended(
-    s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, base: Path
+    s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
