@@ -18,7 +18,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
-from ingest.reader.catalog import no_store
+from ingest.reader.catalog import require_store
 from ingest.reporting.logs import PostLog
 from ingest.reporting.webhook import Webhook
 from ingest.service.build import ServiceOptions, build_service
@@ -141,7 +141,9 @@ def open_service(
     """
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     objects = open_objects(place_of_store(settings, dump))
-    commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
+    # A wrong URL or wrong credentials show now, not after the first conversion.
+    if commit.read_root(objects) is None and not dry_run and commit.list_ranks(objects):
+        commit.ensure_root(objects)  # it was lost: readers would not find the store
     with Cluster(settings) as cluster, ExitStack() as at_end:
         service = build_service(dump, objects, cluster.connect, options)
         if service.retention is not None:
@@ -241,8 +243,7 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
     """
     rules = load_rules(settings.rules).enabled
     objects = open_objects(resolve(settings.store or "", settings.store_options))
-    if commit.read_root(objects) is None:
-        raise no_store(objects.address.url)
+    require_store(objects, objects.address.url)
     with Cluster(settings) as cluster:
         own = settings.scheduler is None and settings.workers is None
         run = in_threads if own else on_cluster(cluster.connect())

@@ -71,6 +71,11 @@ COMMANDS = (
         "Read everything back, recompute every digest and statistic, and name what is damaged.",
     ),
     CommandSummary(
+        "repair",
+        _MAINTAIN,
+        "Make damaged or missing objects again: from the dump, or from copies in the store.",
+    ),
+    CommandSummary(
         "consolidate",
         _MAINTAIN,
         "Update the consolidated view: one array per statistic over step, rank and tensor.",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Collection, Iterable
+
+import typer
 
 from ingest.cli.printing import say
 from workers.errors import DamagedStore, DumpIngestError, UsageError
@@ -24,6 +27,22 @@ def exit_code_of(error: DumpIngestError) -> int:
     if isinstance(error, UsageError):
         return EXIT_USAGE
     return EXIT_DAMAGE if isinstance(error, DamagedStore) else EXIT_FAILED
+
+
+def exit_if_damaged(damaged: Collection[object]) -> None:
+    """End a command that has answered about the rest, if any step was damaged.
+
+    Raises:
+        Exit: with `EXIT_DAMAGE`.
+    """
+    if damaged:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def say_damaged(damages: Iterable[object]) -> None:
+    """Print to stderr which steps an answer does not cover because they are damaged."""
+    for damage in damages:
+        say(str(damage), label="damaged", style="red")
 
 
 def stop_on_signals() -> threading.Event:

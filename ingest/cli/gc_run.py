@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -29,6 +30,8 @@ def policy_of(
     tensors_around_anomalies: int | None,
     keep_anomalous: bool,
     grace: str,
+    ranks: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
 ) -> GcPolicy:
     """Return the policy that the options of the command describe.
 
@@ -42,6 +45,8 @@ def policy_of(
         tensors_around_anomalies=tensors_around_anomalies,
         keep_anomalous=keep_anomalous,
         grace_s=parse_duration(grace),
+        ranks=tuple(ranks) if ranks else None,
+        steps=tuple(steps) if steps else None,
     )
 
 

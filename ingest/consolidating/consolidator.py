@@ -22,7 +22,8 @@ from ingest.consolidating.runners import RunJobs, in_threads
 from ingest.consolidating.step_writer import StepWriter
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
-from ingest.reader.catalog import no_store
+from ingest.reader.catalog import require_store
+from ingest.reader.verify_view import verify_view
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
@@ -108,7 +109,7 @@ class Consolidator:
 
         Args:
             check: read every commit, not only those that the cubes do not have and those that were announced
-                as replaced.
+                as replaced; and every cube: if one is damaged, all of them are written again.
             rebuild: delete the cubes and write them again.
             most: evaluate rules for at most this many steps, and leave the rest to the next round; 0 for all.
 
@@ -117,9 +118,10 @@ class Consolidator:
             UsageError: the store does not exist.
             StoreError: the store refused.
         """
-        if commit.read_root(self.objects) is None:
-            raise no_store(self.objects.address.url)
+        require_store(self.objects, self.objects.address.url)
         self._keep_lease()
+        # What is damaged in the cubes is in the commits: they are written again.
+        rebuild = rebuild or (check and any(verify_view(self.objects)))
         # If this round fails, what the writer holds is not what was written.
         known, self._writer = self._writer, None
         self._writer = CubeWriter.load(self.objects, known, rebuild=rebuild)

@@ -24,6 +24,7 @@ from ingest.steps.events import (
     DependencyDown,
     DumpedAgain,
     SourceKept,
+    StepDamaged,
     StoreRecovered,
 )
 from ingest.steps.keep_reasons import KeepReason
@@ -126,7 +127,7 @@ class ServiceLog:
                 self._log_source(event)
             case DiskSeen():
                 self._log_disk(event)
-            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced():
+            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced() | StepDamaged():
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
@@ -202,7 +203,9 @@ class ServiceLog:
             self._logged_filling_at = self._clock()
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_unexpected(self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced) -> None:
+    def _log_unexpected(
+        self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced | StepDamaged
+    ) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
         match event:
             case CommitKept(gone=gone):
@@ -211,6 +214,8 @@ class ServiceLog:
                 log.warning("step_dumped_again", files_gone=gone)
             case ContentReplaced(files=files):
                 log.warning("content_replaced", files=len(files), first=files[0])
+            case StepDamaged(reason=reason, store=store):
+                log.warning("step_damaged", reason=reason, hint=f"dump-ingest repair {store} mends it")
             case CommitReverted():
                 log.warning("commit_went_back")
 

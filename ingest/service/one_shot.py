@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
+from ingest.reader.catalog import Damage
+from ingest.reader.verify_listing import damage_in_listing
+from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
 from ingest.service.service import Service, without_old_objects
 from workers.errors import StoreError
@@ -48,6 +52,7 @@ def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
     if service.view is not None:
         report.close(service.table, service.view)
     report.missing_steps = _not_in_store(service, report.missing_steps)
+    report.damaged = _damaged(service, report.unchanged)
 
 
 def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bool:
@@ -70,6 +75,17 @@ def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
     # Run files may change as long as the job runs: once is enough.
     committed_runs = {summary.key for summary in report.commits if summary.key.step is None}
     return {*report.failures, *denied, *committed_runs}
+
+
+def _damaged(service: Service, unchanged: Sequence[StepKey]) -> list[Damage]:
+    """Return what a listing shows of damage to the steps that were in the store already."""
+    known = expected_of(service.table)
+    expected = {key: known[key] for key in unchanged if key in known}
+    try:
+        return damage_in_listing(service.committed.objects, expected) if expected else []
+    except StoreError as exc:
+        service.dependencies.report(exc)
+        return []
 
 
 def _not_in_store(service: Service, steps: tuple[int, ...]) -> tuple[int, ...]:

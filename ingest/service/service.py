@@ -18,6 +18,7 @@ from ingest.dump_retention.events import SourceDeleted
 from ingest.dump_retention.retention import SourceRetention
 from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
+from ingest.service.damage_look import DamageLook
 from ingest.service.dependencies import Dependencies
 from ingest.service.disk_watch import DiskWatch
 from ingest.service.look_schedule import LookSchedule
@@ -140,8 +141,11 @@ class Service:
     def watch(self, stop: threading.Event, *, drain_s: float) -> None:
         """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""
         with without_old_objects():
+            look = DamageLook(self.committed.objects)
             while not stop.is_set():
                 self.tick(wake=stop.wait)
+                if self.view is not None and self.committed.is_checked:
+                    self._report_all(look.poll(self.table))
             until = self.clock() + drain_s
             while self.submitter.busy and self.clock() < until:
                 self._settle(_TICK_S)

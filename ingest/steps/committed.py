@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ingest.reader.verify_listing import ExpectedObjects
 from ingest.steps.difference import CommittedFiles
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
@@ -86,12 +87,13 @@ class Committed:
             at_once = int(min(max(self._per_s * for_s, _FEWEST), _MOST))
             states = list(itertools.islice(self._to_check, at_once))
             # A damaged commit counts as none here: the source still exists, and makes a good one.
-            fingerprints = commit.read_fingerprints(self.objects, [state.key for state in states])
+            records = commit.read_records(self.objects, [state.key for state in states])
             for state in states:
                 self._to_check.popleft()
                 state.is_unchecked = False
-                if (fingerprint := fingerprints.get(state.key)) is not None:
-                    self._record(state, fingerprint)
+                if (record := records.get(state.key)) is not None:
+                    self._record(state, record.fingerprint)
+                    state.stored = ExpectedObjects.of(record)
             now = time.monotonic()
             self._per_s = len(states) / max(now - started, 1e-3)
             if now >= until:

@@ -55,6 +55,15 @@ class CommitReverted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StepDamaged(Event):
+    """Objects of a committed step are missing in the store, or have another size."""
+
+    key: StepKey
+    reason: str
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceKept(Event):
     """Files of a committed step stay in the dump."""
 

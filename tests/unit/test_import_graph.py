@@ -25,7 +25,7 @@ FLOORS = (
     ("ingest.dump_retention", "ingest.questions"),
     ("ingest.findings",),
     ("ingest.consolidating", "ingest.service", "ingest.store_gc"),
-    ("ingest.metrics", "ingest.reporting"),
+    ("ingest.metrics", "ingest.reporting", "ingest.repairing"),
     ("ingest.wiring",),
     ("ingest.api", "ingest.doctor"),
     ("ingest.cli",),

@@ -154,16 +154,35 @@ def root_format(data: bytes, url: str) -> int:
 
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.
+        DamagedStore: it is not JSON: the root of this or of another store is damaged.
     """
     try:
         version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
-    except (ValueError, RecursionError) as exc:
-        raise StoreFormatError(
-            f"{url} is a Zarr hierarchy, but not a dump-ingest store",
-            hint="Choose another --store; nothing was written.",
-        ) from exc
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise _not_ours(url) from exc
+    except msgspec.DecodeError as exc:
+        message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
+        raise DamagedStore(message, hint=_root_hint(url)) from exc
+    except ValueError as exc:
+        raise _not_ours(url) from exc
     _check_format(version, url, metadata.FORMAT_VERSION)
     return version
+
+
+def _not_ours(url: str) -> StoreFormatError:
+    return StoreFormatError(
+        f"{url} is a Zarr hierarchy, but not a dump-ingest store",
+        hint="Choose another --store; nothing was written.",
+    )
+
+
+def missing_root(url: str) -> DamagedStore:
+    """Return the error for a place that holds steps, but not the `zarr.json` of a store."""
+    return DamagedStore(f"{url}: its zarr.json is missing, although it holds ranks", hint=_root_hint(url))
+
+
+def _root_hint(url: str) -> str:
+    return f"`dump-ingest repair {url} --apply` writes it again."
 
 
 def decode_record(data: bytes, key: StepKey) -> CommitRecord:

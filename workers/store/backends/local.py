@@ -9,7 +9,7 @@ from contextlib import suppress
 from workers.store.backends.failures import Translated
 from workers.store.backends.new_file import NewFile
 from workers.store.model import StoreAddress
-from workers.store.objects import StoredObject
+from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 
@@ -95,6 +95,13 @@ class LocalObjects:
                 name: StoredObject(stat.st_size, stat.st_mtime)
                 for name, stat in _walk(self._path(prefix), follow_file_links=False)
             }
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
+        """Return none: there are no uploads in parts, or no way to list them."""
+        return []
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Do nothing: `unfinished_uploads` never returns one."""
 
     def flush(self, prefix: str) -> None:
         """Have the operating system write all files below a directory, and the directories, to the disk."""
