@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import os
 import time
 import warnings
@@ -13,10 +14,11 @@ from urllib.parse import urlsplit
 
 from ingest.dispatch.futures import NO_WORKER_HINT
 from ingest.settings import Settings
+from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
 from workers.model import MIB
 from workers.plugin import IngestPlugin
-from workers.scheduler import MESSAGES_KEPT, keep_no_spans
+from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S, keep_no_spans, replace_lost_workers
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
     from distributed import Client, LocalCluster, Scheduler
@@ -34,6 +36,7 @@ _DASK_DEFAULTS = {
     "distributed.admin.tick.interval": "1s",
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.scheduler.worker-ttl": f"{WORKER_TTL_S:g}s",
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     # It would look at every thread a hundred times in a second.
@@ -72,6 +75,7 @@ class Cluster:
         import dask  # deferred: 0.3 s, and only who connects needs it
         from distributed import Client  # deferred: 0.5 s
 
+        steady_dask()
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
             self._client.close(timeout=1)
@@ -122,7 +126,9 @@ class Cluster:
                     silence_logs=logging.CRITICAL,
                     resources=self._settings.worker_resources or None,
                 )
-            keep_no_spans(cast("Scheduler", self._local.scheduler))
+            scheduler = cast("Scheduler", self._local.scheduler)
+            keep_no_spans(scheduler)
+            replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
         return self._local
 
     def _wait_for_resources(self, client: Client) -> None:
