@@ -18,7 +18,7 @@ from workers.clocks.steady import steady_dask
 MESSAGES_KEPT: Mapping[str, Any] = {"distributed.admin.low-level-log-length": 10}
 
 #: A worker that has not been heard of for this long is replaced, and its tasks go to others. Heartbeats come
-#: twice in a second, from a thread of their own: only a process that was stopped, or that starves, misses all.
+#: twice a second, from a thread of their own: only a process that was stopped, or that starves, misses all.
 WORKER_TTL_S = 60.0
 
 

@@ -10,23 +10,15 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, field
 from types import ModuleType
 
-
-@dataclass(frozen=True, slots=True)
-class SteadyClock:
-    """The wall clock as it was when this was made, and from then on by the monotonic clock."""
-
-    _ahead_s: float = field(default_factory=lambda: time.time() - time.monotonic())
-
-    def __call__(self) -> float:
-        """Return the time in seconds since the epoch, as far as the clock was right at first."""
-        return self._ahead_s + time.monotonic()
-
-
 #: One for the process: its parts compare times with one another.
-_CLOCK = SteadyClock()
+_AHEAD_S = time.time() - time.monotonic()
+
+
+def steady_time() -> float:
+    """Return the time in seconds since the epoch: the wall clock at the start, and since then monotonic."""
+    return _AHEAD_S + time.monotonic()
 
 
 def steady_dask() -> None:
@@ -44,10 +36,10 @@ def steady_dask() -> None:
 
 
 def _loop_time(_loop: object) -> float:
-    return _CLOCK()
+    return steady_time()
 
 
 def _steady_module(module: ModuleType) -> None:
     """Replace what a module of Dask imported as `time`, if that is the wall clock."""
     if getattr(module, "time", None) is time.time:
-        module.time = _CLOCK  # type: ignore[attr-defined]
+        module.time = steady_time  # type: ignore[attr-defined]
