@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from ingest.dispatch.futures import NO_WORKER_HINT
+from ingest.dispatch.own_workers import end_workers, start_workers
 from ingest.settings import Settings
 from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
@@ -100,7 +101,7 @@ class Cluster:
             self._client.close(timeout=5)
             self._client = None
         if self._local is not None:
-            self._local.close(timeout=5)
+            end_workers(self._local)
             self._local = None
 
     def _address(self) -> dict[str, Any]:
@@ -112,20 +113,16 @@ class Cluster:
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
     def _own(self) -> LocalCluster:
-        from distributed import LocalCluster  # deferred: 0.5 s
-
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
-                self._local = LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    dashboard_address=None,
-                    worker_dashboard_address="127.0.0.1:0",
-                    silence_logs=logging.CRITICAL,
-                    resources=self._settings.worker_resources or None,
-                )
+            self._local = start_workers(
+                n_workers=workers,
+                threads_per_worker=1,
+                dashboard_address=None,
+                worker_dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+                resources=self._settings.worker_resources or None,
+            )
             scheduler = cast("Scheduler", self._local.scheduler)
             keep_no_spans(scheduler)
             replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says

@@ -121,6 +121,10 @@ class Submitter:
         """How many steps are under way."""
         return len(self._offered)
 
+    def count_inflight(self) -> int:
+        """Return how many tasks the workers have."""
+        return len(self._inflight)
+
     def prepare(self) -> None:
         """Connect now, rather than with the first task.
 

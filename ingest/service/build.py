@@ -34,6 +34,7 @@ from workers.events import Observer
 from workers.model import MIB
 from workers.rules.values import RuleSet
 from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
@@ -65,6 +66,9 @@ class ServiceOptions:
     """What is deleted in the dump once it is committed; None if nothing is."""
     dry_run: bool = False
     """Whether to do everything but delete."""
+    patience_s: float = 60.0
+    """How long the loop waits for an answer of the store, in seconds. One that gives up does so after as long
+    again."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic
 
@@ -90,11 +94,25 @@ def build_service(
     table = StepTable()
     heard = Observers(observers)
     clock = options.clock
-    committed = Committed(objects, table, take_removed=options.take_removed)
+    outage = Outage()
+    patient = BoundedObjects(objects, options.patience_s, outage)
+    committed = Committed(patient, table, take_removed=options.take_removed)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
     submitter = Submitter(connect, options.limits, table, resources=options.resources)
-    probe = StoreProbe(lambda: commit.read_root(objects))
-    dependencies = Dependencies(heard.notify, probe, options.retry_forever)
+
+    def ask() -> None:
+        commit.read_root(objects)
+        outage.end()
+
+    dependencies = Dependencies(
+        heard.notify,
+        StoreProbe(ask),
+        options.retry_forever,
+        options.patience_s,
+        outage,
+        lambda: commit.read_root(patient),
+        clock,
+    )
     schedule = LookSchedule(options.poll_s, clock)
     planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host)
     decider = Decider(planner, committed)

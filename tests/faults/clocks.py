@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import fsspec
 import numpy as np
 
 from tests.faults.system import faketime
-from tests.npy_files import MadeDump
+from tests.npy_files import MadeDump, tensor_name
 from tests.servers.ceph import CephS3, S3Bucket
 
 JUMPS_S = (-600.0, -86_400.0, 600.0, -3600.0, 7200.0)
@@ -34,7 +35,8 @@ JUMPS_S = (-600.0, -86_400.0, 600.0, -3600.0, 7200.0)
 _HOLD_S = (1.0, 3.0)
 _EVERY_S = 0.4
 _FILES = 6
-LATE_S = 60.0
+#: How long the watcher may take to commit the first step, and the last after the clock is right, in seconds.
+START_S = LATE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def play(number: int, ceph: CephS3, bucket: S3Bucket, program: Path, keep: Path 
         root = Path(scratch)
         clock, made = root / "clock", MadeDump(root / "dump")
         set_clock(clock, 0.0)
-        made.directory(0)
+        _write_step(made, 0)
         store = f"{bucket.url}-{number}"
         log = (keep or root) / f"watch-{number}.log"
         with log.open("wb") as output:
@@ -79,12 +81,11 @@ def play(number: int, ceph: CephS3, bucket: S3Bucket, program: Path, keep: Path 
                 command, env=_environment(ceph, clock), stdout=output, stderr=subprocess.STDOUT
             )
         try:
+            _wait_until(lambda: _committed(bucket, store) > 0, START_S)  # its workers run, its clock is right
             steps = _write_while_it_jumps(made, clock, rng)
             right_at = time.monotonic()
-            committed = 0
-            while committed < steps and time.monotonic() < right_at + LATE_S:
-                time.sleep(0.5)
-                committed = _committed(bucket, store)
+            _wait_until(lambda: _committed(bucket, store) >= steps, LATE_S)
+            committed = _committed(bucket, store)
             seconds = time.monotonic() - right_at
             watcher.send_signal(signal.SIGTERM)
             ending_at = time.monotonic()
@@ -99,18 +100,28 @@ def play(number: int, ceph: CephS3, bucket: S3Bucket, program: Path, keep: Path 
 def _write_while_it_jumps(made: MadeDump, clock: Path, rng: random.Random) -> int:
     """Write steps while the clock jumps and comes back; return how many."""
     step = 0
-    until = time.monotonic() + 6.0  # the watcher starts with a clock that is right
+    until = time.monotonic() + 1.0
     for shift_s in (None, *rng.sample(JUMPS_S, len(JUMPS_S)), 0.0):
         if shift_s is not None:
             set_clock(clock, shift_s)
             until = time.monotonic() + rng.uniform(*_HOLD_S)
         while time.monotonic() < until:
-            for slot in range(_FILES):
-                values = np.full((32, 32), step + slot, np.float32)
-                made.add(values, step=step, name=f"MatMul.net_MatMul-op{slot}.0.0.1.output.0.npy")
             step += 1
+            _write_step(made, step)
             time.sleep(_EVERY_S)
-    return step
+    return step + 1
+
+
+def _write_step(made: MadeDump, step: int) -> None:
+    for slot in range(_FILES):
+        values = np.full((32, 32), step + slot, np.float32)
+        made.add(values, tensor_name(f"MatMul.net_MatMul-op{slot}"), step=step)
+
+
+def _wait_until(is_so: Callable[[], bool], timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.5)
 
 
 def set_clock(file: Path, shift_s: float) -> None:
@@ -145,14 +156,12 @@ def _environment(ceph: CephS3, clock: Path) -> dict[str, str]:
 def _committed(bucket: S3Bucket, store: str) -> int:
     """Return how many steps have a commit record."""
     files = fsspec.filesystem("s3", **bucket.storage_options)
-    names = (
-        [path.rpartition("/")[2] for path in files.ls(f"{store}/rank_0", refresh=True, detail=False)]
-        if (files.exists(f"{store}/zarr.json"))
-        else []
-    )
-    paths = [f"{store}/rank_0/{name}/zarr.json" for name in names if name.startswith("step_")]
-    contents = files.cat(paths, on_error="omit") if paths else {}
-    return len(contents)
+    try:
+        steps = files.ls(f"{store}/rank_0", refresh=True, detail=False)
+    except FileNotFoundError:  # nothing is committed yet
+        return 0
+    paths = [f"{step}/zarr.json" for step in steps if step.rpartition("/")[2].startswith("step_")]
+    return len(files.cat(paths, on_error="omit")) if paths else 0
 
 
 def main() -> int:

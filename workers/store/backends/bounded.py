@@ -31,28 +31,27 @@ class Outage:
     Who must not wait asks nothing more of a store that is away. Somebody else asks it until it answers.
     """
 
-    _since: float | None = field(default=None)
-    _error: StoreSilent | None = None
-
-    @property
-    def seconds(self) -> float:
-        """How long ago the store was found silent; 0 if it is there."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - since
+    answered_at: float = field(default_factory=time.monotonic)
+    """When the store answered last, by the monotonic clock."""
+    error: StoreSilent | None = None
+    """What it was silent to; None if it is there."""
+    _since: float = 0.0
 
     def begin(self, error: StoreSilent) -> None:
         """Record that the store is silent."""
-        if self._since is None:
-            self._since, self._error = time.monotonic(), error
+        if self.error is None:
+            self.error, self._since = error, time.monotonic()
 
     def end(self) -> None:
         """Record that it has answered."""
-        self._since = self._error = None
+        self.answered_at = time.monotonic()
+        self.error = None
 
     def refuse(self) -> None:
         """Raise StoreSilent if the store is away."""
-        if (error := self._error) is not None:
-            raise StoreSilent(f"{error.message}, and since then for {self.seconds:.0f} s")
+        if (error := self.error) is not None:
+            for_s = time.monotonic() - self._since
+            raise StoreSilent(f"{error.message}; that was {for_s:.0f} s ago, and it is still silent")
 
 
 class BoundedObjects:
@@ -162,7 +161,7 @@ class BoundedObjects:
             self._outage.refuse()
         allowed_s = self._timeout_s if allowed_s is None else allowed_s
         try:
-            return call_within(allowed_s, action)
+            answer = call_within(allowed_s, action)
         except NoAnswer as exc:
             events.emit(RequestAbandoned(verb, allowed_s))
             where = f"{self.address.url.rstrip('/')}/{key}"
@@ -170,6 +169,9 @@ class BoundedObjects:
             if self._outage is not None:
                 self._outage.begin(error)
             raise error from exc
+        if self._outage is not None:
+            self._outage.answered_at = time.monotonic()
+        return answer
 
 
 class _BoundedNewObject:
