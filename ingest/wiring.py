@@ -35,6 +35,7 @@ from workers.events import Observer
 from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects
 from workers.store.model import Grid, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -105,6 +106,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
         dry_run=dry_run,
         patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
+        task_timeout_s=settings.task_timeout_s,
     )
 
 
@@ -146,7 +148,8 @@ def open_service(
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     objects = open_objects(place_of_store(settings, dump))
     try:
-        commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
+        # A wrong URL or wrong credentials show now, not after the first conversion.
+        commit.read_root(BoundedObjects(objects, options.patience_s))
     except StoreSilent:
         if not retry_forever:
             raise

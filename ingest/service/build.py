@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import Pressure
+from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.dump_retention.judge import SourceJudge
 from ingest.dump_retention.policy import RetentionPolicy
@@ -69,6 +70,8 @@ class ServiceOptions:
     patience_s: float = 60.0
     """How long the loop waits for an answer of the store, in seconds. One that gives up does so after as long
     again."""
+    task_timeout_s: float = 600.0
+    """How long a task may run on one worker, besides a second for each MiB that it reads."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic
 
@@ -98,7 +101,9 @@ def build_service(
     patient = BoundedObjects(objects, options.patience_s, outage)
     committed = Committed(patient, table, take_removed=options.take_removed)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    submitter = Submitter(connect, options.limits, table, resources=options.resources)
+    submitter = Submitter(
+        connect, options.limits, table, resources=options.resources, patrol=Patrol(options.task_timeout_s)
+    )
 
     def ask() -> None:
         commit.read_root(objects)
