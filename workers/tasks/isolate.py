@@ -189,7 +189,7 @@ def _carry_out(order: _Order) -> _Outcome:
 
 
 def _wait(process: subprocess.Popen[bytes], progress: int, job: ShardJob) -> int:
-    """Wait for the end of a subprocess and return its exit code; `_HUNG` if it stays at one row for too long."""
+    """Wait for the end of a subprocess; return its exit code, or `_HUNG` if it stays too long at one row."""
     row, since = b"", time.monotonic()
     while True:
         try:
