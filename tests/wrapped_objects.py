@@ -24,6 +24,10 @@ class WrappedObjects:
     def is_local(self) -> bool:
         return self._inner.is_local
 
+    @property
+    def tells_progress(self) -> bool:
+        return self._inner.tells_progress
+
     def put(self, key: str, data: bytes | bytearray) -> None:
         self._inner.put(key, data)
 

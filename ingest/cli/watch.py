@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.exits import stop_on_signals
+from ingest.cli.exits import EXIT_INTERRUPTED, Patience, end_now, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
@@ -31,6 +31,10 @@ from ingest.cli.options import (
 from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
 from workers import events
 from workers.errors import DumpIngestError, UsageError
+
+#: How long the rest may take after what is under way was drained or dropped, in seconds: closing connections,
+#: ending workers. Then the process ends all the same, with 1.
+_LATE_S = 20.0
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
@@ -141,7 +145,7 @@ def _watch(dump: Path, settings: Settings) -> None:
 
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
-    stop = stop_on_signals()
+    stop = stop_on_signals(Patience(terminated_s=settings.drain_s + _LATE_S))
     rules = load_rules(settings.rules).enabled.step_rules  # a wrong rule is reported now
     registry = CollectorRegistry()
     watcher_metrics = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
@@ -159,8 +163,11 @@ def _watch(dump: Path, settings: Settings) -> None:
             service.observers.append(webhook.observe)
         log.info("watching", dump=str(tree.root), store=settings.store)
         with watch_events(tree.root, service.schedule.note_change):
+            stop.under_way = service.submitter.count_inflight
             service.watch(stop, drain_s=settings.drain_s)
         log.info("stopped")
+    if stop.is_interrupt:
+        end_now(EXIT_INTERRUPTED)
 
 
 def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, log: Any) -> Dump | None:

@@ -9,7 +9,8 @@ from ingest.reader.catalog import Damage
 from ingest.reader.verify_listing import damage_in_listing
 from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
-from ingest.service.service import Service, without_old_objects
+from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
+from ingest.service.stopping import drain_time
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit
@@ -48,7 +49,8 @@ def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
         wanted = wanted if wanted is not None else service.view.there
         if _is_done(service, report, wanted):
             break
-    service.submitter.cancel()
+    # On SIGTERM at once: whoever sends it starts the same command again.
+    service.drain(drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=0.0))
     if service.view is not None:
         report.close(service.table, service.view)
     report.missing_steps = _not_in_store(service, report.missing_steps)

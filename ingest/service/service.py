@@ -26,6 +26,7 @@ from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.rechecks import Rechecks
 from ingest.service.settling import believable, settle
+from ingest.service.stopping import drain_time
 from ingest.steps.committed import Committed
 from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
 from ingest.steps.policy import StepPolicy
@@ -35,6 +36,8 @@ from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event
 
 _TICK_S = 0.25
+#: How long what is under way may take to finish after Ctrl-C, in seconds.
+INTERRUPTED_DRAIN_S = 2.0
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
 _SHORT_TICK_S = 0.05
 
@@ -73,6 +76,7 @@ class Service:
         Args:
             wake: called with the seconds to wait if nothing is to be done.
         """
+        self.dependencies.tend()
         if self.dependencies.probe.poll_recovered():
             self._resume()
         if self.schedule.is_due:
@@ -146,10 +150,17 @@ class Service:
                 self.tick(wake=stop.wait)
                 if self.view is not None and self.committed.is_checked:
                     self._report_all(look.poll(self.table))
-            until = self.clock() + drain_s
-            while self.submitter.busy and self.clock() < until:
-                self._settle(_TICK_S)
-            self.submitter.cancel()
+            self.drain(drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=drain_s))
+
+    def drain(self, drain_s: float) -> None:
+        """Finish what is under way within `drain_s` seconds, and drop the rest.
+
+        A store that is silent is not waited for: what needs it would not come to an end.
+        """
+        until = self.clock() + drain_s
+        while self.submitter.busy and self.clock() < until and not self.dependencies.is_store_silent:
+            self._settle(_TICK_S)
+        self.submitter.cancel()
 
     def _ask_store(self) -> bool:
         """Ask the store for a part of what it has of the dump; return whether that was necessary."""
@@ -176,6 +187,7 @@ class Service:
         except ClusterError as exc:
             self.dependencies.endure(exc)
             return []
+        self._report_all(self.submitter.patrol.take_replaced())
         outcomes: list[Outcome] = [*self.offering.take_refused()]
         outcomes += [
             believable(outcome, self.table.ensure(outcome.plan.key))

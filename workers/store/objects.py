@@ -62,6 +62,10 @@ class ObjectStore(Protocol):
     def is_local(self) -> bool:
         """Whether this is a directory: the machine itself writes, and waiting less gains nothing."""
 
+    @property
+    def tells_progress(self) -> bool:
+        """Whether long requests call `deadline.made_progress` on their way."""
+
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object, replacing any of that name.
 

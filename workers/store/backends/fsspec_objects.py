@@ -30,6 +30,7 @@ class FsspecObjects:
     """
 
     is_local = False
+    tells_progress = False
     #: Further options of each read and of each write of one object.
     _read_options: ClassVar[Mapping[str, Any]] = {}
     _write_options: ClassVar[Mapping[str, Any]] = {}

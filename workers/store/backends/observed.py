@@ -40,6 +40,11 @@ class ObservedObjects:
         """Whether the store inside is a directory."""
         return self._inner.is_local
 
+    @property
+    def tells_progress(self) -> bool:
+        """Whether the store inside tells of the progress of its requests."""
+        return self._inner.tells_progress
+
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object: a `put`."""
         with _Request("put"):

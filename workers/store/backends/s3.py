@@ -11,6 +11,8 @@ import fsspec
 
 from workers.model import MIB
 from workers.store.backends.fsspec_objects import FsspecObjects
+from workers.store.backends.s3_session import S3Listener
+from workers.store.model import StoreAddress
 from workers.store.objects import REQUESTS_AT_ONCE, UnfinishedUpload
 
 PROTOCOLS = ("s3://", "s3a://")
@@ -23,8 +25,17 @@ _DELETED_AT_ONCE = 1000
 _DELETE_ATTEMPTS = 3
 
 
+#: How long to wait for a connection, and for the next bytes of an answer, in seconds; and how often a request
+#: is sent, by botocore and around that by s3fs, which also asks again for a body that broke off. So a request
+#: ends within 3 x 3 x 15 s and pauses, unless its deadline comes first. Left alone it would be 5 x 5.
+_CONNECT_S, _READ_S = 5, 15
+_ATTEMPTS = 3
+
+
 class S3Objects(FsspecObjects):
     """Objects in a bucket of S3, or of a gateway that speaks its protocol."""
+
+    tells_progress = True
 
     # s3fs asks for the size of an object first, in a request of its own, unless told to fetch it in one.
     _read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
@@ -32,6 +43,16 @@ class S3Objects(FsspecObjects):
         "chunksize": _PART_NBYTES,
         "max_concurrency": _PARTS_AT_ONCE,
     }
+
+    def __init__(self, address: StoreAddress) -> None:
+        """Prepare access to `address`; nothing is read or written yet.
+
+        Raises:
+            UsageError: an option is unknown.
+        """
+        super().__init__(address)
+        self._fs.retries = _ATTEMPTS
+        S3Listener.attach(self._fs)
 
     def delete_many(self, keys: Sequence[str]) -> None:
         """Remove several objects, up to a thousand in one request."""
@@ -80,7 +101,13 @@ class S3Objects(FsspecObjects):
     def _client_options(self, options: dict[str, Any]) -> dict[str, Any]:
         # What a configuration file of fsspec sets for the client stays, unless an option sets it, too.
         configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
-        client = {"max_pool_connections": REQUESTS_AT_ONCE, **(options.get("config_kwargs") or configured)}
+        client = {
+            "max_pool_connections": REQUESTS_AT_ONCE,
+            "connect_timeout": _CONNECT_S,
+            "read_timeout": _READ_S,
+            "retries": {"total_max_attempts": _ATTEMPTS},
+            **(options.get("config_kwargs") or configured),
+        }
         if "AWS_REQUEST_CHECKSUM_CALCULATION" not in os.environ:
             # The checksums that botocore sends otherwise are sent as trailers over HTTPS, which Ceph and
             # others refuse. Our objects have checksums of their own.
