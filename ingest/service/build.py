@@ -92,7 +92,7 @@ def build_service(
     clock = options.clock
     committed = Committed(objects, table, take_removed=options.take_removed)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    submitter = Submitter(connect, options.limits, table, resources=options.resources)
+    submitter = Submitter(connect, options.limits, table, clock, options.resources)
     probe = StoreProbe(lambda: commit.read_root(objects))
     dependencies = Dependencies(heard.notify, probe, options.retry_forever)
     schedule = LookSchedule(options.poll_s, clock)
@@ -126,4 +126,5 @@ def _retention(
         ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources),
         retry_forever=options.retry_forever,
         dry_run=options.dry_run,
+        clock=options.clock,
     )
