@@ -73,7 +73,10 @@ class Job:
     def _dump_next(self) -> None:
         key = StepKey(0, self._next_step)
         self._next_step = (self._next_step + 1) % self.steps
-        self._dump_step(key, [f"{key.step}/{number}" for number in range(self.files)])
+        paths = {f"{key.step}/{number}" for number in range(self.files)}
+        if not self.may_drop_files:
+            paths |= {path for state in self.dump.history.get(key, ()) for path, _, _ in state}
+        self._dump_step(key, sorted(path for path in paths if not path.endswith(".part")))
 
     def _dump_step(self, key: StepKey, paths: list[str]) -> None:
         self.judge.newest_begun = max(self.judge.newest_begun, key.step or 0)
@@ -113,10 +116,17 @@ class Job:
         before = sorted(self.dump.files[key])
         self._remove(key)
         self.process.sleep(0.3)
-        paths = [f"{path}+" for path in before] if self.process.kernel.choices.pick(2) else before
         if self.may_drop_files and self.process.kernel.choices.pick(2):
-            paths = paths[1:]
-        self._dump_step(key, paths)
+            before = before[1:]
+        # Under other names there are as many as there ever were: with fewer, it would look like what is left.
+        more = max(len(state) for state in self.dump.history[key]) - len(before)
+        if self.process.kernel.choices.pick(2):
+            before = [f"{path}+" for path in before]
+            if not self.may_drop_files:
+                before += [f"{key.step}/more-{number}" for number in range(more)]
+        elif not self.may_drop_files:
+            before = sorted({path for state in self.dump.history[key] for path, _, _ in state})
+        self._dump_step(key, [path for path in before if not path.endswith(".part")])
 
     def _crash(self) -> None:
         """Stop in the middle of a file; the rest comes after a restart, or never."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from tests.simulation.dump import SimulatedDump, State
@@ -48,8 +49,9 @@ class Judge:
     keep_last: int | None = None
     """What gc may remove: all but this many steps; None for nothing that is committed."""
     visible: dict[StepKey, Visible] = field(default_factory=dict)
-    removed: dict[StepKey, list[State]] = field(default_factory=dict)
-    """What gc has removed on purpose."""
+    removed: dict[StepKey, float] = field(default_factory=dict)
+    """When the newest commit of a step was made that gc has removed on purpose."""
+    _committed_at: dict[StepKey, float] = field(default_factory=dict)
     newest_begun: int = -1
     """The highest step that the job ever began."""
     strikes: dict[str, int] = field(default_factory=dict)
@@ -95,7 +97,8 @@ class Judge:
             raise Violation("nothing committed is lost", f"{writer} removes the commit of {key}")
         if not any(name.startswith(f"rank_{key.rank}/removed/{key.step}.") for name in self.bucket.objects):
             raise Violation("nothing committed is lost", f"{writer} removes {key} without a tombstone")
-        self.removed.setdefault(key, []).append(self.visible.pop(key).state)
+        del self.visible[key]
+        self.removed[key] = self._committed_at[key]
 
     def _check_commit(self, writer: str, key: StepKey, data: bytes) -> None:
         committed = commit.parse(data, key)
@@ -111,6 +114,7 @@ class Judge:
         self._check_content(writer, key, state, contents)
         self._check_moment(writer, key, state)
         self.visible[key] = Visible(committed.fingerprint, state)
+        self._committed_at[key] = datetime.fromisoformat(committed.record.committed_at).timestamp()
 
     def _check_content(
         self, writer: str, key: StepKey, state: State, contents: Mapping[str, list[int]]
@@ -171,7 +175,9 @@ class Judge:
         visible = self.visible.get(key)
         if visible is not None:
             return state <= visible.state or key in self.deleted
-        return any(state <= removed for removed in self.removed.get(key, ()))
+        # As users are told: what is not newer than a commit that was removed goes with it.
+        newest = max(mtime_ns for _, _, mtime_ns in state) / 1e9
+        return newest <= self.removed.get(key, 0.0) + 0.001
 
     def check_rounds(self, since: float) -> None:
         """Check that consolidators go on.
