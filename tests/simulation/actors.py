@@ -59,7 +59,14 @@ class Job:
     def run(self) -> None:
         """Do some things, with pauses."""
         pick = self.process.kernel.choices.pick
-        do = (self._dump_next, self._rewrite, self._dump_again, self._crash, self._remove_step, self._add_late)
+        do = (
+            self._dump_next,
+            self._rewrite,
+            self._dump_again,
+            self._crash,
+            self._remove_step,
+            self._add_late,
+        )
         self._dump_next()
         for _ in range(self.actions):
             self.process.sleep(_PAUSES_S[pick(len(_PAUSES_S))])
@@ -224,7 +231,7 @@ class Watcher:
 
 @dataclass(slots=True)
 class Consolidator:
-    """Holds the lease and writes under it, as `ingest.consolidating.consolidator` does; restarted if killed."""
+    """Holds the lease and writes under it, as a consolidator does; started again when it is killed."""
 
     name: str
     bucket: Bucket
@@ -336,5 +343,3 @@ def set_clock(actor: Watcher | Consolidator | Collector, seconds: float) -> None
     actor.clock_s = seconds
     if actor.process is not None:
         actor.process.offset_s = seconds
-
-

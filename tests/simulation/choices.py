@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Choices:
-    """Numbers drawn from a seed. 0 is always the plainest choice: no fault, no other actor, the least work."""
+    """Numbers drawn from a seed. 0 is always the plainest choice: no fault, no other actor."""
 
     def __init__(self, seed: int) -> None:
         """Begin at the first choice of this seed."""

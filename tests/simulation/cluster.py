@@ -1,4 +1,4 @@
-"""A Dask cluster whose workers are actors, and the tasks that they run: the same requests, in the same order."""
+"""A Dask cluster whose workers are actors, and what its tasks do: the same requests, in the same order."""
 
 from __future__ import annotations
 
@@ -242,7 +242,9 @@ class Worker:
         if committed is None or committed.fingerprint != job.fingerprint:
             raise SourceChanged(f"{job.key} was committed again")
         index, contents = read_generation(self.objects, committed)
-        if any(f"{committed.prefix}/{name}" in self.objects.bucket.spoiled for name in committed.record.stored):
+        if any(
+            f"{committed.prefix}/{name}" in self.objects.bucket.spoiled for name in committed.record.stored
+        ):
             raise DamagedStore(f"{job.key}: a digest does not match")
         verdicts, changed = [], []
         for file in job.files:

@@ -126,7 +126,11 @@ class SimulatedDump:
         later_begun = (key.step or 0) < newest
         now = EPOCH + self.kernel.now
         directories = ((f"{key.rank}/{key.step}", self.directory_ns.get(key, 0)),)
-        if known is not None and known.later_begun == later_begun and self._is_trusted(known, directories, now):
+        if (
+            known is not None
+            and known.later_begun == later_begun
+            and self._is_trusted(known, directories, now)
+        ):
             return known
         files = tuple(
             SourceFile(path, file.content.size, file.mtime_ns)

@@ -69,6 +69,11 @@ class Judge:
             self._check_lease(data.decode())
         elif match := _LEAF.fullmatch(key):
             self._check_commit(writer, StepKey(int(match[1]), int(match[2])), data)
+        elif match := _BELOW.match(key):
+            visible = self.visible.get(StepKey(int(match[1]), int(match[2])))
+            is_seen = visible is not None and key.split("/")[2] == visible.fingerprint
+            if is_seen and self.bucket.data(key) != data:
+                raise Violation("no mixture is visible", f"{writer} writes other bytes into {key}")
 
     def after_put(self, writer: str, key: str) -> None:
         """Do nothing: what was written was checked before."""
@@ -186,5 +191,6 @@ class Judge:
             Violation: none has ended a round since.
         """
         if self.rounds < since and self.kernel.now > since + LATE_AFTER_S:
-            raise Violation("nothing is late", f"no consolidator has gone on {LATE_AFTER_S:.0f} s after faults")
-
+            raise Violation(
+                "nothing is late", f"no consolidator has gone on {LATE_AFTER_S:.0f} s after faults"
+            )

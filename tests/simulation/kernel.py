@@ -84,6 +84,7 @@ class Kernel:
     trace: list[str] | None = None
     now: float = 0.0
     steps: int = 0
+    max_steps: int = MAX_STEPS
     _ready: list[greenlet] = field(default_factory=list)
     """The one that went last stands first."""
     _asleep: list[tuple[float, int, greenlet | Callable[[], None]]] = field(default_factory=list)
@@ -147,8 +148,8 @@ class Kernel:
                     self.now = asleep[0][0]
                     continue
                 self.steps += 1
-                if self.steps > MAX_STEPS:
-                    raise Violation("an end", f"{MAX_STEPS} steps, and no end")
+                if self.steps > self.max_steps:
+                    raise Violation("an end", f"{self.max_steps} steps, and no end")
                 self.now += STEP_S
                 ready.pop(pick(len(ready)) if len(ready) > 1 else 0).switch()
         finally:

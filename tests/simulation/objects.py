@@ -69,7 +69,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class SimulatedObjects:
-    """An `ObjectStore` as one process has it: each call is a step, and may fail in each way that a request may.
+    """An `ObjectStore` as one process has it: each call is a step, and may fail as requests do.
 
     Between looking at a commit and replacing or removing it nobody else goes: these are the windows of one
     request that the design names, and object stores offer no common way to close them. The same holds between
@@ -154,15 +154,17 @@ class SimulatedObjects:
 
     def _put_shard(self, key: str, data: bytes) -> None:
         """Write a shard, which the store may spoil although it says that it has it."""
-        fault = self.faults.draw(self.process, OF_SHARDS)
-        if fault:
+        if self.faults.draw(self.process, OF_SHARDS):
+            self.process.step()
             self.process.note(f"put {key}: the store spoils it")
-
-        def apply() -> None:
             self.bucket.put(self.process.name, key, data)
-            (self.bucket.spoiled.add if fault else self.bucket.spoiled.discard)(key)
+            self.bucket.spoiled.add(key)
+        else:
+            self._write(f"put {key}", key, lambda: self._put_good(key, data))
 
-        self._write(f"put {key}", key, apply)
+    def _put_good(self, key: str, data: bytes) -> None:
+        self.bucket.put(self.process.name, key, data)
+        self.bucket.spoiled.discard(key)
 
     def _put_all(self, objects: Mapping[str, bytes], names: Sequence[str]) -> None:
         for name in names:

@@ -1,7 +1,8 @@
-"""What is replaced while schedules run: threads, sleeping, and what turns values into bytes; no decision is."""
+"""What is replaced in a simulation: threads, sleeping, turning values into bytes; no decision is."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -101,7 +102,7 @@ class SimulatedProbe:
     def __init__(self, process: Process) -> None:
         self._process, self._back_at = process, float("inf")
 
-    def report_failure(self, error: Exception) -> None:
+    def report_failure(self, _: Exception) -> None:
         """Begin to ask."""
         self._back_at = min(self._back_at, self._process.monotonic() + 1.0)
 
@@ -129,8 +130,6 @@ def _files_of(committed: Committed, commit_of_step: Commit) -> CommittedFiles:
 @lru_cache(maxsize=256)
 def decode_index(data: bytes) -> Mapping[str, tuple[int, int]]:
     """Return size and time of each file of a generation."""
-    import json  # noqa: PLC0415
-
     return {path: (size, mtime_ns) for path, (size, mtime_ns) in json.loads(data).items()}
 
 

@@ -161,7 +161,9 @@ class World:
         set_clock(host, seconds)
         if self.trace is not None:
             name = getattr(host, "name", "gc")
-            self.trace.append(f"{self.kernel.now:9.2f} s  {name:<14} has a clock that is {seconds:+.0f} s off")
+            self.trace.append(
+                f"{self.kernel.now:9.2f} s  {name:<14} has a clock that is {seconds:+.0f} s off"
+            )
 
     # -- the end
 
@@ -185,7 +187,7 @@ class World:
             words = [line for watcher in self.watchers for line in watcher.explain()]
             raise Violation(
                 "nothing is late",
-                f"{missing[0]} is not in the store {LATE_AFTER_S:.0f} s after the last fault; {'; '.join(words)}",
+                f"{missing[0]} is not in the store {LATE_AFTER_S:.0f} s after all faults; {'; '.join(words)}",
             )
         return not missing
 
@@ -218,4 +220,3 @@ class World:
             set_clock(host, 0.0)
         if self.trace is not None:
             self.trace.append(f"{self.kernel.now:9.2f} s  {'':<14} no more faults")
-
