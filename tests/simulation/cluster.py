@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.simulation.dump import SimulatedDump
+from tests.simulation.dump import Content, SimulatedDump
 from tests.simulation.faults import OF_FILES, Faults
 from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.objects import INDEX, SHARD, Bucket, SimulatedObjects
@@ -38,7 +38,7 @@ class SimulatedReceipt:
     """What a job reports: the files that it has read, and what was in them."""
 
     number: int
-    contents: dict[str, tuple[int, bool]]
+    contents: dict[str, Content]
     key: str
 
 
@@ -188,14 +188,14 @@ class Worker:
         except Exception as exc:  # noqa: BLE001  (as in `workers.tasks.run`)
             return as_error(str(plan.key), exc)
 
-    def _read(self, key: StepKey, file: SourceFile) -> tuple[int, bool]:
+    def _read(self, key: StepKey, file: SourceFile) -> Content:
         """Read a file, which must be as it was listed before and after."""
         content = self._stat(key, file)
         if self._stat(key, file) != content:
             raise SourceChanged(f"{key}: {file.path} has changed")
-        return tuple(content)
+        return content
 
-    def _stat(self, key: StepKey, file: SourceFile) -> tuple[int, bool]:
+    def _stat(self, key: StepKey, file: SourceFile) -> Content:
         process = self.process
         process.step()
         fault = self.faults.draw(process, OF_FILES)

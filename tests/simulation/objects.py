@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from tests.simulation.faults import OF_READS, OF_SHARDS, OF_WRITES, Faults
@@ -96,7 +97,7 @@ class SimulatedObjects:
         half = len(names) // 2
         for some in (names[:half], names[half:]):
             if some:
-                self._write(f"put {_shortly(some)}", "", lambda some=some: self._put_all(objects, some))
+                self._write(f"put {_shortly(some)}", "", partial(self._put_all, objects, some))
 
     def create(self, key: str) -> Any:
         raise NotImplementedError(key)

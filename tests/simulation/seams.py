@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, cast
 from unittest.mock import patch
 
 from ingest.dump_retention import removal
@@ -16,7 +18,7 @@ from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
 from ingest.steps.decide import CommittedFiles
-from tests.simulation.dump import SimulatedDescription, SimulatedDump
+from tests.simulation.dump import File, SimulatedDescription, SimulatedDump
 from tests.simulation.faults import OF_FILES, Faults
 from tests.simulation.kernel import Process
 from tests.simulation.objects import INDEX
@@ -78,15 +80,7 @@ class DeletingThread:
             file = dump.files[key].get(path)
             if file is None:
                 continue
-            stat = SimpleNamespace(
-                st_mode=0o100644,
-                st_size=file.content.size,
-                st_mtime_ns=file.mtime_ns,
-                st_ctime_ns=file.mtime_ns,
-                st_dev=0,
-                st_ino=0,
-            )
-            if not removal.is_as_proven(stat, member, removed.links):
+            if not removal.is_as_proven(_status(file), member, removed.links):
                 removed.changed.append(path)
                 continue
             process.note(f"delete {path}")
@@ -94,6 +88,18 @@ class DeletingThread:
             removed.files += 1
             removed.nbytes += member.file.size
         return removed
+
+
+def _status(file: File) -> os.stat_result:
+    status = SimpleNamespace(
+        st_mode=stat.S_IFREG,
+        st_size=file.content.size,
+        st_mtime_ns=file.mtime_ns,
+        st_ctime_ns=file.mtime_ns,
+        st_dev=0,
+        st_ino=0,
+    )
+    return cast("os.stat_result", status)
 
 
 class SimulatedProbe:

@@ -18,7 +18,7 @@ from tests.simulation.world import Setting, World
 #: Schedules that a process plays before it reports.
 _BATCH = 500
 #: Replays that making a schedule shorter may take.
-_MAX_REPLAYS = 1000
+_MAX_REPLAYS = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,17 +59,29 @@ def test_what_the_service_does_not_stand_is_known(name: str) -> None:
     assert play(range(_FIRST[name], _FIRST[name] + 3000), Setting(also=frozenset([name]))).found
 
 
-def test_the_command_prints_rate_seed_and_shortest_schedule() -> None:
-    words = ("--schedules", "600", "--seed", "380", "--processes", "2", "--also", "fewer files")
-    done = _run(*words)
-    assert done.returncode == 1
-    assert "per second" in done.stdout
-    seed = done.stdout.partition("seed ")[2].split()[0]
-    assert f"python -m tests.simulation --trace --seed {seed} --also 'fewer files'" in done.stdout
-    assert "the shortest schedule like it:" in done.stdout
-    replayed = _run("--trace", "--seed", seed, "--also", "fewer files")
-    assert replayed.returncode == 1
-    assert "nothing is late" in replayed.stdout
+def test_the_command_prints_rate_seed_and_shortest_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--schedules", "600", "--seed", "380", "--processes", "1", "--also", "fewer files"]
+    assert main(words) == 1
+    printed = capsys.readouterr().out
+    assert "per second" in printed
+    seed = printed.partition("seed ")[2].split()[0]
+    assert f"python -m tests.simulation --trace --seed {seed} --also 'fewer files'" in printed
+    assert "the shortest schedule like it:" in printed
+    assert main(["--trace", "--seed", seed, "--also", "fewer files"]) == 1
+    assert "nothing is late" in capsys.readouterr().out
+
+
+def test_several_processes_play_what_one_does() -> None:
+    """As `make simulate` does it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--schedules", "100", "--processes", "2"],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    assert done.stdout.startswith("100 schedules")
+    assert "no invariant was violated" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("--schedules", "0"), ("--cast", "nobody"), ("--also", "rain")])
@@ -77,13 +89,3 @@ def test_an_invalid_argument_is_reported(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(list(words))
     assert ended.value.code == 2
-
-
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )

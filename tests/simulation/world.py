@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeAlias
 
 from tests.simulation.actors import QUIET, Collector, Consolidator, Job, Reader, Watcher, set_clock
@@ -124,7 +125,7 @@ class World:
             self.watchers.append(watcher)
             kernel.spawn(watcher.run)
         for number in range(1 + pick(2)):
-            kernel.spawn(lambda name=f"worker-{number}": cluster.work(name))
+            kernel.spawn(partial(cluster.work, f"worker-{number}"))
         if self.cast in ("gc", "watchers", "all") and pick(2):
             kernel.spawn(Reader(self.bucket, self.dump, self.judge, 6).run)
 
@@ -148,14 +149,18 @@ class World:
 
     def _jump_clocks(self) -> None:
         """Have the clock of a host jump, once or twice."""
-        hosts = [*self.watchers, *self.consolidators, *([self.collector] if self.collector else [])]
-        pick = self.choices.pick
+        hosts, pick = self._hosts(), self.choices.pick
         for _ in range(1 + pick(2)):
             host, at = hosts[pick(len(hosts))], 160.0 * pick(64) / 64
             seconds = JUMPS_S[pick(len(JUMPS_S))]
             if isinstance(host, Watcher) and "clock ahead" not in self.setting.also:
                 seconds = -abs(seconds)
-            self.kernel.call_at(at, lambda host=host, seconds=seconds: self._set_clock(host, seconds))
+            self.kernel.call_at(at, partial(self._set_clock, host, seconds))
+
+    def _hosts(self) -> list[Watcher | Consolidator | Collector]:
+        """Return those whose wall clocks matter."""
+        collectors = [] if self.collector is None else [self.collector]
+        return [*self.watchers, *self.consolidators, *collectors]
 
     def _set_clock(self, host: Watcher | Consolidator | Collector, seconds: float) -> None:
         set_clock(host, seconds)
@@ -216,7 +221,7 @@ class World:
         """End all faults: from here on everything must come to its end."""
         self._healed_at = self.kernel.now
         self.faults.left = 0
-        for host in (*self.watchers, *self.consolidators, *([self.collector] if self.collector else [])):
+        for host in self._hosts():
             set_clock(host, 0.0)
         if self.trace is not None:
             self.trace.append(f"{self.kernel.now:9.2f} s  {'':<14} no more faults")
