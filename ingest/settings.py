@@ -74,6 +74,13 @@ class Settings(BaseSettings):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
+    recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)
+    """While `watch` is idle: bytes per second of committed dump files to read and compare again. 0: none."""
+    recheck: bool = False
+    """Whether `ingest` reads all committed dump files again, and compares them with their digests."""
+    # In the environment as on the command line, not as JSON: each host has its own.
+    continues: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    """Other directories in which this dump was: their steps in the store are its own. Separated by `:`."""
     after_commit: Literal["keep", "delete"] = "keep"
     """What to do with committed dump files. They are read back before deletion: docs/retention.md."""
     keep_last: int = Field(default=1, ge=1)
@@ -132,6 +139,14 @@ class Settings(BaseSettings):
             if len(value) < len(pairs):
                 raise ValueError("gives two ranks to one device")
         return value
+
+    @field_validator("continues", mode="before")
+    @classmethod
+    def _directories(cls, value: Any) -> Any:
+        names = value.split(":") if isinstance(value, str) else value
+        if isinstance(names, list) and not all(str(name).startswith("/") for name in names if name):
+            raise ValueError("must be absolute paths, as `dump-ingest ls --json` shows them in `root`")
+        return [name for name in names if name] if isinstance(names, list) else names
 
     @field_validator("worker_resources", mode="before")
     @classmethod

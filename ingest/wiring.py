@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -89,9 +90,18 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         # A watcher never takes again what was removed, or it would undo each `gc`.
         take_removed=settings.replace and not retry_forever,
         pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+        continues=frozenset(settings.continues),
+        recheck_rate=_recheck_rate(settings, watches=retry_forever),
         retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
         dry_run=dry_run,
     )
+
+
+def _recheck_rate(settings: Settings, *, watches: bool) -> float:
+    """Return how many bytes of committed files are read again each second: a run of `ingest` does it once."""
+    if watches:
+        return float(settings.recheck_rate)
+    return math.inf if settings.recheck else 0.0
 
 
 def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:

@@ -89,7 +89,7 @@ class FakeClient:
         priority: int = 0,
     ) -> FakeFuture:
         assert not pure
-        assert (priority < 0) == key.startswith("read-back")
+        assert (priority < 0) == key.startswith(("read-back", "recheck"))
         assert resources is None
         assert self.status == "running"
         assert key not in {future.key for future in self.futures}, "Dask would return the old result"

@@ -6,7 +6,7 @@ from typing import Any
 from ingest.layouts.base import Description, Listing
 from ingest.planning.inspection import Inspected, Inspection
 from ingest.planning.plan import fingerprint
-from ingest.steps.decide import CommittedFiles
+from ingest.steps.difference import CommittedFiles
 from ingest.steps.state import StepState
 from workers.model import SourceFile, StepKey
 from workers.store.commit import Commit
@@ -94,4 +94,5 @@ def made_commit(
 
 def files_in(commit_files: tuple[SourceFile, ...]) -> CommittedFiles:
     """Return files as the index of a commit has them."""
-    return {file.path: (file.size, file.mtime_ns) for file in commit_files}
+    versions = {file.path: (file.size, file.mtime_ns) for file in commit_files}
+    return CommittedFiles(versions, frozenset(versions))

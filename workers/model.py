@@ -53,3 +53,6 @@ class SourceFile(Positional):
     mtime_ns: int
     writable: bool = field(default=True, compare=False)
     """Whether its owner may write it. MindSpore removes that permission when it has closed the file."""
+    version: int = field(default=0, compare=False, kw_only=True)
+    """A number that differs when the time of its inode (ctime) or the inode itself does; 0 if not known.
+    Stays in the process that listed the file: it is part of no fingerprint, and is not pickled."""

@@ -14,12 +14,14 @@ from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
+    ContinuesOption,
     DeviceLayoutOption,
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
     QuietOption,
     RankMapOption,
+    RecheckOption,
     ReplaceOption,
     SchedulerOption,
     StoreOption,
@@ -38,6 +40,8 @@ def command(
     workers: WorkersOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
+    continues: ContinuesOption = None,
+    recheck: RecheckOption = None,
     rank_map: RankMapOption = None,
     keep_device_layout: DeviceLayoutOption = None,
     after_commit: AfterCommitOption = None,
@@ -53,7 +57,8 @@ def command(
 
     Steps that the store already has are left alone: after any failure, run the same command again.
 
-    Exits with 4 if only a part could be ingested, or if files are quarantined.
+    Exits with 4 if only a part could be ingested, if files are quarantined, or if a directory looks like a
+    rank or a step and is none.
 
     [bold]dump-ingest ingest /data/dump --store s3://bucket/run.zarr[/]
     """
@@ -69,6 +74,8 @@ def command(
         workers=workers,
         quiet_s=quiet,
         replace=replace,
+        continues=continues,
+        recheck=recheck,
         rank_map=rank_map,
         keep_device_layout=keep_device_layout,
         after_commit=after_commit,

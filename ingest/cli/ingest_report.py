@@ -14,6 +14,7 @@ from ingest.cli.printing import counted, err, print_json, print_table, say, step
 from ingest.reader.rows import summary_row
 from ingest.service.report import Report
 from ingest.settings import Settings
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.units import human_bytes
 from workers.errors import DumpIngestError
 from workers.store.model import CommitSummary
@@ -66,9 +67,11 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
         err.print("Interrupted. What is committed stays; run the same command again for the rest.")
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.failures or report.stopped_by:
-        raise typer.Exit(EXIT_PARTLY if report.commits or report.unchanged else EXIT_FAILED)
+        raise typer.Exit(EXIT_PARTLY if report.has_something else EXIT_FAILED)
     if any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
         raise typer.Exit(EXIT_DAMAGE)
+    if any(problem.left_out for problem in report.problems):
+        raise typer.Exit(EXIT_PARTLY)
     if report.read_back_failures or any(summary.status != "complete" for summary in report.commits):
         raise typer.Exit(EXIT_PARTLY)
 
@@ -163,6 +166,12 @@ def _say_notes(report: Report) -> None:
             f"{kept.key}: {counted(kept.gone, 'file')} disappeared from the dump; the commit stays",
             label="note",
         )
+    for again in report.dumped_again:
+        say(
+            f"{again.key}: dumped again, without {counted(again.gone, 'file')} of its commit, which is "
+            "replaced (`gc` deletes it)",
+            label="note",
+        )
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -188,12 +197,21 @@ def _say_findings(report: Report) -> None:
 
 
 def _report_errors(report: Report) -> None:
-    """Print each kind of error once: the first of its kind, and how many more there are."""
+    """Print each kind of error once: the first of its kind, and how many more there are.
+
+    Files that are in no store are named, step by step.
+    """
     if report.stopped_by:
         report_error(report.stopped_by)
     kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
-    for error in (*report.failures.values(), *report.read_back_failures.values()):
+    errors = [*report.failures.values(), *report.read_back_failures.values()]
+    not_taken = [error for error in errors if isinstance(error, FilesNotTaken)]
+    for error in not_taken[:_MAX_ROWS]:
+        say(error.message, label="not taken", style="bold red")
+    for error in (*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)):
         kinds.setdefault((error.reason, error.hint), []).append(error)
     for first, *more in kinds.values():
         message = f"{first.message} (and {len(more)} more)" if more else first.message
         report_error(DumpIngestError(message, hint=first.hint))
+    if not_taken:
+        say(f"  {not_taken[0].hint}")

@@ -12,7 +12,7 @@ from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
-from ingest.cli.printing import print_json, print_table, say, step_text
+from ingest.cli.printing import counted, print_json, print_table, say, step_text
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 from workers.model import StepKey
@@ -60,7 +60,9 @@ def command(
     elif overflows:
         _print_overflows(_rows(steps, overflow_rows, damaged), json=json)
     else:
-        _print_steps([step_row(opened) for opened in steps], json=json)
+        rows = [step_row(opened) for opened in steps]
+        _print_steps(rows, json=json)
+        _say_mixed(rows)
     for key, reason in damaged.items():
         say(f"{key}: {reason}", label="damaged", style="red")
     if damaged:
@@ -129,6 +131,21 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
         ),
         right=numbers,
     )
+
+
+def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:
+    """Print which ranks have steps from several dumps: a moved one, or another one by mistake."""
+    steps_by_root: dict[int, dict[str, list[int]]] = {}
+    for row in rows:
+        if row["step"] is not None:
+            steps_by_root.setdefault(row["rank"], {}).setdefault(row["root"], []).append(row["step"])
+    for rank, roots in steps_by_root.items():
+        if len(roots) > 1:
+            places = ", ".join(
+                f"{root} ({counted(len(steps), 'step')}, {min(steps)} to {max(steps)})"
+                for root, steps in roots.items()
+            )
+            say(f"rank {rank} comes from {len(roots)} dump directories: {places}", label="warning")
 
 
 def _print_overflows(rows: Sequence[dict[str, Any]], *, json: bool) -> None:

@@ -98,6 +98,22 @@ ReplaceOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+ContinuesOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIRECTORY",
+        help="Where this dump was before, or the job dumped before: its steps in the store are this dump's.",
+        show_default=False,
+    ),
+]
+RecheckOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--recheck",
+        help="Read all committed dump files again, and take what was written anew behind its old time.",
+        show_default=False,
+    ),
+]
 RankMapOption: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
+    ContinuesOption,
     DeviceLayoutOption,
     JsonOption,
     KeepAnomalousOption,
@@ -50,6 +51,7 @@ def command(
     workers: WorkersOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
+    continues: ContinuesOption = None,
     rank_map: RankMapOption = None,
     keep_device_layout: DeviceLayoutOption = None,
     after_commit: AfterCommitOption = None,
@@ -93,6 +95,7 @@ def command(
         "workers": workers,
         "quiet_s": quiet,
         "replace": replace,
+        "continues": continues,
         "rank_map": rank_map,
         "keep_device_layout": keep_device_layout,
         "after_commit": after_commit,

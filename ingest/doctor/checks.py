@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,9 @@ from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
 from ingest.layouts.base import Dump, DumpScan
 from ingest.layouts.detect import find_dump
+from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring import place_of_store
+from ingest.wiring import grid_of, place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
@@ -24,6 +26,8 @@ from workers.store.opening import open_objects
 
 #: Steps of which one file is tried.
 _TRIED = 8
+#: How many directories are named.
+_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,13 @@ def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
     ]
     if dump is not None:
         results.append(_guarded("dump", lambda: _dump(dump)))
+        if results[-1].ok:
+            results += _left_out(dump)
         results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
         results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
+        if dump is not None and results[-1].ok and not loaded.settings.replace:
+            results.append(_guarded("dump in store", lambda: _belongs(loaded.settings, dump)))
     if loaded.settings.scheduler is not None:
         results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
     return results
@@ -108,6 +116,16 @@ def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
         )
 
 
+def _left_out(directory: Path) -> list[Check]:
+    """Report directories that look like ranks or steps, and are not taken for any."""
+    problems = [problem for problem in find_dump(directory).scan({}).problems if problem.left_out]
+    if not problems:
+        return []
+    more = f" (and {len(problems) - _NAMED} more)" if len(problems) > _NAMED else ""
+    detail = "; ".join(str(problem) for problem in problems[:_NAMED]) + more
+    return [Check("names", ok=False, detail=detail, hint=problems[0].hint)]
+
+
 def _disk(settings: Settings, directory: Path) -> list[Check]:
     """Report how full the disk of a dump is. That is never a failure: everything works until it is full."""
     space = space_at(directory)
@@ -153,6 +171,18 @@ def _store(settings: Settings, directory: Path | None) -> str:
     objects.delete(key)
     state = "no store there yet" if root is None else f"store format {root}"
     return f"{settings.store}: writable, {state}"
+
+
+def _belongs(settings: Settings, directory: Path) -> str:
+    """Find out whether the store has the ranks of the dump from this dump, and from no other."""
+    dump = find_dump(directory, rank_map=settings.rank_map)
+    host = settings.host or socket.gethostname()
+    objects = open_objects(place_of_store(settings, dump))
+    belonging = Belonging(dump, objects, grid_of(settings), host, set(settings.continues))
+    ranks = {listing.key.rank for listing in dump.scan({}).listings}
+    for error in belonging.check(ranks):
+        raise error
+    return f"{len(ranks)} ranks of {dump.root}: new to the store, or in it from this dump"
 
 
 def _scheduler(settings: Settings) -> str:

@@ -28,6 +28,8 @@ class Problem:
     denied: bool = False
     """Whether the user has to do something first (grant a permission, name a rank). Until then, nothing of
     the step is ingested."""
+    left_out: bool = False
+    """Whether it looks like a rank or a step, and is not taken for one."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from workers.model import SourceFile, StepKey
 #: How long a directory must have been quiet before its time proves that nothing was added. File systems
 #: stamp with the time of their last tick.
 _TICK_S = 2.0
-#: How long a listing is trusted at least, while the times of its directories do not change.
-_SHORTEST_TRUST_S = 60.0
+#: How long a listing is trusted while the times of its directories do not change: a file that is written in
+#: place leaves no trace in its directory.
+TRUST_S = 60.0
 
 
 def list_places(
@@ -43,7 +44,7 @@ def list_places(
     """
     listed_at = time.time()
     places = tuple(sorted(places, key=lambda located: located.place.path))
-    if known is not None and _is_unchanged(root, known, [place.place.path for place in places], listed_at):
+    if known is not None and _is_unchanged(root, known, [place.place.path for place in places]):
         return _without_beside(replace(known, later_begun=later_begun, rank_from=rank_from, places=places))
     walk = Walk(root)
     for located in places:
@@ -61,6 +62,12 @@ def list_places(
         rank_from=rank_from,
         places=places,
     )
+
+
+def aged(listings: Iterable[Listing], now: float) -> list[Listing]:
+    """Return those that are too old to be trusted, by Unix time `now`, the oldest first."""
+    old = [listing for listing in listings if not 0 <= now - listing.listed_at < TRUST_S]
+    return sorted(old, key=lambda listing: listing.listed_at)
 
 
 def merge(first: Listing, second: Listing) -> Listing:
@@ -83,12 +90,8 @@ def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
     return files
 
 
-def _is_unchanged(root: Path, known: Listing, places: Collection[str], now: float) -> bool:
+def _is_unchanged(root: Path, known: Listing, places: Collection[str]) -> bool:
     if not {directory for directory, _ in known.directories}.issuperset(places):
-        return False
-    # A file that keeps growing leaves no trace in its directory. So a listing is trusted only for as long
-    # again as its files had been quiet: a step is listed less and less often, but never for the last time.
-    if not 0 <= now - known.listed_at < max(known.listed_at - known.newest_change, _SHORTEST_TRUST_S):
         return False
     for directory, mtime_ns in known.directories:
         if mtime_ns / 1e9 > known.listed_at - _TICK_S:

@@ -79,7 +79,7 @@ class MindSpore(Layout):
     )
     # 1.3 and 1.4 write here first.
     transient = (parse("rank_{rank}/_/{graph}/{step}"),)
-    near_miss = re.compile("rank_.*", re.DOTALL)
+    near_miss = re.compile(r"rank_.*|rank[-+]?\d+", re.DOTALL)
     configuration = "/.dump_metadata/data_dump.json"
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:

@@ -7,14 +7,27 @@ the files in places are listed later, by `ingest.layouts.listings`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
+from ingest.layouts.fields import STEP_FIELDS
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
 from ingest.layouts.walk import Walk
+
+#: A number as people may write one, in any digits. What a dump system writes fits the fields of patterns.
+_NUMBER = re.compile(r"[-+]?\d+")
+_RANK_HINT = (
+    "Ranks go from 0 to 999999999, without a sign, in ASCII digits, and without zeros in front. Rename the "
+    "directory, and run the same command again."
+)
+_STEP_HINT = (
+    "Steps have at most 18 ASCII digits and no sign. The store keeps these files with the run files of their "
+    "rank, as files. Rename the directory, and run the same command again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +148,7 @@ class PlaceSearch:
         if len(complete) < len(matches):
             return _Directory(path, matches, directory.in_place or bool(complete))
         if not matches and not directory.in_place:
-            self._pass_by(path, owner, discovery)
+            self._pass_by(directory, path, owner, discovery)
         return None
 
     def _matches(self, directory: _Directory, name: str, path: str) -> list[_Match]:
@@ -153,14 +166,32 @@ class PlaceSearch:
         except OSError:
             return False
 
-    def _pass_by(self, path: str, owner: Owner, discovery: Discovery) -> None:
+    def _pass_by(self, directory: _Directory, path: str, owner: Owner, discovery: Discovery) -> None:
         """Add a directory of a rank, outside of places. Directories of no rank belong to somebody else."""
         if owner.rank is not None:
             discovery.outside_of(owner).add_tree(path)
+            if _resembles_step(directory, path):
+                problem = Problem(path, "is not how a dump names a step", _STEP_HINT, left_out=True)
+                discovery.unowned.problems.append(problem)
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
-            discovery.unowned.problems.append(
-                Problem(path, "is not how a dump names the directory of a rank")
-            )
+            top, _, _ = path.partition("/")
+            is_number = _NUMBER.fullmatch(top.removeprefix("rank").removeprefix("_")) is not None
+            what = "is not how a dump names the directory of a rank"
+            hint = _RANK_HINT if is_number else ""
+            problem = Problem(top if is_number else path, what, hint, left_out=is_number)
+            if problem not in discovery.unowned.problems:
+                discovery.unowned.problems.append(problem)
+
+
+def _resembles_step(directory: _Directory, path: str) -> bool:
+    """Return whether the name of a subdirectory is a number where a pattern has that of a step."""
+    if _NUMBER.fullmatch(path.rpartition("/")[2]) is None:
+        return False
+    return any(
+        match.pattern.levels[match.level].groupindex.keys() & STEP_FIELDS.keys()
+        for match in directory.matches
+        if not match.is_complete
+    )
 
 
 def _owner(directory: _Directory) -> Owner:

@@ -7,6 +7,7 @@ run files of a rank.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,12 +23,15 @@ from ingest.layouts.base import (
     TensorFile,
 )
 from ingest.layouts.fields import series_of, step_of
-from ingest.layouts.listings import files_by_place, list_places, merge
+from ingest.layouts.listings import aged, files_by_place, list_places, merge
 from ingest.layouts.places import Discovery, Owner, PlaceSearch, all_parents, parents
 from ingest.layouts.ranks import PathRank, Ranks, is_rank_table
 from ingest.layouts.walk import Walk, read_small
 from workers.dump.model import ReportedStatistics
 from workers.model import SourceFile, StepKey
+
+#: How long a look goes on with listing again what is old, in seconds; one step at least.
+_AGED_S = 0.1
 
 
 @dataclass(slots=True)
@@ -77,19 +81,25 @@ class DumpTree:
         deferred = set(defer({*steps, *_run_keys(discovery, ranks)})) - known.keys()
         unlisted = frozenset(key for key in steps if key in deferred and key.step is not None)
         all_places = {located.place.path for located in discovery.places}
-        listings = {
-            key: list_places(
+
+        def listed(key: StepKey, known_listing: Listing | None) -> Listing:
+            step = steps[key]
+            return list_places(
                 self.root,
                 key,
                 step.places,
                 without=all_places,
                 rank_from="+".join(sorted(step.rank_sources)),
                 later_begun=step.are_in(overtaken) if key.step is not None else False,
-                known=known.get(key),
+                known=known_listing,
             )
-            for key, step in steps.items()
-            if key not in unlisted
-        }
+
+        listings = {key: listed(key, known.get(key)) for key in steps if key not in unlisted}
+        until = time.monotonic() + _AGED_S
+        for aged_listing in aged(listings.values(), time.time()):
+            listings[aged_listing.key] = listed(aged_listing.key, None)
+            if time.monotonic() >= until:
+                break
         _add_clashes(listings, discovery.places, ranks)
         run_listings = _run_listings(discovery, ranks, steps)
         _merge_into(listings, run_listings)

@@ -97,7 +97,13 @@ class Walk:
             )
             return
         self.files.append(
-            SourceFile(path, status.st_size, status.st_mtime_ns, bool(status.st_mode & stat.S_IWUSR))
+            SourceFile(
+                path,
+                status.st_size,
+                status.st_mtime_ns,
+                bool(status.st_mode & stat.S_IWUSR),
+                version=hash((status.st_ctime_ns, status.st_ino)),
+            )
         )
         # ctime too: tools that copy restore the modification time, but cannot set this one.
         self.newest_change = max(self.newest_change, status.st_mtime, status.st_ctime)

@@ -52,6 +52,32 @@ def without_tensors(name: str) -> str:
     return xxhash.xxh3_128(f"{name}\nwithout tensors\n".encode()).hexdigest()
 
 
+#: How often a step may be written anew under the same sizes and times.
+_MAX_REWRITES = 64
+
+
+def rewritten(name: str, times: int) -> str:
+    """Return the name of the generation of the same files, written anew `times` times behind their times.
+
+    The first name is that of what was stored before, which readers may still have open.
+    """
+    for _ in range(times):
+        name = xxhash.xxh3_128(f"{name}\nrewritten\n".encode()).hexdigest()
+    return name
+
+
+def times_rewritten(name: str, committed: str) -> int:
+    """Return how often the files of a generation were written anew until they were committed; 0 if never.
+
+    So a new process knows from names alone what an earlier one found out by reading the files.
+    """
+    for times in range(1, _MAX_REWRITES):
+        name = rewritten(name, 1)
+        if committed in (name, without_tensors(name)):
+            return times
+    return 0
+
+
 def plan_step(
     inspected: Inspected,
     origin: Origin,
@@ -60,6 +86,7 @@ def plan_step(
     rules: RuleSet | None = None,
     *,
     leave_out_tensors: str = "",
+    rewrites: int = 0,
 ) -> StepPlan:
     """Return the plan for converting one step. The same listing gives the same plan, everywhere.
 
@@ -70,12 +97,14 @@ def plan_step(
         grid: sizes of chunks, shards and jobs.
         rules: evaluated when the step is committed; what is stored of the dump does not depend on them.
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
+        rewrites: how often the files were written anew behind their times since they were committed first.
     """
     listing = inspected.listing
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
     arrays = _arrays(entries, grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
+    name = rewritten(name, rewrites)
     if leave_out_tensors:
         name = without_tensors(name)
     jobs = tuple(

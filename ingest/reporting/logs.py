@@ -17,8 +17,17 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskR
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.stored import json_row
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
-from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
+from ingest.steps.events import (
+    CommitKept,
+    CommitReverted,
+    ContentReplaced,
+    DependencyDown,
+    DumpedAgain,
+    SourceKept,
+    StoreRecovered,
+)
 from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.not_taken import FilesNotTaken
 from workers.events import Event
 from workers.store.model import Finding
 
@@ -117,7 +126,7 @@ class ServiceLog:
                 self._log_source(event)
             case DiskSeen():
                 self._log_disk(event)
-            case CommitKept() | CommitReverted():
+            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced():
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
@@ -161,6 +170,8 @@ class ServiceLog:
     def _log_failure(self, event: StepFailed | StepStale | TaskRetried) -> None:
         log = self._log.bind(rank=event.plan.key.rank, step=event.plan.key.step)
         match event:
+            case StepFailed(error=FilesNotTaken() as error):
+                log.warning("files_not_taken", files=len(error.files), error=error.message, hint=error.hint)
             case StepFailed(error=error):
                 log.error("step_failed", error=error.message, hint=error.hint)
             case StepStale(reason=reason):
@@ -191,12 +202,17 @@ class ServiceLog:
             self._logged_filling_at = self._clock()
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_unexpected(self, event: CommitKept | CommitReverted) -> None:
+    def _log_unexpected(self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
-        if isinstance(event, CommitKept):
-            log.warning("commit_kept", files_gone=event.gone)
-        else:
-            log.warning("commit_went_back")
+        match event:
+            case CommitKept(gone=gone):
+                log.warning("commit_kept", files_gone=gone)
+            case DumpedAgain(gone=gone):
+                log.warning("step_dumped_again", files_gone=gone)
+            case ContentReplaced(files=files):
+                log.warning("content_replaced", files=len(files), first=files[0])
+            case CommitReverted():
+                log.warning("commit_went_back")
 
     def _log_outage(self, event: DependencyDown | StoreRecovered) -> None:
         if isinstance(event, StoreRecovered):

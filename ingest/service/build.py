@@ -15,6 +15,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.dump_retention.read_backs import ReadBacks
 from ingest.dump_retention.retention import SourceRetention
 from ingest.layouts.base import Dump
+from ingest.service.belonging import Belonging
 from ingest.service.commits import CommitChecks
 from ingest.service.decider import Decider
 from ingest.service.dependencies import Dependencies
@@ -23,6 +24,7 @@ from ingest.service.look_schedule import LookSchedule
 from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.planner import Planner
+from ingest.service.rechecks import Rechecks
 from ingest.service.service import Service
 from ingest.service.store_probe import StoreProbe
 from ingest.steps.committed import Committed
@@ -61,6 +63,11 @@ class ServiceOptions:
     """Whether to take steps that were removed from the store on purpose."""
     pressure: Pressure | None = None
     """Judges how full the disk of the dump is; None if that does not matter."""
+    continues: frozenset[str] = frozenset()
+    """Other directories whose steps are those of this dump."""
+    recheck_rate: float = 0.0
+    """How many bytes per second of committed files are read again while nothing else is to be done; 0 for
+    none, infinity for all of them, once."""
     retention: RetentionPolicy | None = None
     """What is deleted in the dump once it is committed; None if nothing is."""
     dry_run: bool = False
@@ -98,6 +105,7 @@ def build_service(
     schedule = LookSchedule(options.poll_s, clock)
     planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host)
     decider = Decider(planner, committed)
+    belonging = Belonging(dump, objects, options.grid, options.host, set(options.continues))
     return Service(
         table,
         watcher,
@@ -110,7 +118,19 @@ def build_service(
         dependencies,
         schedule,
         heard,
-        replace(options.policy, deletes=options.retention is not None),
+        replace(
+            options.policy, deletes=options.retention is not None, other_roots=frozenset(options.continues)
+        ),
+        None if options.policy.replace else belonging,
+        Rechecks(
+            table,
+            str(dump.root),
+            objects.address,
+            submitter.client,
+            options.recheck_rate,
+            options.resources,
+            clock,
+        ),
         clock,
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ingest.planning.plan import times_rewritten
 from ingest.service.planner import Planner
 from ingest.steps.committed import Committed
-from ingest.steps.decide import CommittedFiles, Decision, Inspect, Plan, Proposal, decide
+from ingest.steps.decide import Decision, Inspect, Plan, Proposal, decide
+from ingest.steps.difference import CommittedFiles
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from workers.errors import DamagedStore, StepRemoved
@@ -44,7 +46,7 @@ class Decider:
     def _decide(
         self, state: StepState, plan: StepPlan, commit: Commit | None, policy: StepPolicy, now: float
     ) -> Decision:
-        if commit is not None and state.learn_poison(commit):
+        if commit is not None and (state.learn_poison(commit) or _learn_rewrites(state, plan, commit)):
             return Inspect()
         proposal = Proposal(
             plan,
@@ -59,7 +61,7 @@ class Decider:
 
     def _plan(self, state: StepState, decision: Plan) -> StepPlan:
         assert state.inspected is not None  # noqa: S101 (for mypy: else it is not complete)
-        return self.planner.plan(state.inspected, decision.leave_out_tensors)
+        return self.planner.plan(state.inspected, decision.leave_out_tensors, state.rewrites)
 
     def _was_removed(self, state: StepState, plan: StepPlan) -> bool:
         files = () if state.listing is None else state.listing.files
@@ -67,8 +69,16 @@ class Decider:
 
     def _committed_files(self, commit: Commit | None) -> CommittedFiles | DamagedStore | StepRemoved:
         if commit is None:
-            return {}
+            return CommittedFiles()
         try:
             return self.committed.files_of(commit)
         except (DamagedStore, StepRemoved) as exc:
             return exc
+
+
+def _learn_rewrites(state: StepState, plan: StepPlan, commit: Commit) -> bool:
+    """Take over how often an earlier process found files to be written anew; return whether that was news."""
+    times = times_rewritten(plan.fingerprint, commit.fingerprint)
+    if times:
+        state.record_rewrites(times)
+    return bool(times)

@@ -42,8 +42,10 @@ def explain_dump(dump: Dump, objects: ObjectStore, options: ServiceOptions) -> l
     """
     service = build_service(dump, objects, _no_cluster, options)
     service.disk.look()
-    policy, now = service.current_policy, service.clock()
-    service.watcher.look(_AskedForAll(service.committed), policy)
+    now = service.clock()
+    view = service.watcher.look(_AskedForAll(service.committed), service.current_policy)
+    service.check_ranks({key.rank for key in view.there}, explains=True)
+    policy = service.current_policy
     rows = {state: explain(state, policy, now, decision) for state, decision in _decide(service, policy, now)}
     if service.retention is not None:
         _judge(service.retention.judge)

@@ -12,6 +12,7 @@ from ingest.service.decider import Decider
 from ingest.service.dependencies import Dependencies
 from ingest.service.look_schedule import LookSchedule
 from ingest.steps.decide import Decision, Inspect, KeepExisting, Offer, Refuse
+from ingest.steps.events import DumpedAgain
 from ingest.steps.phases import Wait
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
@@ -44,6 +45,11 @@ class Offering:
     _is_prepared: bool = False
     """Whether cluster and store have answered once, so that steps can be offered."""
     _refused: list[StepFailed] = field(default_factory=list)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything may have been written."""
+        return self._is_prepared
 
     def offer(self, policy: StepPolicy) -> bool:
         """Offer some steps that are complete; return whether there may be more."""
@@ -95,8 +101,10 @@ class Offering:
 
     def _carry_out(self, state: StepState, plan: StepPlan, decision: Decision) -> None:
         match decision:
-            case Offer(plan=offered):
+            case Offer(plan=offered, shrinks_by=gone):
                 self.submitter.offer(offered)
+                if gone:
+                    self.notify(DumpedAgain(state.key, gone))
             case KeepExisting(cover=cover, event=event):
                 state.cover = cover
                 if event is not None:

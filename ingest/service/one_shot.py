@@ -59,7 +59,9 @@ def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bo
     view = service.view
     if view is None or view.unlisted or not service.schedule.is_fresh or service.is_deleting:
         return False
-    return not (view.pending.keys() & wanted) - _cannot_be_done(service, report)
+    if (view.pending.keys() & wanted) - _cannot_be_done(service, report):
+        return False
+    return not service.rechecks.is_busy
 
 
 def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:

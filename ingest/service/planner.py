@@ -26,10 +26,16 @@ class Planner:
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
 
-    def plan(self, inspected: Inspected, leave_out_tensors: str = "") -> StepPlan:
-        """Plan the conversion of one step; `leave_out_tensors` says why without its tensors, "" for with."""
+    def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:
+        """Plan the conversion of one step; see `plan_step`."""
         listing = inspected.listing
         origin = Origin(listing.layout, self.host, str(self.root), listing.rank_from)
         return plan_step(
-            inspected, origin, self.store, self.grid, self.rules, leave_out_tensors=leave_out_tensors
+            inspected,
+            origin,
+            self.store,
+            self.grid,
+            self.rules,
+            leave_out_tensors=leave_out_tensors,
+            rewrites=rewrites,
         )

@@ -9,7 +9,8 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
-from ingest.steps.events import CommitKept, SourceKept
+from ingest.steps.events import CommitKept, DumpedAgain, SourceKept
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Phase
 from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState
@@ -34,6 +35,8 @@ class Report:
     missing_steps: tuple[int, ...] = ()
     """Steps that the configuration of the dump asks for, and that no rank has."""
     kept: list[CommitKept] = field(default_factory=list)
+    dumped_again: list[DumpedAgain] = field(default_factory=list)
+    """Steps that were taken again although files of their commits are gone."""
     ranks_from: dict[str, list[int]] = field(default_factory=dict)
     """The ranks by what gave them: the path, the user, a rank table; or the id of the device or process."""
     stopped_by: StoreError | None = None
@@ -49,6 +52,14 @@ class Report:
     read_back_failures: dict[StepKey, DumpIngestError] = field(default_factory=dict)
     """Why steps could not be read back; nothing of them was deleted."""
 
+    @property
+    def has_something(self) -> bool:
+        """Whether the store has something of the dump, even if none of it is new."""
+        failed = self.failures.values()
+        return bool(
+            self.commits or self.unchanged or any(isinstance(error, FilesNotTaken) for error in failed)
+        )
+
     def observe(self, event: Event) -> None:
         """Record what came of a step."""
         match event:
@@ -62,6 +73,8 @@ class Report:
                 self.failures[plan.key] = error
             case CommitKept():
                 self.kept.append(event)
+            case DumpedAgain():
+                self.dumped_again.append(event)
             case SourceDeleted(key=key):
                 self.deleted.append(event)
                 self.read_back_failures.pop(key, None)

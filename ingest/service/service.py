@@ -8,23 +8,25 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.dump_retention.events import SourceDeleted
 from ingest.dump_retention.retention import SourceRetention
+from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
 from ingest.service.dependencies import Dependencies
 from ingest.service.disk_watch import DiskWatch
 from ingest.service.look_schedule import LookSchedule
 from ingest.service.observers import Observers
 from ingest.service.offering import Offering
+from ingest.service.rechecks import Rechecks
 from ingest.service.settling import believable, settle
 from ingest.steps.committed import Committed
-from ingest.steps.events import CommitReverted, StoreRecovered
+from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
 from ingest.steps.policy import StepPolicy
 from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState, Watcher
@@ -32,7 +34,7 @@ from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event
 
 _TICK_S = 0.25
-#: The same while dumps are deleted and nothing else is to be done.
+#: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
 _SHORT_TICK_S = 0.05
 
 
@@ -54,6 +56,10 @@ class Service:
     schedule: LookSchedule
     observers: Observers
     policy: StepPolicy
+    belonging: Belonging | None
+    """Finds out whether the dump belongs to the store; None if its steps are to be replaced anyway."""
+    rechecks: Rechecks
+    """Reads committed files again."""
     clock: Callable[[], float] = time.monotonic
     view: DumpState | None = None
     """What the last look showed; None before the first."""
@@ -75,6 +81,7 @@ class Service:
         is_asking = self._ask_store()
         outcomes = self._settle(self._idle(wake, has_more=has_more, is_asking=is_asking))
         self._delete()
+        self._recheck(is_idle=not (has_more or is_asking or outcomes))
         return outcomes
 
     @property
@@ -92,7 +99,9 @@ class Service:
         started = self.clock()
         self.disk.look()
         try:
-            self.view = self.watcher.look(self.committed, self.current_policy)
+            view = self.watcher.look(self.committed, self.current_policy)
+            self.check_ranks({key.rank for key in view.there})
+            self.view = view
         except StoreError as exc:
             if self.view is None:  # a run that does not try for ever has nothing to go on with
                 self.dependencies.endure(exc)
@@ -107,6 +116,26 @@ class Service:
             self._report_all(self.retention.see())
         self._report_all([CommitReverted(key) for key in self.commits.recheck()])
         self.schedule.record_look(started, failed=False)
+
+    def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:
+        """Find out whether these ranks belong to the store, before anything of them is committed.
+
+        Args:
+            ranks: all of the dump.
+            explains: whether to refuse single ranks only, because nothing is going to be written.
+
+        Raises:
+            ForeignDump: one does not, and nothing was committed yet. Later, such a rank is refused alone.
+            StoreError: the store refused; call again.
+        """
+        if self.belonging is None:
+            return
+        foreign = {error.rank: error for error in self.belonging.check(ranks)}
+        if foreign and not self.offering.has_begun and not explains:
+            raise next(iter(foreign.values()))
+        other_roots = frozenset(self.belonging.roots)
+        if foreign != self.policy.foreign_ranks or other_roots != self.policy.other_roots:
+            self.policy = replace(self.policy, foreign_ranks=foreign, other_roots=other_roots)
 
     def watch(self, stop: threading.Event, *, drain_s: float) -> None:
         """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""
@@ -131,7 +160,8 @@ class Service:
         if busy and not has_more:
             return CHECK_S if is_asking else _TICK_S  # workers need the processor, too
         if wake is not None and not busy:
-            pause_s = min(_SHORT_TICK_S if self.is_deleting else _TICK_S, self.schedule.poll_s)
+            is_in_hurry = self.is_deleting or self.rechecks.is_busy
+            pause_s = min(_SHORT_TICK_S if is_in_hurry else _TICK_S, self.schedule.poll_s)
             wake(0.0 if has_more or is_asking else pause_s)
         return 0.0
 
@@ -164,6 +194,18 @@ class Service:
         except ClusterError as exc:
             self.dependencies.endure(exc)
 
+    def _recheck(self, *, is_idle: bool) -> None:
+        """Go on with reading committed files again, if nothing else is to be done."""
+        is_idle = is_idle and self.view is not None and not self.submitter.offered_steps
+        try:
+            events = self.rechecks.poll(is_idle=is_idle and not self.is_deleting)
+        except ClusterError as exc:
+            self.dependencies.endure(exc)
+            return
+        if events:
+            self.schedule.look_soon()
+        self._report_all(events)
+
     def _resume(self) -> None:
         """Try at once what waited for the store, which is back."""
         self.observers.notify(StoreRecovered())
@@ -175,7 +217,7 @@ class Service:
     def _report_all(self, events: Sequence[Event]) -> None:
         """Report events; after some of them, the last look does not hold any more."""
         for event in events:
-            if isinstance(event, SourceDeleted | CommitReverted):
+            if isinstance(event, SourceDeleted | CommitReverted | ContentReplaced):
                 self.schedule.outdate()
             self.observers.notify(event)
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.steps.decide import CommittedFiles
+from ingest.steps.difference import CommittedFiles
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
 from workers.model import SourceFile, StepKey
@@ -159,15 +159,13 @@ class Committed:
         return reverted
 
     def files_of(self, commit_of_step: Commit) -> CommittedFiles:
-        """Return size and modification time of each file of a commit, from its index.
+        """Return the files of a commit, from its index.
 
         Raises:
             DamagedStore: the index of the commit cannot be read.
             StepRemoved: the step was removed since its commit was read.
         """
-        table = StoredStep(self.objects, commit_of_step).tables
-        sizes, times = table.number("source_size").tolist(), table.number("mtime_ns").tolist()
-        return dict(zip(table.label("source"), zip(sizes, times, strict=True), strict=True))
+        return CommittedFiles.of(StoredStep(self.objects, commit_of_step).tables)
 
     def _expect_of_rank(self, rank: int, new: Sequence[StepState]) -> None:
         """Find out of which new steps of a rank the store has anything."""

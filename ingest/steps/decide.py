@@ -7,21 +7,21 @@ the way (`Wait`, `Refuse`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from ingest.planning.plan import without_tensors
 from ingest.steps.completeness import waits_for_content, waits_for_time
+from ingest.steps.difference import CommittedFiles, compare
 from ingest.steps.elsewhere import comes_from_elsewhere
 from ingest.steps.events import CommitKept
 from ingest.steps.keep_reasons import must_stay
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Cover, Phase, Wait, WaitFor
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
-from workers.dump import paths
 from workers.errors import ClusterError, DamagedStore, DumpIngestError, StepRemoved
-from workers.model import SourceFile
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
 
@@ -31,9 +31,6 @@ _STALE_HINT = (
     "Workers must see the dump under the same path as this host: start them here, or where the file system "
     "is shared. (Or a file there has a header that keeps changing.)"
 )
-
-CommittedFiles: TypeAlias = Mapping[str, tuple[int, int]]
-"""Size and modification time (ns) of each file of a commit, by its path as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,8 @@ class Offer:
     """The workers are to carry out the plan."""
 
     plan: StepPlan
+    shrinks_by: int = 0
+    """How many files of the commit, which the plan replaces, are not in the dump any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +206,25 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
     plan, commit = proposal.plan, proposal.commit
     if commit is not None and plan.without_tensors and commit.without_tensors is None:
         return Plan()  # a step that has its tensors in the store is taken with them again
-    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
-        message = f"{plan.key}: workers see other files than this host"
-        return Refuse(ClusterError(message, hint=_STALE_HINT))
+    if error := _refused_anyway(state, policy, plan):
+        return Refuse(error)
     if commit is None:
         return _decide_uncommitted(state, proposal)
     if commit.fingerprint in (plan.fingerprint, state.fingerprint):
         return KeepExisting(_cover_by_same(state, plan, commit))
-    if not policy.replace and (error := comes_from_elsewhere(plan.key, plan.origin, commit)):
-        return Refuse(error)
+    elsewhere = comes_from_elsewhere(plan.key, plan.origin, commit, policy.other_roots)
+    if elsewhere is not None and not policy.replace:
+        return Refuse(elsewhere)
     return _decide_by_files(state, policy, proposal, commit)
+
+
+def _refused_anyway(state: StepState, policy: StepPolicy, plan: StepPlan) -> DumpIngestError | None:
+    """Return why a step is refused, whatever the store has of it; None if it is not."""
+    if plan.key.rank in policy.foreign_ranks:
+        return policy.foreign_ranks[plan.key.rank]
+    if state.stale_in_a_row(plan.fingerprint) >= _MAX_STALE:
+        return ClusterError(f"{plan.key}: workers see other files than this host", hint=_STALE_HINT)
+    return None
 
 
 def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
@@ -239,39 +247,28 @@ def _decide_uncommitted(state: StepState, proposal: Proposal) -> Decision:
 
 
 def _decide_by_files(state: StepState, policy: StepPolicy, proposal: Proposal, commit: Commit) -> Decision:
-    """Keep a commit if the dump has less of its step by now."""
+    """Decide about a step whose commit was made from other files: replace it, keep it, or leave that open.
+
+    A commit with files that are gone from the dump is replaced only by another dump of its step: files that
+    come late must not take the place of those that were deleted, here or by somebody else.
+    """
     committed = proposal.committed_files()
     if isinstance(committed, StepRemoved):
         return Wait(WaitFor.LOOK, "its commit was removed just now")
     if isinstance(committed, DamagedStore):
         # It may be all that there is of the step: it is not replaced, and keeps no other step waiting.
         return Refuse(committed)
-    # Then files are gone because they were deleted here; and what comes late must not take their place.
-    deleted_here = policy.deletes and must_stay(commit) is None
     files = () if state.listing is None else state.listing.files
-    gone = files_gone(committed, files, any_less=deleted_here and not policy.replace)
-    if not gone:
-        return Offer(replace(proposal.plan, replaces=commit.fingerprint))
-    cover = Cover(
-        state.fingerprint, Phase.KEPT, f"{gone} of its files are gone from the dump; its commit stays"
-    )
-    return KeepExisting(cover, None if deleted_here else CommitKept(state.key, gone))
-
-
-def files_gone(committed: CommittedFiles, files: Sequence[SourceFile], *, any_less: bool = False) -> int:
-    """Return how many files of a commit the dump no longer has, if what it has is less; 0 otherwise.
-
-    Files that turn up late next to deleted ones are less. Files that were written again, or as many new ones,
-    are another dump of the step.
-
-    Args:
-        committed: the files of the commit.
-        files: what the dump has of the step.
-        any_less: whether fewer files are less even if some of them were written again. They are after the
-            others were deleted here: a writer that comes late may also rewrite a table.
-    """
-    present = {paths.to_text(file.path): (file.size, file.mtime_ns) for file in files}
-    gone = committed.keys() - present.keys()
-    rewritten = any(committed.get(path, seen) != seen for path, seen in present.items())
-    is_less = len(present) < len(committed) and (any_less or not rewritten)
-    return len(gone) if gone and is_less else 0
+    seen = compare(committed, files, proposal.plan.entries)
+    if seen.gone and not seen.fresh:
+        cover = Cover(
+            state.fingerprint,
+            Phase.KEPT,
+            f"{seen.gone} of its files are gone from the dump; its commit stays",
+        )
+        deleted_here = policy.deletes and must_stay(commit) is None
+        return KeepExisting(cover, None if deleted_here else CommitKept(state.key, seen.gone))
+    is_run = state.key.step is None
+    if not seen.lost or policy.replace or (seen.is_newer_state if is_run else seen.is_dumped_again):
+        return Offer(replace(proposal.plan, replaces=commit.fingerprint), seen.gone if seen.lost else 0)
+    return Refuse(FilesNotTaken.of(state.key, seen.fresh, seen.gone))

@@ -31,6 +31,23 @@ class CommitKept(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ContentReplaced(Event):
+    """Files of a committed step have other bytes than were committed, under the same sizes and times."""
+
+    key: StepKey
+    files: tuple[str, ...]
+    """Their paths, relative to the dump."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedAgain(Event):
+    """A step is taken again although files of its commit are gone: it is another dump of the step."""
+
+    key: StepKey
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
 class CommitReverted(Event):
     """An older generation of a step took the place of the one that was committed; the step is taken again."""
 

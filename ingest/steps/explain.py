@@ -152,6 +152,8 @@ def _examined_last(state: StepState, now: float) -> _HowFar:
 
 def _waiting(state: StepState, wait: Wait, now: float) -> _HowFar:
     pause = state.pause
+    if wait.wait_for is WaitFor.PAUSE and pause is not None and pause.for_person:
+        return _HowFar(Phase.REFUSED, wait.reason, pause=pause)
     if wait.wait_for is WaitFor.PAUSE and pause is not None:
         reason = f"left alone for {max(pause.until - now, 0):.0f} s more: {wait.reason}"
         return _HowFar(wait.phase, reason, wait.wait_for, pause)

@@ -96,6 +96,8 @@ class Pause:
     reason: str
     for_store: bool = False
     """Whether the store did not answer; the pause ends when it answers again."""
+    for_person: bool = False
+    """Whether somebody has to decide something; the pause ends early if the files of the step change."""
 
 
 @dataclass(frozen=True, slots=True)

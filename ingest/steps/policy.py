@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ingest.disk.pressure import DiskSeen
 from ingest.steps.completeness import CompletenessPolicy
+from workers.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,10 @@ class StepPolicy:
     """Which steps of a backlog come first."""
     replace: bool = False
     """Whether steps that came from another dump may be replaced."""
+    other_roots: frozenset[str] = frozenset()
+    """Other directories in which this dump was, or is seen elsewhere: steps from there are its own."""
+    foreign_ranks: Mapping[int, UsageError] = field(default_factory=dict)
+    """The ranks of the dump that the store has from another dump, and the error that says so."""
     deletes: bool = False
     """Whether dump files are deleted once they are committed."""
     leave_out_tensors: str = ""

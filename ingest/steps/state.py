@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from ingest.layouts.base import Listing, Problem
 from ingest.planning.inspection import Inspected
+from ingest.planning.plan import rewritten
 from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
 from ingest.steps.deletion import Deletion, DeletionStage
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
-from workers.errors import DumpIngestError, StoreUnavailable
+from workers.errors import DumpIngestError, StoreUnavailable, UsageError
 from workers.model import StepKey
 from workers.store.commit import Commit
 from workers.tasks.model import StepPlan
@@ -17,6 +18,8 @@ from workers.tasks.model import StepPlan
 #: How often the run files of a rank are committed again while they keep changing: first and longest pause.
 _RUN_PAUSE_S = (60.0, 3600.0)
 _FAILED_PAUSE_S = 60.0
+#: How long a step is left alone about which a person has to decide, unless its files change.
+_REFUSED_PAUSE_S = 600.0
 
 
 @dataclass(slots=True)
@@ -51,6 +54,10 @@ class StepState:
     """How long that had been at the last look."""
     fingerprint: str = ""
     """Names the generation that the listing makes, if no file of it is bad; "" until the look asks."""
+    rewrites: int = 0
+    """How often these files were written anew behind their sizes and times since they were committed."""
+    doubtful: frozenset[str] = frozenset()
+    """Paths of files whose inode has changed, and nothing else: their content may be another one."""
     held: Phase | None = None
     """How the store has the step as the last look saw it; None if it does not: then the step is pending."""
     inspected: Inspected | None = None
@@ -127,11 +134,30 @@ class StepState:
             self.quiet_since = now - self.quiet_for_s
             self.fingerprint = ""
             return
-        if before.files is not listing.files and before.files != listing.files:
-            self.quiet_since = now
-        if before.files is not listing.files or before.layout != listing.layout:
+        if before.files is not listing.files:
+            self._see_files(before, listing, now)
+        if before.layout != listing.layout:
             self.fingerprint = ""
         self.quiet_for_s = now - self.quiet_since
+
+    def _see_files(self, before: Listing, listing: Listing, now: float) -> None:
+        """Record what has changed since the listing before."""
+        if before.files == listing.files:
+            pairs = zip(before.files, listing.files, strict=True)
+            self.doubtful |= {new.path for old, new in pairs if old.version and old.version != new.version}
+            return
+        self.quiet_since = now
+        self.fingerprint = ""
+        self.rewrites, self.doubtful = 0, frozenset()
+        if self.pause is not None and self.pause.for_person:
+            self.pause = None
+
+    def record_rewrites(self, times: int) -> None:
+        """Record that the files were written anew: they make another generation than the one before."""
+        self.rewrites += times
+        self.doubtful = frozenset()
+        if self.fingerprint:
+            self.fingerprint = rewritten(self.fingerprint, times)
 
     def hold(self, phase: Phase) -> None:
         """Record that the store has the step as it was listed, so that its files are not read."""
@@ -154,6 +180,7 @@ class StepState:
         self.listing = self.held = self.inspected = self.waiting = self.pause = None
         self.is_listing_reusable = False
         self.fingerprint = ""
+        self.rewrites, self.doubtful = 0, frozenset()
         self.bad_files = NO_BAD_FILES
         self.stale = ("", 0)
         self.run_pause_s = _RUN_PAUSE_S[0]
@@ -228,8 +255,10 @@ class StepState:
     def record_failure(self, error: DumpIngestError, now: float) -> None:
         """Leave a step alone that failed, for a while."""
         self.stale = ("", 0)
-        for_store = isinstance(error, StoreUnavailable)
-        self.pause = Pause(now + _FAILED_PAUSE_S, error.message, for_store=for_store)
+        for_store, for_person = isinstance(error, StoreUnavailable), isinstance(error, UsageError)
+        pause_s = _REFUSED_PAUSE_S if for_person else _FAILED_PAUSE_S
+        reason = f"{error.message} ({error.hint})" if for_person and error.hint else error.message
+        self.pause = Pause(now + pause_s, reason, for_store=for_store, for_person=for_person)
 
     def record_stale(self, fingerprint: str) -> None:
         """Record that workers saw other files than this generation is made of."""

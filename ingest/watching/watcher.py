@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ingest.layouts.base import Dump, DumpScan, Listing, Problem
 from ingest.planning.inspection import inspect
-from ingest.planning.plan import fingerprint
+from ingest.planning.plan import fingerprint, rewritten, times_rewritten
 from ingest.steps.completeness import waits_for_time
 from ingest.steps.decide import Inspect, Plan, decide, held_as, left_alone
 from ingest.steps.phases import Wait, WaitFor
@@ -126,7 +126,9 @@ class Watcher:
             state.held = None
             return False
         if not state.fingerprint:
-            state.fingerprint = fingerprint(listing.files, listing.layout, self.grid)
+            name = fingerprint(listing.files, listing.layout, self.grid)
+            state.fingerprint = rewritten(name, state.rewrites)
+            self._learn_rewrites(state)
         phase = held_as(state, policy, lambda name: stored.was_removed(state.key, name))
         if phase is not None:
             state.hold(phase)
@@ -134,6 +136,13 @@ class Watcher:
         waits = listing.key.step is None or waits_for_time(listing, state.quiet_for_s, policy.completeness)
         state.await_turn(is_quiet=not waits)
         return False
+
+    def _learn_rewrites(self, state: StepState) -> None:
+        """Take over that an earlier process found the files to be written anew behind their times."""
+        if state.committed not in (None, state.fingerprint):
+            times = times_rewritten(state.fingerprint, state.committed or "")
+            if times:
+                state.record_rewrites(times)
 
     def _examine(self, state: StepState, policy: StepPolicy, now: float) -> Wait | None:
         """Read the headers of a step if it is time to; return why it is not complete, None if it is."""

@@ -132,7 +132,7 @@ def _verdicts(
     step: StoredStep, files: Sequence[SourceFile]
 ) -> tuple[npt.NDArray[np.int8], dict[int, list[int]]]:
     """Return a verdict for each file, and the rows of each file to compare, by its number."""
-    rows_of = _rows_by_file(step, files)
+    rows_of = rows_by_file(step, files)
     table = step.tables
     kinds, problems = table.label("kind"), table.label("problem")
     sizes, times = table.number("source_size"), table.number("mtime_ns")
@@ -151,7 +151,7 @@ def _verdicts(
     return verdicts, to_compare
 
 
-def _rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, list[int]]:
+def rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, list[int]]:
     """Return the rows of the index that hold parts of each file, by its number."""
     kinds, sources = step.tables.label("kind"), step.tables.label("source")
     numbers = {paths.to_text(file.path): number for number, file in enumerate(files)}

@@ -1,4 +1,4 @@
-"""The functions that Dask runs, with packed arguments: `convert`, `publish`, both together, `read_back`.
+"""The functions that Dask runs, with packed arguments: `convert`, `publish`, both, `read_back`, `recheck`.
 
 A plan consists of thousands of small objects. Dask would unpickle and pickle them at every hop, but it passes
 bytes on as they are.
@@ -22,6 +22,7 @@ from workers.tasks.isolate import convert_in_subprocess
 from workers.tasks.model import Receipt, ShardJob, StepPlan
 from workers.tasks.publish import publish
 from workers.tasks.read_back import ReadBack, ReadBackJob, read_back
+from workers.tasks.recheck import RecheckJob, recheck
 
 # Plans are repetitive: they shrink to a ninth, in a fiftieth of the time that it takes to convert the step.
 _LZ4 = LZ4()
@@ -67,6 +68,11 @@ def unpack_steps(packed: bytes) -> list[StepPlan]:
 
 def pack_read_back(job: ReadBackJob) -> bytes:
     """Return the argument of `run_read_back`."""
+    return _pack(job)
+
+
+def pack_recheck(job: RecheckJob) -> bytes:
+    """Return the argument of `run_recheck`."""
     return _pack(job)
 
 
@@ -124,6 +130,12 @@ def run_read_back(packed: bytes) -> ReadBack:
     """Run `workers.tasks.read_back.read_back`."""
     job: ReadBackJob = _unpack(packed)
     return read_back(job)
+
+
+def run_recheck(packed: bytes) -> tuple[str, ...]:
+    """Run `workers.tasks.recheck.recheck`."""
+    job: RecheckJob = _unpack(packed)
+    return recheck(job)
 
 
 def _run_step(plan: StepPlan, run: Callable[[ShardJob], Receipt]) -> CommitSummary | DumpIngestError:

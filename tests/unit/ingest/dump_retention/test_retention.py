@@ -14,6 +14,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.report import Report
 from ingest.steps.events import CommitKept, SourceKept
 from ingest.steps.keep_reasons import KeepReason
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Pause
 from tests.checker import leaves
 from tests.deleting import Run
@@ -190,12 +191,11 @@ def test_a_late_file_of_a_deleted_step_stays_and_is_told(filled: MadeDump, store
     before = commit.read(open_objects(resolve(str(store))), StepKey(0, 0))
     late = filled.add(np.zeros(3), tensor_name(slot=8), step=0)
     table = filled.add(b"Op Type,x\nAdd,1\n", "table.csv", step=0)
-    run = Run(filled.root, store)
-    report = run.ingest()
+    report = Run(filled.root, store).ingest()
     assert (late.exists(), table.exists(), report.commits) == (True, True, [])
-    assert [(event.key, event.reason, event.files) for event in run.told(SourceKept)] == [
-        (StepKey(0, 0), KeepReason.NOT_STORED, 2)
-    ]
+    error = report.failures[StepKey(0, 0)]
+    assert isinstance(error, FilesNotTaken)
+    assert set(error.files) == {str(path.relative_to(filled.root)) for path in (late, table)}
     after = commit.read(open_objects(resolve(str(store))), StepKey(0, 0))
     assert before is not None
     assert after is not None

@@ -3,12 +3,13 @@
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ingest.layouts.base import LayoutPlace, Listing, Place
-from ingest.layouts.listings import files_by_place, list_places, merge
+from ingest.layouts.listings import aged, files_by_place, list_places, merge
 from ingest.layouts.mindspore import MindSpore
 from workers.model import StepKey
 
@@ -59,17 +60,14 @@ def test_new_file_or_place_is_seen(root: Path) -> None:
     assert len(listing_of(root, known=first).files) == 5
 
 
-def test_listing_is_trusted_for_as_long_as_its_files_had_been_quiet(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file that grows leaves no trace in its directory."""
+def test_a_listing_ages_however_long_its_files_have_been_quiet(root: Path) -> None:
+    """A file that is written in place leaves no trace in its directory."""
     first = listing_of(root)
-    now = first.listed_at
-    (root / PLACES[0] / "a.npy").write_bytes(b"grown")
-    monkeypatch.setattr("time.time", lambda: now + 59)
-    assert listing_of(root, known=first).nbytes == 6
-    monkeypatch.setattr("time.time", lambda: now + 61)
-    assert listing_of(root, known=first).nbytes == 10
+    second = replace(first, listed_at=first.listed_at - 5)
+    assert aged([first, second], first.listed_at + 54) == []
+    assert aged([first, second], first.listed_at + 56) == [second]
+    assert aged([first, second], first.listed_at + 61) == [second, first]
+    assert aged([first], first.listed_at - 1) == [first]  # the clock was set back
 
 
 def test_files_of_nested_places_belong_to_the_inner_one(root: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.layouts.detect import LAYOUTS
+from ingest.layouts.detect import LAYOUTS, find_dump
 from ingest.layouts.places import Discovery, PlaceSearch, all_parents, parents
 
 
@@ -62,13 +62,15 @@ def test_directories_that_a_writer_moves_files_from_are_left_alone(tmp_path: Pat
     assert beside(discovery) == set()
 
 
-@pytest.mark.parametrize("name", ["rank_01", "rank_x", "rank_1.bak"])
-def test_directory_that_is_nearly_one_of_a_rank_is_reported(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "reported"), [("rank_01", "rank_01"), ("rank_x", "rank_x/Net"), ("rank_1.bak", "rank_1.bak/Net")]
+)
+def test_directory_that_is_nearly_one_of_a_rank_is_reported(name: str, reported: str, tmp_path: Path) -> None:
     """What is in it would be missed."""
     make(tmp_path, "rank_0/Net/0/8/a", f"{name}/Net/0/8/a", "logs/Net/0/8/a")
     discovery = discover(tmp_path)
     assert [str(problem) for problem in discovery.unowned.problems] == [
-        f"{name}/Net: is not how a dump names the directory of a rank"
+        f"{reported}: is not how a dump names the directory of a rank"
     ]
 
 
@@ -97,3 +99,31 @@ def test_parents_go_up_to_the_root(tmp_path: Path) -> None:
     assert list(parents("")) == []
     make(tmp_path, "rank_0/Net/0/8/a", "rank_0/Net/0/9/a")
     assert all_parents(discover(tmp_path).places) == {"", "rank_0", "rank_0/Net", "rank_0/Net/0"}
+
+
+@pytest.mark.parametrize(
+    ("directory", "is_left_out"),
+    [
+        ("rank_-1/Net/0/1", True),
+        ("rank_4294967296/Net/0/1", True),
+        ("rank_00/Net/0/1", True),
+        ("rank_٣/Net/0/1", True),
+        ("rank1x/Net/0/1", False),
+        ("rank_logs", False),
+        ("rank_0/Net/0/-1", True),
+        ("rank_0/Net/0/1234567890123456789", True),
+        ("rank_0/Net/0/latest", False),
+        ("rank_0/graphs/17", False),
+    ],
+)
+def test_what_looks_like_a_rank_or_a_step_and_is_none_is_named(
+    directory: str, is_left_out: bool, tmp_path: Path
+) -> None:
+    for path in (directory, "rank_0/Net/0/1"):
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        (tmp_path / path / "a.npy").write_bytes(b"1")
+    problems = [problem for problem in find_dump(tmp_path).scan({}).problems if problem.left_out]
+    assert len(problems) == is_left_out
+    for problem in problems:
+        assert directory.startswith(problem.path)
+        assert problem.hint

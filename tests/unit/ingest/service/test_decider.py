@@ -1,6 +1,8 @@
 """What is done with a step that the store has otherwise: replaced, kept, or refused."""
 
+import shutil
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +11,10 @@ import pytest
 
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from ingest.service.belonging import ForeignDump
 from ingest.service.one_shot import ingest_once
+from ingest.steps.explain import explain_table
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.policy import StepPolicy
 from ingest.store_gc import apply_gc, plan_gc
 from ingest.store_gc.policy import GcPolicy
@@ -34,16 +39,79 @@ def test_files_that_are_deleted_are_still_in_the_store(filled: MadeDump, store: 
 
 
 def test_a_late_file_beside_deleted_ones_does_not_replace_them(filled: MadeDump, store: Path) -> None:
-    """Asynchronous writers are late, and people make room: what is left is less than what was committed."""
+    """Asynchronous writers are late, and people make room. Nothing is lost, or left out in silence."""
     files = [filled.add(np.full(10, float(slot)), tensor_name(slot=slot), step=1) for slot in range(1, 5)]
     ingest(filled, store)
     for path in files:
         path.unlink()
-    filled.add(np.zeros(3), tensor_name(slot=9), step=1)
+    late = filled.add(np.zeros(3), tensor_name(slot=9), step=1)
     report = ingest(filled, store)
     assert report.commits == []
-    assert [(kept.key, kept.gone) for kept in report.kept] == [(StepKey(0, 1), 4)]
+    error = report.failures[StepKey(0, 1)]
+    assert isinstance(error, FilesNotTaken)
+    assert error.files == (str(late.relative_to(filled.root)),)
+    assert StepKey(0, 1) not in report.unchanged
     assert len(open_store(str(store)).tensors(rank=0, step=1)) == 5
+    report = ingest(filled, store, policy=StepPolicy(replace=True))
+    assert [summary.tensors for summary in report.commits] == [2]
+
+
+@pytest.mark.parametrize("again", ["one fewer", "others"])
+def test_a_step_that_is_dumped_again_with_fewer_files_is_taken_or_named(
+    again: str, filled: MadeDump, store: Path
+) -> None:
+    """A restarted job is told to dump less, or something else, of which the store has nothing."""
+    first = [filled.add(np.full(10, 7.0), tensor_name(slot=slot), step=1) for slot in range(1, 10)]
+    ingest(filled, store)
+    shutil.rmtree(first[0].parent)
+    slots = range(9) if again == "one fewer" else range(20, 29)
+    for slot in slots:
+        filled.add(np.full(10, 8.0), tensor_name(slot=slot), step=1)
+    report = ingest(filled, store)
+    if again == "one fewer":
+        assert [(summary.key, summary.tensors) for summary in report.commits] == [(StepKey(0, 1), 9)]
+        assert [(event.key, event.gone) for event in report.dumped_again] == [(StepKey(0, 1), 10)]
+        return
+    assert report.commits == []
+    error = report.failures[StepKey(0, 1)]
+    assert isinstance(error, FilesNotTaken)
+    assert len(error.files) == 9
+    assert len(open_store(str(store)).tensors(rank=0, step=1)) == 10
+    (summary,) = ingest(filled, store, policy=StepPolicy(replace=True)).commits
+    assert (summary.key, summary.tensors) == (StepKey(0, 1), 9)
+
+
+def test_a_watcher_tells_of_files_that_it_does_not_take_and_looks_again_when_they_change(
+    filled: MadeDump, store: Path
+) -> None:
+    first = [filled.add(np.full(10, 7.0), tensor_name(slot=slot), step=1) for slot in range(1, 10)]
+    ingest(filled, store)
+    shutil.rmtree(first[0].parent)
+    filled.add(np.full(10, 8.0), tensor_name(slot=20), step=1)
+    running, heard = observed_service(filled, store, retry_forever=True)
+    for _ in range(5):
+        running.schedule.look_soon()
+        running.tick()
+    assert [(event.plan.key, type(event.error)) for event in heard.of(StepFailed)] == [
+        (StepKey(0, 1), FilesNotTaken)
+    ]
+    assert running.view is not None
+    assert running.view.pending.keys() == {StepKey(0, 1)}
+    (row,) = (
+        row for row in explain_table(running.table, running.policy, running.clock()) if row.phase == "refused"
+    )
+    assert (row.rank, row.step) == (0, 1)
+    assert "slot" not in row.reason
+    assert ".output.20." in row.reason
+    for slot in range(9):  # the rest of the other dump
+        filled.add(np.full(10, 8.0), tensor_name(slot=slot), step=1)
+    deadline = time.monotonic() + 20
+    while not heard.of(StepCommitted):
+        assert time.monotonic() < deadline
+        running.schedule.look_soon()
+        running.table[StepKey(0, 1)].quiet_since -= 60
+        running.tick()
+    assert len(open_store(str(store)).tensors(rank=0, step=1)) == 10
 
 
 def test_a_step_that_is_dumped_again_replaces_the_one_before(filled: MadeDump, store: Path) -> None:
@@ -62,10 +130,8 @@ def test_another_dump_replaces_nothing(filled: MadeDump, store: Path, tmp_path: 
     ingest(filled, store)
     other = MadeDump(tmp_path / "other")
     other.add(np.full(10, 9.0), step=1)
-    report = ingest(other, store)
-    assert report.commits == []
-    (error,) = report.failures.values()
-    assert str(filled.root) in error.message
+    with pytest.raises(ForeignDump, match=str(filled.root)):
+        ingest(other, store)
     running, _ = observed_service(other, store, policy=StepPolicy(replace=True))
     assert [summary.key for summary in ingest_once(running, threading.Event()).commits] == [StepKey(0, 1)]
 

@@ -82,7 +82,9 @@ def test_steps_that_are_refused_are_told_once(steps: MadeDump, store: Path, tmp_
     ingest_directly(steps.root, store)
     other = MadeDump(tmp_path / "other")
     other.add(np.zeros(3), step=1)
-    service = looked(other, store)
+    service = make_service(other.root, store, client=FakeClient())
+    service.belonging = None
+    service.scan()
     service.offering.offer(service.current_policy)
     (refused,) = service.offering.take_refused()
     assert str(steps.root) in refused.error.message

@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ingest.layouts.base import Problem
 from ingest.planning.plan import without_tensors
 from ingest.steps.decide import (
-    CommittedFiles,
     Decision,
     Inspect,
     KeepExisting,
@@ -19,11 +18,12 @@ from ingest.steps.decide import (
     Proposal,
     Refuse,
     decide,
-    files_gone,
     held_as,
 )
 from ingest.steps.deletion import DeletionStage
+from ingest.steps.difference import CommittedFiles
 from ingest.steps.explain import explain
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
@@ -65,7 +65,9 @@ def propose(
     name: str = "",
 ) -> Proposal:
     plan = made_plan(state, without_tensors=left_out, name=name)
-    return Proposal(plan, commit, lambda: removed, lambda: {} if committed is None else committed)
+    return Proposal(
+        plan, commit, lambda: removed, lambda: CommittedFiles() if committed is None else committed
+    )
 
 
 def test_a_step_is_inspected_then_planned_then_offered() -> None:
@@ -211,14 +213,61 @@ def test_less_than_the_commit_has_keeps_it_and_is_told(deletes: bool, status: st
     assert (decision.event is not None) is told
 
 
-def test_what_was_deleted_here_is_no_news() -> None:
-    state = complete(KEY, 9, 0, 0)  # a table that was written again, and nothing else
+FATES = {Offer: "taken", KeepExisting: "kept", Refuse: "named"}
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+@pytest.mark.parametrize(
+    ("versions", "fate"),
+    [
+        ((1, 2, 3), "taken"),  # stored otherwise, such as in other chunks
+        ((1, 2, 3, 4), "taken"),
+        ((1, 2, 9), "taken"),
+        ((1, 2, 0), "kept"),
+        ((1, 0, 0), "kept"),
+        ((1, 0, 0, 4), "named"),  # one that is late
+        ((9, 0, 0), "named"),  # a table that was written again, and nothing else
+        ((9, 2, 0), "named"),
+        ((0, 0, 0, 4, 5, 6), "named"),  # as many, all of which are late
+        ((9, 8, 0), "taken"),  # another dump of the step, with fewer files
+        ((9, 8, 7), "taken"),
+    ],
+)
+def test_files_that_are_gone_stay_in_the_store_unless_the_step_was_dumped_again(
+    versions: tuple[int, ...], fate: str, deletes: bool
+) -> None:
+    state = complete(KEY, *versions)
     proposal = propose(state, made_commit(KEY, "a"), committed=files_in(made_files(KEY, 1, 2, 3)))
-    decision = decide(state, StepPolicy(deletes=True), 0.0, proposal)
-    assert isinstance(decision, KeepExisting)
-    assert decision.event is None
-    assert isinstance(decide(state, StepPolicy(deletes=False), 0.0, proposal), Offer)
-    assert isinstance(decide(state, StepPolicy(deletes=True, replace=True), 0.0, proposal), Offer)
+    decision = decide(state, StepPolicy(deletes=deletes), 0.0, proposal)
+    assert FATES[type(decision)] == fate
+    if fate == "kept":
+        assert isinstance(decision, KeepExisting)
+        assert (decision.event is None) is deletes
+    if fate == "named":
+        assert isinstance(decision, Refuse)
+        assert isinstance(decision.error, FilesNotTaken)
+        assert all(path in decision.error.message for path in decision.error.files)
+        assert "--replace" in decision.error.hint
+    replaced = decide(state, StepPolicy(deletes=deletes, replace=True), 0.0, proposal)
+    assert isinstance(replaced, KeepExisting if fate == "kept" else Offer)
+
+
+def test_a_commit_never_shrinks_in_silence() -> None:
+    state = complete(KEY, 9, 8, 0)
+    proposal = propose(state, made_commit(KEY, "a"), committed=files_in(made_files(KEY, 1, 2, 3)))
+    decision = decide(state, StepPolicy(), 0.0, proposal)
+    assert isinstance(decision, Offer)
+    assert decision.shrinks_by == 1
+
+
+@pytest.mark.parametrize(
+    ("versions", "fate"), [((9, 2, 0), "taken"), ((1, 0, 0, 4, 5), "taken"), ((1, 0, 0, 4), "named")]
+)
+def test_run_files_come_and_go(versions: tuple[int, ...], fate: str) -> None:
+    key = StepKey(3, None)
+    state = complete(key, *versions)
+    proposal = propose(state, made_commit(key, "a"), committed=files_in(made_files(key, 1, 2, 3)))
+    assert FATES[type(decide(state, StepPolicy(), 0.0, proposal))] == fate
 
 
 def test_an_index_that_cannot_be_read_replaces_nothing() -> None:
@@ -229,26 +278,6 @@ def test_an_index_that_cannot_be_read_replaces_nothing() -> None:
     decision = decide(state, StepPolicy(), 0.0, gone)
     assert isinstance(decision, Wait)
     assert decision.wait_for is WaitFor.LOOK
-
-
-@pytest.mark.parametrize(
-    ("versions", "any_less", "gone"),
-    [
-        ((1, 2, 3), False, 0),
-        ((1, 2, 0), False, 1),
-        ((1, 0, 0), False, 2),
-        ((1, 0, 0, 4), False, 2),  # one that is late
-        ((9, 2, 0), False, 0),  # another dump of the step
-        ((9, 2, 0), True, 1),
-        ((9, 8, 7), True, 0),
-        ((1, 2, 3, 4), True, 0),
-    ],
-)
-def test_less_is_fewer_files_of_which_none_was_written_again(
-    versions: tuple[int, ...], any_less: bool, gone: int
-) -> None:
-    committed = files_in(made_files(KEY, 1, 2, 3))
-    assert files_gone(committed, made_files(KEY, *versions), any_less=any_less) == gone
 
 
 def test_without_tensors_is_good_enough_only_while_they_are_left_out() -> None:
@@ -384,7 +413,7 @@ class Steps(RuleBasedStateMachine):
             left_out = decision.leave_out_tensors
             name = state.fingerprint + (" poison" if poison else "")
             name = without_tensors(name) if left_out else name
-            commit, files = self.store.get(state.key, (None, {}))
+            commit, files = self.store.get(state.key, (None, CommittedFiles()))
             state.committed = None if commit is None else commit.fingerprint
             removed = self._is_left_of_removed(state)
             proposal = propose(state, commit, committed=files, removed=removed, left_out=left_out, name=name)
@@ -393,8 +422,8 @@ class Steps(RuleBasedStateMachine):
 
     def _is_left_of_removed(self, state: StepState) -> bool:
         """Return whether a removed generation had all of the files that the dump has now."""
-        present = files_in(made_files(state.key, *self.dump[state.key])).items()
-        return any(present <= files.items() for files in self.removed.values())
+        present = files_in(made_files(state.key, *self.dump[state.key])).versions.items()
+        return any(present <= files.versions.items() for files in self.removed.values())
 
     def _check_offer(self, state: StepState, plan: StepPlan) -> None:
         assert state.key not in self.denied
@@ -403,7 +432,7 @@ class Steps(RuleBasedStateMachine):
         assert state.key not in self.growing or state.quiet_for_s >= 10
         assert state.work is None
         assert state.pause is None or state.pause.until <= self.now
-        commit, _ = self.store.get(state.key, (None, {}))
+        commit, _ = self.store.get(state.key, (None, CommittedFiles()))
         if commit is None:
             assert not self._is_left_of_removed(state)
             assert plan.replaces == ""

@@ -1,0 +1,163 @@
+"""Whether a dump belongs to a store: asked for each rank, before anything of the rank is committed.
+
+On one machine every job is rank 0, so a wrong `--store` mixes two runs, step by step. A rank belongs to the
+store if the store has nothing of it, or has it from this dump. A dump that was moved, or is seen under
+another path in a container, is known by its steps: one that both have has the same files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from ingest.layouts.base import Dump, Listing
+from ingest.planning.plan import fingerprint
+from ingest.steps.difference import CommittedFiles, compare
+from ingest.steps.elsewhere import NO_RANKS, RANK_HINT
+from workers.dump import paths
+from workers.errors import DamagedStore, StepRemoved, UsageError
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.commit import Commit
+from workers.store.model import Grid, Origin
+from workers.store.objects import ObjectStore
+from workers.store.step import StoredStep
+
+#: Steps by which it is found out whether a dump was moved: the newest that dump and store both have.
+_COMPARED = 8
+
+
+class ForeignDump(UsageError):
+    """A rank of the dump is in the store already, from another dump."""
+
+    def __init__(self, message: str, *, hint: str | None = None, rank: int = -1) -> None:
+        super().__init__(message, hint=hint)
+        self.rank = rank
+
+    @classmethod
+    def of(cls, rank: int, source: Origin, root: str, store: str) -> Self:
+        """Return the error for a rank.
+
+        Args:
+            rank: of the dump.
+            source: where the store has it from.
+            root: the dump.
+            store: the URL of the store.
+        """
+        if source.root == root:
+            message = (
+                f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is "
+                f"on another host; its {source.rank_from} is no rank"
+            )
+            return cls(message, hint=RANK_HINT, rank=rank)
+        return cls(
+            f"rank {rank} of {store} comes from {source.root} on host {source.host}, and this dump is {root}",
+            hint="Is --store right? Give each dump a store of its own. If this dump was moved, or the same "
+            f"job goes on here, say so: --continues {source.root}. (--replace mixes the two: it replaces the "
+            "steps that both have.)",
+            rank=rank,
+        )
+
+
+@dataclass(slots=True)
+class Belonging:
+    """Compares the ranks of one dump with those of one store."""
+
+    dump: Dump
+    objects: ObjectStore
+    grid: Grid
+    host: str
+    """What this host is called in commits."""
+    roots: set[str] = field(default_factory=set)
+    """Other directories in which this dump was, as the user says, or as its steps show."""
+    _checked: set[int] = field(default_factory=set)
+    _errors: dict[int, ForeignDump] = field(default_factory=dict)
+
+    def check(self, ranks: Collection[int]) -> list[ForeignDump]:
+        """Return an error for each rank, of these and of earlier ones, that the store has from another dump.
+
+        Asks the store once for each rank: for the names of its steps, and for three commits.
+
+        Raises:
+            StoreError: the store refused; call again.
+        """
+        new = sorted(set(ranks) - self._checked)
+        if not new:
+            return list(self._errors.values())
+        stored: dict[int, list[StepKey]] = {rank: [] for rank in new}
+        for key in commit.list_keys(self.objects, new):
+            stored[key.rank].append(key)
+        sample = [key for keys in stored.values() for key in _sample(keys)]
+        commits, _ = commit.read_many(self.objects, sample)
+        foreign = [made for made in commits.values() if not self._is_ours(made)]
+        self._errors |= self._judge(foreign, stored) if foreign else {}
+        self._checked.update(new)
+        return list(self._errors.values())
+
+    def _judge(
+        self, foreign: Iterable[Commit], stored: Mapping[int, Sequence[StepKey]]
+    ) -> dict[int, ForeignDump]:
+        """Return the errors for commits from another directory or host, unless the dump was moved from there.
+
+        The whole dump is listed.
+        """
+        errors: dict[int, ForeignDump] = {}
+        listings = {listing.key: listing for listing in self.dump.scan({}).listings if listing.files}
+        for made in foreign:
+            source, rank = made.record.source, made.key.rank
+            if rank in errors or self._is_ours(made):
+                continue
+            common = [key for key in stored[rank] if key in listings]
+            if self._is_same_dump(source.root, common, listings):
+                self.roots.add(source.root)
+            else:
+                errors[rank] = ForeignDump.of(rank, source, self._root, self.objects.address.url)
+        return errors
+
+    def _is_same_dump(
+        self, root: str, common: Sequence[StepKey], listings: Mapping[StepKey, Listing]
+    ) -> bool:
+        """Return whether a step that the dump has, and the store from this directory, is the same in both."""
+        # Run files are often copied from one job to the next: they tell only if there is no step.
+        steps = [key for key in common if key.step is not None] or common
+        commits, _ = commit.read_many(self.objects, sorted(steps, key=lambda key: key.order)[-_COMPARED:])
+        return any(
+            self._is_same_step(made, listings[key])
+            for key, made in commits.items()
+            if made.record.source.root == root
+        )
+
+    def _is_same_step(self, made: Commit, listing: Listing) -> bool:
+        if made.fingerprint == fingerprint(listing.files, listing.layout, self.grid):
+            return True
+        try:
+            committed = CommittedFiles.of(StoredStep(self.objects, made).tables)
+        except (DamagedStore, StepRemoved):
+            return False
+        seen = compare(committed, listing.files)
+        return bool(seen.left) and not seen.rewritten and (listing.key.step is not None or not seen.fresh)
+
+    def _is_ours(self, made: Commit) -> bool:
+        source = made.record.source
+        if source.root != self._root and _is_one_directory(source.root, self._root):
+            self.roots.add(source.root)
+        is_other_host = source.rank_from in NO_RANKS and source.host != self.host
+        return not is_other_host and source.root in (self._root, *self.roots)
+
+    @property
+    def _root(self) -> str:
+        return paths.to_text(str(self.dump.root))
+
+
+def _sample(keys: Sequence[StepKey]) -> Iterator[StepKey]:
+    """Yield the run files, the lowest and the highest step of a rank."""
+    steps = [key for key in keys if key.step is not None]
+    yield from (key for key in keys if key.step is None)
+    yield from dict.fromkeys([*steps[:1], *steps[-1:]])
+
+
+def _is_one_directory(first: str, second: str) -> bool:
+    """Return whether two paths are the same directory on this host, such as by a symbolic link."""
+    return os.path.realpath(paths.from_text(first)) == os.path.realpath(paths.from_text(second))

@@ -1,0 +1,176 @@
+"""Reads committed files of the dump again, while nothing else is to be done, and compares their digests.
+
+A file that is written in place and given its old time has the size and the time that were committed. The time
+of its inode shows it, if this process has listed it before; otherwise only its content does. So files whose
+inode has changed come first, then all others in turn, at a limited rate. Equal content never makes another
+generation.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ingest.dispatch.futures import result_of, shares_of
+from ingest.dispatch.window import TaskWindow
+from ingest.steps.events import ContentReplaced
+from ingest.steps.state import StepState
+from ingest.steps.table import StepTable
+from workers.errors import DumpIngestError, SourceChanged
+from workers.model import MIB, SourceFile
+from workers.store.model import StoreAddress
+from workers.tasks import run as tasks
+from workers.tasks.recheck import RecheckJob
+
+if TYPE_CHECKING:  # importing distributed takes 0.5 s
+    from distributed import Client
+
+#: Source bytes and files of one task, about: what a conversion may have to wait for.
+_JOB_NBYTES = 64 * MIB
+_JOB_FILES = 1000
+#: Tasks in flight, if somebody waits for the end; else one.
+_AT_ONCE = 8
+#: Dask runs tasks of a higher priority first; conversions have 0, read-backs -10.
+_PRIORITY = -20
+#: How long nothing is read after a task failed, in seconds.
+_PAUSE_S = 60.0
+
+
+@dataclass(slots=True)
+class Rechecks:
+    """Compares files of held steps with their commits. Called by one thread."""
+
+    table: StepTable
+    root: str
+    """The dump."""
+    store: StoreAddress
+    connect: Callable[[], Client]
+    rate: float
+    """Bytes per second, on average; 0 for none at all, infinity for all at once, and once only."""
+    resources: Mapping[str, float] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
+    _turn: deque[StepState] = field(default_factory=deque)
+    """Steps that were not read in this round."""
+    _jobs: deque[RecheckJob] = field(default_factory=deque)
+    """What is still to be read of a step."""
+    _window: TaskWindow[RecheckJob] = field(default_factory=lambda: TaskWindow(_AT_ONCE))
+    _client: Client | None = None
+    _next_at: float = 0.0
+    _rounds: int = 0
+
+    @property
+    def is_once(self) -> bool:
+        """Whether everything is read once, and then nothing any more."""
+        return self.rate == float("inf")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is still to be read for somebody who waits for it."""
+        return self.is_once and (not self._rounds or bool(self._turn or self._jobs or self._window.jobs))
+
+    def poll(self, *, is_idle: bool) -> list[ContentReplaced]:
+        """Take in what was read, and have more read if it is time to. Does not wait.
+
+        Args:
+            is_idle: whether there is nothing better to do.
+
+        Raises:
+            ClusterError: the scheduler is missing; call again later.
+        """
+        if not self.rate:
+            return []
+        events = [
+            event
+            for job, future in self._window.ended()
+            if (event := self._collect(job, result_of(future, str(job.key)))) is not None
+        ]
+        at_once = _AT_ONCE if self.is_once else 1
+        while is_idle and self.clock() >= self._next_at and len(self._window.jobs) < at_once:
+            job = self._next_job()
+            if job is None:
+                break
+            self._submit(job)
+        return events
+
+    def _submit(self, job: RecheckJob) -> None:
+        client = self.connect()
+        if client is not self._client:
+            self._window.clear()
+            self._client = client
+        future = client.submit(
+            tasks.run_recheck,
+            tasks.pack_recheck(job),
+            key=f"recheck-{job.fingerprint[:15]}-{time.time_ns()}",
+            pure=False,
+            priority=_PRIORITY,
+            resources=shares_of(self.resources),
+        )
+        self._window.add(future, job, job.nbytes)
+        self._next_at = self.clock() + (0.0 if self.is_once else job.nbytes / self.rate)
+
+    def _next_job(self) -> RecheckJob | None:
+        """Return what to read next; None if there is nothing."""
+        for state in () if self.is_once or self._jobs else self.table:
+            if state.doubtful and _may_be_read(state):
+                doubtful = [file for file in _files(state) if file.path in state.doubtful]
+                return next(self._jobs_of(state, doubtful))
+        while not self._jobs and self._has_turn():
+            state = self._turn.popleft()
+            if _may_be_read(state):
+                self._jobs.extend(self._jobs_of(state, _files(state)))
+        return self._jobs.popleft() if self._jobs else None
+
+    def _has_turn(self) -> bool:
+        """Return whether a step is left in this round; begin another one if not."""
+        if not self._turn and not (self.is_once and self._rounds):
+            self._rounds += 1
+            held = self.table.held()
+            random.shuffle(held)  # processes that are started often would always read the same steps
+            self._turn.extend(held)
+        return bool(self._turn)
+
+    def _jobs_of(self, state: StepState, files: list[SourceFile]) -> Iterator[RecheckJob]:
+        start = nbytes = 0
+        for stop, file in enumerate(files):
+            if stop > start and (nbytes + file.size > _JOB_NBYTES or stop - start == _JOB_FILES):
+                yield self._job(state, files[start:stop])
+                start, nbytes = stop, 0
+            nbytes += file.size
+        yield self._job(state, files[start:])
+
+    def _job(self, state: StepState, files: list[SourceFile]) -> RecheckJob:
+        return RecheckJob(state.key, state.committed or "", self.root, self.store, tuple(files))
+
+    def _collect(self, job: RecheckJob, result: tuple[str, ...] | DumpIngestError) -> ContentReplaced | None:
+        """Record what was found in some files of a step; return what there is to report."""
+        state = self.table.get(job.key)
+        if state is None or state.committed != job.fingerprint or not _may_be_read(state):
+            return None  # it has changed meanwhile
+        if isinstance(result, DumpIngestError):
+            if not isinstance(result, SourceChanged):
+                self._next_at = self.clock() + _PAUSE_S
+            return None
+        state.doubtful -= {file.path for file in job.files}
+        if not result:
+            return None
+        state.record_rewrites(1)
+        state.held = None
+        return ContentReplaced(job.key, result)
+
+
+def _may_be_read(state: StepState) -> bool:
+    """Return whether the store has the step as it was listed, and nothing is done with it."""
+    return (
+        state.held is not None
+        and state.committed is not None
+        and state.work is None
+        and not state.is_removing
+    )
+
+
+def _files(state: StepState) -> list[SourceFile]:
+    return [] if state.listing is None else list(state.listing.files)

@@ -1,0 +1,125 @@
+"""Whether a dump belongs to a store: a wrong --store mixes two runs, and a dump may be moved all the same."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.dispatch.outcomes import StepFailed
+from ingest.service.belonging import ForeignDump
+from ingest.steps.policy import StepPolicy
+from tests.npy_files import MadeDump, tensor_name
+from tests.services import ingest, observed_service
+from workers.model import StepKey
+from workers.store.model import Grid
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def later(filled: MadeDump, store: Path, tmp_path: Path) -> MadeDump:
+    """Another run, of which no step is in the store of `filled`, but both have a rank 0."""
+    ingest(filled, store)
+    other = MadeDump(tmp_path / "other")
+    for step in (1, 7, 8):
+        other.add(np.full(10, 9.0), step=step)
+    return other
+
+
+def test_nothing_of_another_dump_is_committed(later: MadeDump, filled: MadeDump, store: Path) -> None:
+    """Not even the steps that the store does not have."""
+    before = open_store(str(store)).keys
+    with pytest.raises(ForeignDump) as raised:
+        ingest(later, store)
+    assert open_store(str(store)).keys == before
+    assert str(filled.root) in raised.value.message
+    assert str(later.root) in raised.value.message
+    assert f"--continues {filled.root}" in raised.value.hint
+
+
+def test_a_watcher_refuses_it_as_well(later: MadeDump, store: Path) -> None:
+    running, _ = observed_service(later, store, retry_forever=True)
+    with pytest.raises(ForeignDump):
+        running.tick()
+
+
+def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
+    filled: MadeDump, store: Path, tmp_path: Path
+) -> None:
+    ingest(filled, store)
+    other = MadeDump(tmp_path / "other")
+    other.add(np.full(10, 9.0), rank=5, step=1)
+    running, heard = observed_service(other, store, retry_forever=True)
+    for _ in range(3):
+        running.tick()
+    other.add(np.full(10, 9.0), rank=0, step=7)
+    other.add(np.full(10, 9.0), rank=5, step=2)
+    for _ in range(5):
+        running.schedule.look_soon()
+        running.tick()
+    failed = {event.plan.key: event.error for event in heard.of(StepFailed)}
+    assert {key.rank for key in failed} == {0}
+    assert all(isinstance(error, ForeignDump) for error in failed.values())
+    keys = open_store(str(store)).keys
+    assert StepKey(5, 2) in keys
+    assert StepKey(0, 7) not in keys
+
+
+@pytest.mark.parametrize("how", ["moved", "copied", "linked", "other chunks", "grown"])
+def test_a_dump_is_known_by_its_steps(how: str, filled: MadeDump, store: Path, tmp_path: Path) -> None:
+    ingest(filled, store)
+    elsewhere = MadeDump(tmp_path / "elsewhere")
+    options = {"grid": Grid(chunk_nbytes=4096)} if how == "other chunks" else {}
+    if how == "linked":
+        elsewhere.root.symlink_to(filled.root)
+    elif how == "copied":
+        shutil.copytree(filled.root, elsewhere.root)
+    else:
+        filled.root.rename(elsewhere.root)
+    elsewhere.add(np.full(10, 9.0), step=2)
+    if how == "grown":
+        elsewhere.add(np.full(10, 9.0), tensor_name(slot=1), rank=0, step=1)
+    report = ingest(elsewhere, store, **options)
+    assert not report.failures
+    assert StepKey(0, 2) in {summary.key for summary in report.commits}
+    assert (StepKey(0, 1) in {summary.key for summary in report.commits}) is (
+        how in ("other chunks", "grown")
+    )
+
+
+def test_a_job_that_goes_on_in_another_directory_is_told_so(
+    later: MadeDump, filled: MadeDump, store: Path
+) -> None:
+    report = ingest(later, store, continues=frozenset([str(filled.root)]))
+    assert [summary.key.step for summary in report.commits] == [1, 7, 8]
+    assert ingest(later, store, continues=frozenset([str(filled.root)])).failures == {}
+    with pytest.raises(ForeignDump):
+        ingest(later, store)
+
+
+def test_replace_mixes_them_as_it_says(later: MadeDump, store: Path) -> None:
+    report = ingest(later, store, policy=StepPolicy(replace=True))
+    assert [summary.key.step for summary in report.commits] == [1, 7, 8]
+
+
+def test_hosts_and_dumps_with_ranks_of_their_own_share_a_store(
+    filled: MadeDump, store: Path, tmp_path: Path
+) -> None:
+    ingest(filled, store, host="node-1")
+    other = MadeDump(tmp_path / "other")
+    other.add(np.full(10, 9.0), rank=2, step=1)
+    assert len(ingest(other, store, host="node-2").commits) == 1
+    filled.add(np.full(10, 9.0), step=5)
+    assert len(ingest(filled, store, host="renamed").commits) == 1
+
+
+def test_run_files_that_were_copied_do_not_make_it_the_same_dump(
+    later: MadeDump, filled: MadeDump, store: Path
+) -> None:
+    """A configuration is copied from job to job, time and all."""
+    notes = later.root / "notes.txt"
+    shutil.copy2(filled.root / "notes.txt", notes)
+    with pytest.raises(ForeignDump):
+        ingest(later, store)

@@ -1,0 +1,174 @@
+"""Content that is replaced in place: noticed by times, by inodes, and by reading files again."""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store
+from ingest.dispatch.outcomes import StepCommitted
+from ingest.service.service import Service
+from ingest.steps.events import ContentReplaced
+from tests.npy_files import MadeDump, npy_bytes, tensor_name
+from tests.services import Heard, ingest, observed_service
+from workers.model import StepKey
+
+pytestmark = pytest.mark.timeout(60)
+KEY = StepKey(0, 1)
+
+
+@pytest.fixture
+def target(filled: MadeDump) -> Path:
+    """A file of a step, beside which nothing happens."""
+    return filled.add(np.full(10, 3.0, "<f4"), tensor_name(slot=5), step=1)
+
+
+@pytest.fixture(autouse=True)
+def short_trust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories are listed again at every look, as they are after a minute."""
+    monkeypatch.setattr("ingest.layouts.listings.TRUST_S", 0.0)
+
+
+def replace_content(path: Path, value: float) -> None:
+    """Write other values of the same size, and set the time back."""
+    before = path.stat()
+    path.write_bytes(npy_bytes(np.full(10, value, "<f4")))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def watching(made: MadeDump, store: Path, rate: float = 1e9) -> tuple[Service, Heard]:
+    """Return a service that has nothing more to take."""
+    running, heard = observed_service(made, store, retry_forever=True, recheck_rate=rate)
+    until(
+        running, lambda: running.view is not None and not running.view.pending and not running.submitter.busy
+    )
+    return running, heard
+
+
+def is_settled(running: Service) -> bool:
+    return running.view is not None and not running.view.pending and not running.submitter.busy
+
+
+def until(running: Service, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        look(running)
+
+
+def look(running: Service) -> None:
+    running.schedule.look_soon()
+    running.tick()
+
+
+def maximum(store: Path) -> float:
+    (tensor,) = (t for t in open_store(str(store)).tensors(rank=0, step=1) if t.slot == 5)
+    return float(tensor.statistics.max)
+
+
+def test_another_time_is_enough(filled: MadeDump, store: Path, target: Path) -> None:
+    running, heard = watching(filled, store, rate=0)
+    target.write_bytes(npy_bytes(np.full(10, 8.0, "<f4")))
+    heard.clear()
+    until(running, lambda: KEY in heard.keys(StepCommitted) or bool(_age(running)))
+    assert maximum(store) == 8.0
+
+
+def _age(running: Service) -> None:
+    """Let the quiet time of the step pass."""
+    running.table[KEY].quiet_since -= 60
+
+
+def test_content_under_its_old_time_is_noticed_by_the_inode(
+    filled: MadeDump, store: Path, target: Path
+) -> None:
+    """The rate is so low that nothing else is read: the step comes first."""
+    running, heard = watching(filled, store, rate=1)
+    running.rechecks._next_at = math.inf
+    look(running)
+    replace_content(target, 8.0)
+    until(running, lambda: bool(running.table[KEY].doubtful))
+    running.rechecks._next_at = 0.0
+    until(running, lambda: maximum(store) == 8.0)
+    (event,) = heard.of(ContentReplaced)
+    assert (event.key, event.files) == (KEY, (str(target.relative_to(filled.root)),))
+    generations = open_store(str(store)).step(0, 1).commit.record.generations
+    assert len(generations) == 2
+    assert ingest(filled, store).commits == []  # another process knows the generation by its name
+    running.rechecks.rate, running.rechecks._next_at = 1e9, 0.0
+    replace_content(target, 9.0)
+    until(running, lambda: maximum(store) == 9.0)
+    assert ingest(filled, store).commits == []
+
+
+@pytest.mark.parametrize("how", ["chmod", "cp -p", "hard link", "rename over"])
+def test_another_inode_with_equal_content_makes_no_generation(
+    how: str, filled: MadeDump, store: Path, target: Path
+) -> None:
+    running, heard = watching(filled, store)
+    heard.clear()
+    copy = filled.root.parent / "copy"
+    shutil.copy2(target, copy)
+    match how:
+        case "chmod":
+            target.chmod(0o440)
+        case "cp -p":
+            shutil.copy2(copy, target)
+        case "hard link":
+            os.link(target, filled.root.parent / "other name")
+        case _:
+            copy.rename(target)
+    until(running, lambda: bool(running.table[KEY].doubtful))
+    until(running, lambda: not running.table[KEY].doubtful)
+    for _ in range(5):
+        look(running)
+    assert heard.keys(StepCommitted) == []
+    assert heard.of(ContentReplaced) == []
+
+
+def test_what_was_replaced_while_nobody_watched_is_found_by_reading_in_turn(
+    filled: MadeDump, store: Path, target: Path
+) -> None:
+    ingest(filled, store)
+    replace_content(target, 8.0)
+    running, _ = watching(filled, store, rate=0)
+    for _ in range(20):
+        look(running)
+    assert maximum(store) == 3.0
+    running, heard = watching(filled, store)
+    until(running, lambda: maximum(store) == 8.0)
+    assert [event.key for event in heard.of(ContentReplaced)] == [KEY]
+
+
+def test_one_run_reads_everything_again_once_if_it_is_told_to(
+    filled: MadeDump, store: Path, target: Path
+) -> None:
+    ingest(filled, store)
+    replace_content(target, 8.0)
+    report = ingest(filled, store)
+    assert report.commits == []
+    report = ingest(filled, store, recheck_rate=math.inf)
+    assert [summary.key for summary in report.commits] == [KEY]
+    assert maximum(store) == 8.0
+    assert KEY not in report.unchanged
+    report = ingest(filled, store, recheck_rate=math.inf)
+    assert report.commits == []
+
+
+def test_the_rate_is_kept(filled: MadeDump, store: Path) -> None:
+    running, _ = watching(filled, store, rate=0)
+    now, read = [0.0], 0
+    rechecks = running.rechecks
+    rechecks.rate, rechecks.clock = 100.0, lambda: now[0]
+    sizes = [state.listing.nbytes for state in running.table.held() if state.listing is not None]
+    for _ in range(200):
+        now[0] += 1.0
+        rechecks.poll(is_idle=False)
+        assert rechecks.poll(is_idle=True) == []
+        read += sum(job.nbytes for job in rechecks._window.jobs)
+    assert 0.5 * 20_000 < read <= 20_000 + max(sizes)
