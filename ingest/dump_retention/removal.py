@@ -133,13 +133,7 @@ def _unlink(fd: int, member: Proven, removed: Removed, *, dry_run: bool) -> None
         now = os.lstat(name, dir_fd=fd)
     except FileNotFoundError:
         return  # somebody else was quicker
-    is_same = (
-        stat.S_ISREG(now.st_mode)
-        and (now.st_size, now.st_mtime_ns) == (member.file.size, member.file.mtime_ns)
-        # Unlinking another name of it sets this time, too.
-        and (now.st_ctime_ns == member.changed_ns or (now.st_dev, now.st_ino) in removed.links)
-    )
-    if not is_same:
+    if not is_as_proven(now, member, removed.links):
         if len(removed.changed) < _NAMED:
             removed.changed.append(member.file.path)
         return
@@ -149,6 +143,21 @@ def _unlink(fd: int, member: Proven, removed: Removed, *, dry_run: bool) -> None
             removed.links.add((now.st_dev, now.st_ino))
     removed.files += 1
     removed.nbytes += member.file.size
+
+
+def is_as_proven(now: os.stat_result, member: Proven, unlinked: Collection[tuple[int, int]]) -> bool:
+    """Return whether a file is still the one of which the store has every byte.
+
+    Args:
+        now: what the file system says of it, a link not being followed.
+        member: the file as it was when it was compared.
+        unlinked: device and inode of files of which another name was unlinked since: that sets ctime, too.
+    """
+    return (
+        stat.S_ISREG(now.st_mode)
+        and (now.st_size, now.st_mtime_ns) == (member.file.size, member.file.mtime_ns)
+        and (now.st_ctime_ns == member.changed_ns or (now.st_dev, now.st_ino) in unlinked)
+    )
 
 
 def _remove_directories(root_fd: int, directories: Iterable[str]) -> None:

@@ -109,7 +109,7 @@ def build_service(
     committed = Committed(patient, table, take_removed=options.take_removed)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
     submitter = Submitter(
-        connect, options.limits, table, resources=options.resources, patrol=Patrol(options.task_timeout_s)
+        connect, options.limits, table, clock, options.resources, patrol=Patrol(options.task_timeout_s)
     )
 
     def ask() -> None:
@@ -169,4 +169,5 @@ def _retention(
         ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources),
         retry_forever=options.retry_forever,
         dry_run=options.dry_run,
+        clock=options.clock,
     )

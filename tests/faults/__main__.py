@@ -3,8 +3,8 @@
     python -m tests.faults --seed 8 --minutes 10
 
 Starts the whole system on this machine and lets a job dump, while faults are injected by a schedule that the
-seed determines. Exits with 0 if nothing was lost, wrong, half visible or quarantined without a name and the
-backlog drained in time, and with 1 otherwise.
+seed determines. Exits with 0 if nothing was lost, late, wrong, half visible or quarantined without a name,
+and with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults import report
-from tests.faults.campaign import run, say
+from tests.faults.campaign import DRAIN_S, run, say
 from tests.faults.plan import KINDS, Fault, Pace, available, schedule
 from tests.faults.story import Job, story
 from tests.servers.ceph import PROGRAMS
@@ -61,6 +61,7 @@ def main() -> int:
         job=job,
         workers=chosen.workers,
         deletes=chosen.delete,
+        within_s=chosen.within,
         keep=chosen.keep,
     )
     print(report.table(result))
@@ -90,6 +91,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--delete", action="store_true", help="the watcher deletes committed files from the dump"
     )
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=DRAIN_S,
+        metavar="SECONDS",
+        help="what is in the dump and not in the store so long after the last fault is late",
+    )
     parser.add_argument("--plan", action="store_true", help="print the schedule and exit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file, too")
     parser.add_argument(
@@ -99,8 +107,8 @@ def _arguments() -> argparse.Namespace:
     if unknown := set(chosen.only) - {kind.name for kind in KINDS}:
         names = ", ".join(kind.name for kind in KINDS)
         parser.error(f"unknown kind of fault: {', '.join(sorted(unknown))}; choose from: {names}")
-    if not min(chosen.minutes, chosen.every, chosen.ranks, chosen.workers) > 0:
-        parser.error("--minutes, --every, --ranks and --workers must be greater than 0")
+    if not min(chosen.minutes, chosen.every, chosen.ranks, chosen.workers, chosen.within) > 0:
+        parser.error("--minutes, --every, --ranks, --workers and --within must be greater than 0")
     if chosen.seed is None:
         chosen.seed = int(time.time()) % 100_000
     return chosen

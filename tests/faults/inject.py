@@ -9,11 +9,23 @@ from typing import TypeAlias
 
 from tests.faults.plan import Fault
 from tests.faults.proxy import NORMAL, NetworkCondition
-from tests.faults.system import SCRATCH_NBYTES, System
+from tests.faults.system import SCRATCH_NBYTES, Clock, System
 from tests.servers.ceph import Daemon
 from tests.servers.process import ServerError
 
-_CLOCKS = {"clock +10 min": 600.0, "clock -10 min": -600.0, "clock +1 h": 3600.0}
+_DAY_S = 86_400.0
+#: Whose clocks a fault shifts, and by how much.
+_CLOCKS: dict[str, tuple[tuple[Clock, ...], float]] = {
+    "clock +10 min": (("watcher", "worker"), 600.0),
+    "clock -10 min": (("watcher", "worker"), -600.0),
+    "clock +1 h": (("watcher", "worker"), 3600.0),
+    "clock -1 d": (("watcher",), -_DAY_S),
+    "clock -2 y": (("watcher", "worker"), -730 * _DAY_S),
+    "clock of worker +2 h": (("worker",), 7200.0),
+    "clock of consolidator +2 h": (("consolidator",), 7200.0),
+    "clock of consolidator -2 y": (("consolidator",), -730 * _DAY_S),
+    "clock of scheduler -1 h": (("scheduler",), -3600.0),
+}
 
 
 def condition_of(fault: Fault) -> NetworkCondition:
@@ -25,6 +37,7 @@ def condition_of(fault: Fault) -> NetworkCondition:
         "reset in mid-body": NetworkCondition("reset", share, nbytes=int(200 * 100**fault.severity)),
         "refused connections": NetworkCondition("refuse", share),
         "black hole": NetworkCondition("black hole", share),
+        "black hole for long": NetworkCondition("black hole", 1.0),
         "answers lost": NetworkCondition("lose answers", share),
         "slow network": NetworkCondition("slow", delay_s=0.02 + 0.3 * fault.severity),
     }[fault.name]
@@ -47,7 +60,7 @@ def inject(system: System, fault: Fault) -> None:
     elif verb in _SIGNALS:
         system.signal(name, _SIGNALS[verb])
     elif fault.name in _CLOCKS:
-        system.set_clock(_CLOCKS[fault.name])
+        system.set_clock(*_CLOCKS[fault.name])
     else:
         system.proxy.set(condition_of(fault))
 
@@ -62,7 +75,7 @@ def heal(system: System, fault: Fault) -> None:
     elif verb == "stop":
         system.signal(name, signal.SIGCONT)
     elif fault.name in _CLOCKS:
-        system.set_clock(0)
+        system.set_clock(_CLOCKS[fault.name][0], 0)
     elif verb != "kill":
         system.proxy.set(NORMAL)
 
@@ -97,6 +110,7 @@ _SPECIAL: dict[str, tuple[_Step, _Step]] = {
     "kill OSD": (lambda system: system.ceph.kill_osd(), lambda system: _retry(system.ceph.start_osd)),
     "store full": (_fill_store, _empty_store),
     "scratch full": (_fill_scratch, _empty_scratch),
+    "kill gc": (lambda system: system.begin_gc(), lambda system: system.kill_gc()),
     "second watcher": (lambda system: system.want("watcher-1"), lambda system: system.stop("watcher-1")),
 }
 

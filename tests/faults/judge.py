@@ -5,7 +5,9 @@ Shares no code with the writer of the store.
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,6 +42,9 @@ class Verdict:
     generations: int = 0
     """All generations that ever existed, of all steps."""
     lost: list[str] = field(default_factory=list)
+    """Files that are neither in the store nor in the dump."""
+    late: list[str] = field(default_factory=list)
+    """Files that are in the dump and not, as they are there, in the store; and what their step waits for."""
     wrong: list[str] = field(default_factory=list)
     unnamed: list[str] = field(default_factory=list)
     """Files that are quarantined without a reason or a message, or torn and not quarantined."""
@@ -49,13 +54,25 @@ class Verdict:
     @property
     def is_good(self) -> bool:
         """Whether nothing is wrong."""
-        return not (self.lost or self.wrong or self.unnamed or self.view)
+        return not (self.lost or self.late or self.wrong or self.unnamed or self.view)
 
 
-def judge(reader: CommitReader, writer: Writer, scratch: Path, *, deletes: bool) -> Verdict:
+def judge(
+    reader: CommitReader,
+    writer: Writer,
+    scratch: Path,
+    *,
+    waiting: Mapping[tuple[int, int | None], str],
+    deletes: bool,
+) -> Verdict:
     """Compare every file that the job left with the store, and the consolidated view with the commits.
 
-    `deletes` tells whether the watcher may have deleted files from the dump.
+    Args:
+        reader: of the store.
+        writer: what the job has written.
+        scratch: a directory for copies.
+        waiting: by rank and step, None for run files: where the step is, and what it waits for.
+        deletes: the watcher may have deleted files from the dump.
     """
     verdict = Verdict()
     stored: _Stored = {}
@@ -74,14 +91,22 @@ def judge(reader: CommitReader, writer: Writer, scratch: Path, *, deletes: bool)
         if leaf.step is not None:
             committed[leaf.rank, leaf.step] = leaf
     verdict.steps = len(committed)
-    _compare_files(verdict, writer, stored, deletes=deletes)
+    _compare_files(verdict, writer, stored, waiting, deletes=deletes)
     _check_files_gone_from_dump(verdict, writer, stored)
     _check_quarantined(verdict, stored)
+    shutil.rmtree(scratch / "view", ignore_errors=True)
     _compare_cubes(verdict, reader.download_cubes(scratch / "view"), committed)
     return verdict
 
 
-def _compare_files(verdict: Verdict, writer: Writer, stored: _Stored, *, deletes: bool) -> None:
+def _compare_files(
+    verdict: Verdict,
+    writer: Writer,
+    stored: _Stored,
+    waiting: Mapping[tuple[int, int | None], str],
+    *,
+    deletes: bool,
+) -> None:
     """Compare each file that the job left with the dump and with the store."""
     in_dump = _digests_of_files(writer.dump)
     for source, content in writer.final.items():
@@ -92,12 +117,32 @@ def _compare_files(verdict: Verdict, writer: Writer, stored: _Stored, *, deletes
         if file is not None and digest(file.content) == content:
             verdict.deleted += dumped is None
             _count_stored(verdict, file, is_torn=source in writer.torn)
-        elif deletes and dumped == content:
-            verdict.left += 1
-        elif file is None:
+        elif file is not None and not _was_dumped(file, writer.written.get(source, set())):
+            verdict.wrong.append(f"{source} differs from all that was dumped")
+        elif dumped != content:
             verdict.lost.append(source)
+        elif deletes and file is None and _some_deleted(source, stored, in_dump):
+            verdict.left += 1
         else:
-            verdict.wrong.append(f"{source} differs from what was dumped")
+            why = waiting.get(_step_of(source), "no watcher knows of its step")
+            verdict.late.append(f"{source}: {'' if file is None else 'an earlier content is stored; '}{why}")
+
+
+def _was_dumped(file: checker.File, written: set[bytes]) -> bool:
+    """Return whether the bytes of a stored file are some that the job wrote, or a part of them."""
+    return file.kind == "quarantined" or digest(file.content) in written
+
+
+def _some_deleted(source: str, stored: _Stored, in_dump: Mapping[str, bytes]) -> bool:
+    """Return whether other files of a step are in the store, and gone from the dump."""
+    directory = source.rpartition("/")[0]
+    return any(other.rpartition("/")[0] == directory and other not in in_dump for other in stored)
+
+
+def _step_of(source: str) -> tuple[int, int | None]:
+    """Return rank and step of a file: `rank_0/LeNet/0/7/name`; None for run files."""
+    rank, *directories, _ = source.split("/")
+    return int(rank.removeprefix("rank_")), int(directories[2]) if len(directories) == 3 else None
 
 
 def _digests_of_files(dump: Path) -> dict[str, bytes]:

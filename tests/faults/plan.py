@@ -50,6 +50,15 @@ KINDS = (
     Kind("clock -10 min", "watcher", (3, 10), needs="faketime"),
     Kind("clock +1 h", "watcher", (3, 10), needs="faketime"),
     Kind("second watcher", "watcher", (4, 15)),
+    Kind("stop gateway for long", "gateway", (30, 60)),
+    Kind("black hole for long", "S3", (30, 60)),
+    Kind("clock -1 d", "watcher", (3, 10), needs="faketime"),
+    Kind("clock -2 y", "watcher", (3, 10), needs="faketime"),
+    Kind("clock of worker +2 h", "worker", (3, 10), needs="faketime"),
+    Kind("clock of consolidator +2 h", "consolidator", (3, 10), needs="faketime"),
+    Kind("clock of consolidator -2 y", "consolidator", (3, 10), needs="faketime"),
+    Kind("clock of scheduler -1 h", "scheduler", (3, 10), needs="faketime"),
+    Kind("kill gc", "gc", (0.5, 4)),
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}
 

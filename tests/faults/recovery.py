@@ -82,6 +82,8 @@ def _sign_of_life(system: System, fault: Fault, wall: float) -> Callable[[], boo
         return lambda: workers_seen(system, wall) >= system.workers
     if fault.component in ("gateway", "OSD", "S3"):
         return lambda: store_answers(system)
+    if fault.component == "gc":
+        return lambda: True  # nobody waits for it
     metric = {
         "watcher": "dump_ingest_watcher_last_look_timestamp_seconds",
         "consolidator": "dump_ingest_consolidator_last_round_timestamp_seconds",

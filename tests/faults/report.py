@@ -88,6 +88,7 @@ def _rows_of_totals(result: Result) -> list[str]:
         f"| Backlog drained after | {drained} |",
         f"| Services restarted | {restarts} |",
         f"| **Lost** | **{len(verdict.lost)}** |",
+        f"| **Late**, not stored after {result.within_s:g} s | **{len(verdict.late)}** |",
         f"| **Wrong** | **{len(verdict.wrong)}** |",
         f"| **Half visible** | **{len(result.half_visible)}** |",
         f"| **Quarantined without a name or a reason** | **{len(verdict.unnamed)}** |",
@@ -100,6 +101,7 @@ def _failures(result: Result) -> Iterator[str]:
     verdict = result.verdict
     messages = {
         "lost": verdict.lost,
+        "late": verdict.late,
         "wrong": verdict.wrong,
         "half visible": result.half_visible,
         "quarantined": verdict.unnamed,

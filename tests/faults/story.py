@@ -23,6 +23,8 @@ class Op(StrEnum):
     """Write a shorter tensor into the same file."""
     VANISH = "vanish"
     """Remove the file."""
+    SNEAK = "sneak"
+    """Write other values of the same size into the file, and put its modification time back."""
 
 
 class Manner(StrEnum):
@@ -39,6 +41,8 @@ class Manner(StrEnum):
     FUTURE = "times in the future"
     PAST = "times in the past"
     AGAIN = "dumped again"
+    FEWER = "dumped again with fewer files"
+    SNEAK = "a file that is rewritten under its old time"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -122,6 +126,17 @@ def _actions_of_step(rng: random.Random, job: Job, rank: int, step: int, manner:
                 yield Action(special_at_s, rank, step, file, special_op)
         else:
             yield Action(at_s, rank, step, file, op, shift_s=shift_s)
-    afterwards = {Manner.SHRINK: Op.SHRINK, Manner.REPLACE: Op.RENAME, Manner.VANISH: Op.VANISH}
+    afterwards = {
+        Manner.SHRINK: Op.SHRINK,
+        Manner.REPLACE: Op.RENAME,
+        Manner.VANISH: Op.VANISH,
+        Manner.SNEAK: Op.SNEAK,
+    }
+    if manner is Manner.FEWER:
+        again_s = round(at_s + delay_s, 3)
+        for file in range(job.files):
+            yield Action(again_s, rank, step, file, Op.VANISH, attempt=3)
+        for file in range(job.files * 2 // 3):
+            yield Action(round(again_s + 0.1, 3), rank, step, file, Op.WRITE, attempt=3)
     if manner in afterwards:
         yield Action(round(at_s + delay_s, 3), rank, step, special, afterwards[manner], attempt=1)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Literal, Self, TypeAlias, get_args
 
 from tests.faults.proxy import Proxy
 from tests.servers.ceph import CephS3
@@ -26,6 +26,10 @@ _FAKETIME = [
 #: The time before a dead service is restarted: shorter than systemd's `RestartSec`, 5 s in deploy/systemd.
 RESTART_S = 1.0
 SCRATCH_NBYTES = 16 * 2**20
+#: How long `gc` leaves alone what no commit points to: longer than any process is stopped.
+GC_GRACE_S = 90
+Clock: TypeAlias = Literal["watcher", "worker", "consolidator", "scheduler"]
+CLOCKS: tuple[Clock, ...] = get_args(Clock)
 
 
 def faketime() -> Path | None:
@@ -149,9 +153,33 @@ class System:
             return sum(map(float, values)) if values else None
         return None
 
-    def set_clock(self, shift_s: float) -> None:
-        """Shift the clock of the watcher and the workers against the real time, in seconds."""
-        (self.group.root / "clock").write_text(f"{shift_s:+.0f}\n")
+    def steps(self, name: str) -> list[dict[str, Any]] | None:
+        """Return a row for each step that a watcher knows, as `watch --explain --from` shows it.
+
+        None means that the watcher does not answer.
+        """
+        with suppress(OSError, ValueError):
+            rows: list[dict[str, Any]] = json.loads(http_get(self.ports[name], "/steps", timeout_s=5)[1])[
+                "steps"
+            ]
+            return rows
+        return None
+
+    def begin_gc(self) -> None:
+        """Start a `gc` that removes what crashes and new generations have left."""
+        with self._lock:
+            if not self.group.alive("gc"):
+                self.group.start("gc", self._argv["gc"])
+
+    def kill_gc(self) -> None:
+        """Kill the `gc`, if it has not ended."""
+        if self.group.alive("gc"):
+            self.group.signal("gc", signal.SIGKILL)
+
+    def set_clock(self, clocks: Sequence[Clock], shift_s: float) -> None:
+        """Shift the clocks of some processes against the real time, in seconds."""
+        for clock in clocks:
+            (self.group.root / f"clock-{clock}").write_text(f"{shift_s:+.0f}\n")
 
     def _mount(self) -> None:
         self.scratch = self.group.root / "scratch"
@@ -171,41 +199,53 @@ class System:
 
     def _commands(self) -> dict[str, list[str]]:
         """Return the command line of each service."""
-        plain, faked = self._environments()
+        plain, environments = self._environments()
         dask, dump_ingest = str(_BIN / "dask"), str(_BIN / "dump-ingest")
         address = {name: f"127.0.0.1:{port}" for name, port in self.ports.items()}
         loopback = ("--host", "127.0.0.1", "--dashboard-address")
         port = ("--port", str(self.ports["scheduler"]), "--preload", "workers.scheduler")
-        commands = {"scheduler": [*plain, dask, "scheduler", *loopback, address["dask"], *port]}
+        commands = {
+            "scheduler": [*environments["scheduler"], dask, "scheduler", *loopback, address["dask"], *port]
+        }
         memory = ("--nthreads", "1", "--memory-limit", "1GiB", "--local-directory", str(self.scratch))
         others = ("--death-timeout", "60", "--preload", "workers.plugin", "--name")
         for name in self._nannies:
             words = (self.scheduler, *loopback, address[name], *memory, *others, name)
-            commands[name] = [*faked, dask, "worker", *words]
+            commands[name] = [*environments["worker"], dask, "worker", *words]
         store = ("--store", self.store, "--scheduler", self.scheduler, "--metrics")
-        for name, environment in (("watcher-0", faked), ("watcher-1", plain)):
+        for name, environment in (("watcher-0", environments["watcher"]), ("watcher-1", plain)):
             commands[name] = [*environment, dump_ingest, "watch", str(self.dump), *store, address[name]]
         follow = ("--follow", "--poll", "1", "--metrics", address["consolidator"])
-        commands["consolidator"] = [*plain, dump_ingest, "consolidate", self.store, *follow]
+        commands["consolidator"] = [
+            *environments["consolidator"],
+            dump_ingest,
+            "consolidate",
+            self.store,
+            *follow,
+        ]
+        commands["gc"] = [*plain, dump_ingest, "gc", self.store, "--grace", f"{GC_GRACE_S}s", "--apply"]
         return commands
 
-    def _environments(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return two prefixes for commands: the second one gives a process a clock that can be shifted."""
+    def _environments(self) -> tuple[Sequence[str], Mapping[Clock, Sequence[str]]]:
+        """Return a prefix for commands; and by clock, those that give a process a clock to be shifted."""
         inherited = {n: v for n, v in os.environ.items() if not n.startswith(("DUMP_INGEST_", "AWS_"))}
         plain = {**inherited, **self.environment}
         library = faketime()
         if library is None:
-            return _env(plain), _env(plain)
-        self.set_clock(0)
-        clock = {
+            return _env(plain), dict.fromkeys(CLOCKS, _env(plain))
+        self.set_clock(CLOCKS, 0)
+        shifted = {
             "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(self.group.root / "clock"),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_DONT_RESET": "1",
             "NO_FAKE_STAT": "1",
         }
-        return _env(plain), _env({**plain, **clock})
+        files = {clock: str(self.group.root / f"clock-{clock}") for clock in CLOCKS}
+        return _env(plain), {
+            clock: _env({**plain, **shifted, "FAKETIME_TIMESTAMP_FILE": path})
+            for clock, path in files.items()
+        }
 
     def _supervise(self) -> None:
         """Restart wanted services that have ended, as systemd does with `Restart=always`."""

@@ -67,4 +67,4 @@ def test_the_plan_is_printed_without_doing_anything() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.faults", *words], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[0].split()[:5] == ["5.0", "s", "to", "6.1", "s"]
+    assert done.stdout.splitlines()[0].split()[:5] == ["5.0", "s", "to", "14.6", "s"]

@@ -1,0 +1,276 @@
+"""A Dask cluster whose workers are actors, and what its tasks do: the same requests, in the same order."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from queue import Empty
+from typing import Any
+
+import numpy as np
+
+from tests.simulation.dump import Content, SimulatedDump
+from tests.simulation.faults import OF_FILES, Faults
+from tests.simulation.kernel import Kernel, Killed, Process
+from tests.simulation.objects import INDEX, SHARD, Bucket, SimulatedObjects
+from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, as_error
+from workers.model import SourceFile, StepKey
+from workers.store import commit, metadata
+from workers.store.model import CommitSummary, Totals
+from workers.store.record import StepContents
+from workers.tasks import run as tasks
+from workers.tasks.model import ShardJob, StepPlan
+from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
+
+#: Workers that may die of a task before it counts as deadly, as in Dask.
+_MAX_DEATHS = 3
+_NO_COUNTS: dict[str, Any] = {
+    name: 0 for name in Totals.__dataclass_fields__ if name not in {"status", "rules"}
+} | {"findings": {}, "severities": {}, "failed_rules": {}}
+_NODES = {"": metadata.group()}
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedReceipt:
+    """What a job reports: the files that it has read, and what was in them."""
+
+    number: int
+    contents: dict[str, Content]
+    key: str
+
+
+@dataclass(eq=False, slots=True)
+class Future:
+    """A task, as the client sees it."""
+
+    function: Callable[..., Any]
+    argument: Any
+    status: str = "pending"
+    value: Any = None
+    deaths: int = 0
+    callbacks: list[Callable[[Any], None]] = field(default_factory=list)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.callbacks.append(callback)
+
+    def result(self, timeout: float) -> Any:  # noqa: ARG002
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+    def cancel(self) -> None:
+        self.end("cancelled", None)
+
+    def end(self, status: str, value: Any) -> None:
+        if self.status == "pending":
+            self.status, self.value = status, value
+            for callback in self.callbacks:
+                callback(self)
+
+
+class FinishedTasks:
+    """The queue of tasks that have ended, in which a watcher waits in virtual time."""
+
+    def __init__(self, process: Process, idle: Callable[[float], None]) -> None:
+        self._process, self._idle = process, idle
+        self._tasks: deque[Any] = deque()
+
+    def put(self, task: Any) -> None:
+        self._tasks.append(task)
+
+    def get_nowait(self) -> Any:
+        if not self._tasks:
+            raise Empty
+        return self._tasks.popleft()
+
+    def get(self, timeout: float) -> Any:
+        if timeout and not self._tasks:
+            self._idle(timeout)
+        return self.get_nowait()
+
+
+@dataclass(eq=False, slots=True)
+class Cluster:
+    """A scheduler and its workers."""
+
+    kernel: Kernel
+    dump: SimulatedDump
+    bucket: Bucket
+    faults: Faults
+    queue: deque[Future] = field(default_factory=deque)
+
+    def client(self) -> Client:
+        return Client(self)
+
+    def requeue(self, future: Future, error: BaseException | None = None) -> None:
+        """Have another worker take a task whose worker died or stands still."""
+        future.deaths += 1
+        if error is not None or future.deaths >= _MAX_DEATHS:
+            future.end("cancelled", None)
+        elif future.status == "pending":
+            self.queue.append(future)
+            self.kernel.wake()
+
+    def work(self, name: str) -> None:
+        """Be a worker, and its nanny."""
+        while True:
+            process = Process(name, self.kernel)
+            objects = SimulatedObjects(process, self.bucket, self.faults)
+            worker = Worker(process, self.dump, objects, self.faults)
+            future: Future | None = None
+            try:
+                while True:
+                    while not self.queue:
+                        self.kernel.park()
+                    future = self.queue.popleft()
+                    if future.status != "pending":
+                        continue
+                    process.step()
+                    self._run(worker, future)
+                    future = None
+            except Killed:
+                process.note("is killed")
+                if future is not None:
+                    self.requeue(future)
+            self.kernel.sleep(2.0)
+
+    def _run(self, worker: Worker, future: Future) -> None:
+        worker.on_stall = lambda: self.requeue(future)
+        try:
+            value = worker.run(future.function, future.argument)
+        except DumpIngestError as exc:
+            future.end("error", exc)
+        else:
+            future.end("finished", value)
+
+
+@dataclass(slots=True)
+class Client:
+    """The part of `distributed.Client` that is used."""
+
+    cluster: Cluster
+    status: str = "running"
+
+    def submit(self, function: Callable[..., Any], argument: Any, **_: Any) -> Future:
+        future = Future(function, argument)
+        self.cluster.queue.append(future)
+        self.cluster.kernel.wake()
+        return future
+
+
+@dataclass(slots=True)
+class Worker:
+    """Runs tasks as `workers.tasks` does: reads files, writes shards, and commits by `commit.write`."""
+
+    process: Process
+    dump: SimulatedDump
+    objects: SimulatedObjects
+    faults: Faults
+    on_stall: Callable[[], None] = lambda: None
+
+    def run(self, function: Callable[..., Any], argument: Any) -> Any:
+        if function in (tasks.run_steps, tasks.run_steps_isolated):
+            return [self._step(plan) for plan in argument]
+        if function in (tasks.run_convert, tasks.run_convert_isolated):
+            return self._convert(argument)
+        if function is tasks.run_publish:
+            plan, receipts = argument
+            return self._publish(plan, receipts)
+        assert function is tasks.run_read_back
+        return self._read_back(argument)
+
+    def _step(self, plan: StepPlan) -> CommitSummary | DumpIngestError:
+        try:
+            return self._publish(plan, [self._convert(job) for job in plan.jobs])
+        except Exception as exc:  # noqa: BLE001  (as in `workers.tasks.run`)
+            return as_error(str(plan.key), exc)
+
+    def _read(self, key: StepKey, file: SourceFile) -> Content:
+        """Read a file, which must be as it was listed before and after."""
+        content = self._stat(key, file)
+        if self._stat(key, file) != content:
+            raise SourceChanged(f"{key}: {file.path} has changed")
+        return content
+
+    def _stat(self, key: StepKey, file: SourceFile) -> Content:
+        process = self.process
+        process.step()
+        fault = self.faults.draw(process, OF_FILES)
+        process.note(f"read {file.path}{f': {fault}' if fault else ''}")
+        if fault == "kill before":
+            process.kill()
+        elif fault == "stall":
+            self.on_stall()
+            process.sleep(self.faults.stall_s())
+        present = self.dump.files.get(key, {}).get(file.path)
+        if present is None or (present.content.size, present.mtime_ns) != (file.size, file.mtime_ns):
+            raise SourceChanged(f"{key}: {file.path} has changed")
+        return present.content
+
+    def _convert(self, job: ShardJob) -> SimulatedReceipt:
+        contents = {entry.source.path: self._read(job.key, entry.source) for entry in job.entries.values()}
+        name = f"{SHARD}/{job.number}"
+        if contents:
+            self.objects.put(f"{job.key.path}/{job.fingerprint}/{name}", json.dumps(contents).encode())
+        return SimulatedReceipt(job.number, contents, name)
+
+    def _publish(self, plan: StepPlan, receipts: Sequence[SimulatedReceipt]) -> CommitSummary:
+        files = {entry.source.path: [entry.source.size, entry.source.mtime_ns] for entry in plan.entries}
+        is_whole = all(whole for receipt in receipts for _, whole in receipt.contents.values())
+        summary = CommitSummary(
+            key=plan.key,
+            fingerprint=plan.fingerprint,
+            **{**_NO_COUNTS, "status": "complete" if is_whole else "partial"},
+        )
+        commit.write(
+            self.objects,
+            summary,
+            origin=plan.origin,
+            nodes=_NODES,
+            objects_to_write={INDEX: json.dumps(files).encode()},
+            contents=StepContents((), (), {receipt.key: 1 for receipt in receipts if receipt.contents}, ()),
+            replaces=plan.replaces,
+            now=datetime.fromtimestamp(self.process.wall(), UTC),
+        )
+        return summary
+
+    def _read_back(self, job: ReadBackJob) -> ReadBack:
+        committed = commit.read(self.objects, job.key)
+        if committed is None or committed.fingerprint != job.fingerprint:
+            raise SourceChanged(f"{job.key} was committed again")
+        index, contents = read_generation(self.objects, committed)
+        if any(
+            f"{committed.prefix}/{name}" in self.objects.bucket.spoiled for name in committed.record.stored
+        ):
+            raise DamagedStore(f"{job.key}: a digest does not match")
+        verdicts, changed = [], []
+        for file in job.files:
+            if index.get(file.path) != (file.size, file.mtime_ns):
+                verdicts.append(ReadBackVerdict.NOT_STORED)
+                changed.append(0)
+                continue
+            if tuple(contents[file.path]) != tuple(self._read(job.key, file)):
+                raise SourceDiffers(f"{job.key}: {file.path} differs")
+            verdicts.append(ReadBackVerdict.SAME)
+            changed.append(file.mtime_ns)
+        return ReadBack(job.number, np.array(verdicts, np.int8), np.array(changed, np.int64), 0, 0.0)
+
+
+def read_generation(
+    objects: SimulatedObjects, committed: commit.Commit
+) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, bool]]]:
+    """Read index and shards of a commit.
+
+    Raises:
+        DamagedStore: an object is missing.
+    """
+    names = [INDEX, *committed.record.stored]
+    data = objects.get_many([f"{committed.prefix}/{name}" for name in names])
+    if len(data) < len(names):
+        raise DamagedStore(f"{committed.key}: objects are missing")
+    index, *shards = map(json.loads, data.values())
+    contents = {path: (version, whole) for shard in shards for path, (version, whole) in shard.items()}
+    return {path: (size, mtime_ns) for path, (size, mtime_ns) in index.items()}, contents

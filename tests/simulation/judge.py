@@ -1,0 +1,196 @@
+"""The invariants: asked before each change of the store and before each deletion in the dump."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from tests.simulation.dump import SimulatedDump, State
+from tests.simulation.kernel import EPOCH, Kernel, Violation
+from tests.simulation.objects import INDEX, SHARD, Bucket
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.record import LEAF
+
+LEASE, CUBES = "consolidated/lease", "consolidated/cubes"
+#: How long gc leaves alone what no commit points to; clocks may differ by a part of it.
+GRACE_S, SKEW_S = 2000.0, 700.0
+#: Within this time after the last fault and the last change of the job, all of the dump is in the store: the
+#: longest pause after a failure is 60 s, commits are read again each minute, and a listing is trusted as long
+#: as its files had been quiet, and for a minute at least.
+LATE_AFTER_S = 900.0
+
+
+_BELOW = re.compile(r"rank_(\d+)/step_(\d+)/")
+_LEAF = re.compile(rf"rank_(\d+)/step_(\d+)/{re.escape(LEAF)}")
+
+
+class Visible(NamedTuple):
+    """A commit that readers see."""
+
+    fingerprint: str
+    state: State
+    """Its files."""
+
+
+@dataclass(slots=True)
+class Judge:
+    """What must always hold, and what must hold in the end."""
+
+    kernel: Kernel
+    dump: SimulatedDump
+    bucket: Bucket
+    quiet_s: float
+    settle_s: float
+    keep_last: int | None = None
+    """What gc may remove: all but this many steps; None for nothing that is committed."""
+    visible: dict[StepKey, Visible] = field(default_factory=dict)
+    removed: dict[StepKey, float] = field(default_factory=dict)
+    """When the newest commit of a step was made that gc has removed on purpose."""
+    _committed_at: dict[StepKey, float] = field(default_factory=dict)
+    newest_begun: int = -1
+    """The highest step that the job ever began."""
+    strikes: dict[str, int] = field(default_factory=dict)
+    """By process: writes in a row under a lease that another one held."""
+    deleted: set[StepKey] = field(default_factory=set)
+    """Steps of which a watcher has deleted files: what comes late stays in the dump."""
+    rounds: float = -1.0
+    """When a round of a consolidator has ended last."""
+
+    # -- the store
+
+    def before_put(self, writer: str, key: str, data: bytes) -> None:
+        """Check that a commit is whole, and that a write under a lease is that of its holder."""
+        if key == CUBES:
+            self._check_lease(data.decode())
+        elif match := _LEAF.fullmatch(key):
+            self._check_commit(writer, StepKey(int(match[1]), int(match[2])), data)
+        elif match := _BELOW.match(key):
+            visible = self.visible.get(StepKey(int(match[1]), int(match[2])))
+            is_seen = visible is not None and key.split("/")[2] == visible.fingerprint
+            if is_seen and self.bucket.data(key) != data:
+                raise Violation("no mixture is visible", f"{writer} writes other bytes into {key}")
+
+    def after_put(self, writer: str, key: str) -> None:
+        """Do nothing: what was written was checked before."""
+
+    def before_delete(self, writer: str, key: str) -> None:
+        """Check that nothing goes that a commit points to, that is being written, or that is to stay."""
+        match = _BELOW.match(key)
+        if match is None:
+            return
+        parts, step = key.split("/"), StepKey(int(match[1]), int(match[2]))
+        visible = self.visible.get(step)
+        if parts[2] == LEAF:
+            self._check_removal(writer, step)
+            return
+        if visible is not None and visible.fingerprint == parts[2]:
+            raise Violation("nothing reachable is removed", f"{writer} removes {key}, which a commit needs")
+        newest = max(
+            at for name, (_, at) in self.bucket.objects.items() if name.startswith("/".join(parts[:3]))
+        )
+        if self.keep_last is None and EPOCH + self.kernel.now - newest < GRACE_S - SKEW_S:
+            raise Violation("nothing in progress is removed", f"{writer} removes {key}, which is new")
+
+    def _check_removal(self, writer: str, key: StepKey) -> None:
+        newest = sorted((other.step or 0 for other in self.visible), reverse=True)[: self.keep_last or 0]
+        if self.keep_last is None or key.step in newest:
+            raise Violation("nothing committed is lost", f"{writer} removes the commit of {key}")
+        if not any(name.startswith(f"rank_{key.rank}/removed/{key.step}.") for name in self.bucket.objects):
+            raise Violation("nothing committed is lost", f"{writer} removes {key} without a tombstone")
+        del self.visible[key]
+        self.removed[key] = self._committed_at[key]
+
+    def _check_commit(self, writer: str, key: StepKey, data: bytes) -> None:
+        committed = commit.parse(data, key)
+        names = [f"{committed.prefix}/{name}" for name in (INDEX, *committed.record.stored)]
+        objects = [self.bucket.data(name) for name in names]
+        present = [json.loads(stored) for stored in objects if stored is not None]
+        if len(present) < len(names):
+            missing = [name for name, stored in zip(names, objects, strict=True) if stored is None]
+            raise Violation("no half step is visible", f"{writer} commits {key} without {missing[0]}")
+        index: dict[str, tuple[int, int]] = present[0]
+        contents = {path: content for shard in present[1:] for path, content in shard.items()}
+        state = frozenset((path, size, mtime_ns) for path, (size, mtime_ns) in index.items())
+        self._check_content(writer, key, state, contents)
+        self._check_moment(writer, key, state)
+        self.visible[key] = Visible(committed.fingerprint, state)
+        self._committed_at[key] = datetime.fromisoformat(committed.record.committed_at).timestamp()
+
+    def _check_content(
+        self, writer: str, key: StepKey, state: State, contents: Mapping[str, list[int]]
+    ) -> None:
+        """Check that each file has the bytes that it had at its size and time."""
+        for path, size, mtime_ns in state:
+            if tuple(contents.get(path, ())) != self.dump.contents[path, size, mtime_ns]:
+                raise Violation("no mixture is visible", f"{writer} commits {key} with other bytes of {path}")
+
+    def _check_moment(self, writer: str, key: StepKey, state: State) -> None:
+        """Check that a step was in this state at one moment, and for as long as silence has to last."""
+        spans = self.dump.history.get(key, {}).get(state)
+        if not spans:
+            raise Violation("no mixture is visible", f"{writer} commits {key} as it never was")
+        lasted = max((self.kernel.now if span.until is None else span.until) - span.since for span in spans)
+        wanted = self.settle_s if (key.step or 0) < self.newest_begun else self.quiet_s
+        if lasted < wanted:
+            raise Violation(
+                "no half step is visible", f"{writer} commits {key} as it was for {lasted:.1f} s only"
+            )
+
+    def _check_lease(self, owner: str) -> None:
+        record = self.bucket.data(LEASE)
+        if record is not None and json.loads(record)["owner"] == owner:
+            self.strikes[owner] = 0
+            return
+        # Whoever loses the lease between looking and writing may end the one write that it had begun.
+        self.strikes[owner] = self.strikes.get(owner, 0) + 1
+        if self.strikes[owner] > 1:
+            raise Violation("one holder writes", f"{owner} goes on to write without the lease")
+
+    # -- the dump
+
+    def before_unlink(self, who: str, key: StepKey, path: str) -> None:
+        """Check that the store has every byte of a file that a watcher deletes."""
+        if who == "job":
+            return
+        file = self.dump.files[key][path]
+        visible = self.visible.get(key)
+        if visible is None or (path, file.content.size, file.mtime_ns) not in visible.state:
+            raise Violation("only what is stored is deleted", f"{who} deletes {path}: no commit has it")
+        prefix = f"{key.path}/{visible.fingerprint}/{SHARD}/"
+        for name, (data, _) in self.bucket.objects.items():
+            if name.startswith(prefix) and path in json.loads(data):
+                if name in self.bucket.spoiled:
+                    break
+                self.deleted.add(key)
+                return
+        raise Violation("only what is stored is deleted", f"{who} deletes {path}: the store does not have it")
+
+    # -- in the end
+
+    def missing(self) -> list[StepKey]:
+        """Return the steps that the store does not have as the dump has them, nor has removed on purpose."""
+        return [key for key in self.dump.present() if not self._is_held(key, self.dump.state(key))]
+
+    def _is_held(self, key: StepKey, state: State) -> bool:
+        visible = self.visible.get(key)
+        if visible is not None:
+            return state <= visible.state or key in self.deleted
+        # As users are told: what is not newer than a commit that was removed goes with it.
+        newest = max(mtime_ns for _, _, mtime_ns in state) / 1e9
+        return newest <= self.removed.get(key, 0.0) + 0.001
+
+    def check_rounds(self, since: float) -> None:
+        """Check that consolidators go on.
+
+        Raises:
+            Violation: none has ended a round since.
+        """
+        if self.rounds < since and self.kernel.now > since + LATE_AFTER_S:
+            raise Violation(
+                "nothing is late", f"no consolidator has gone on {LATE_AFTER_S:.0f} s after faults"
+            )

@@ -1,0 +1,145 @@
+"""Faulty protocols: each replaces one decision of the real code, for the simulator to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import xxhash
+
+from ingest.consolidating.lease import Lease
+from ingest.dispatch.outcomes import TaskRetried
+from ingest.dispatch.submitter import Submitter
+from ingest.steps.committed import Committed
+from ingest.steps.decide import Offer
+from ingest.store_gc.execute import Execution
+from ingest.store_gc.planner import _Planner
+from tests.simulation.cluster import Worker
+from tests.simulation.world import Cast
+from workers.store import commit
+from workers.tasks.read_back import ReadBack, ReadBackVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One faulty protocol."""
+
+    name: str
+    cast: Cast
+    """In which it shows."""
+    invariant: str
+    """Which it violates."""
+    plant: Callable[[ExitStack], None]
+    first: int = 1
+    """The seed with which to begin, so that it does not take long."""
+
+
+@contextmanager
+def planted(bug: Planted) -> Iterator[None]:
+    """Have the code be faulty within the block."""
+    with ExitStack() as stack:
+        bug.plant(stack)
+        yield
+
+
+def _commit_first(stack: ExitStack) -> None:
+    """The commit is written before the generation that it makes visible."""
+    write, write_generation = commit.write, commit._write_generation
+    waiting: list[tuple[Any, ...]] = []
+
+    def write_commit_first(*arguments: Any, **more: Any) -> None:
+        write(*arguments, **more)
+        write_generation(*waiting.pop())
+
+    stack.enter_context(patch.object(commit, "_write_generation", lambda *some: waiting.append(some)))
+    stack.enter_context(patch.object(commit, "write", write_commit_first))
+
+
+def _one_generation(stack: ExitStack) -> None:
+    """All generations of a step have one name, so that each is written over the one that readers see."""
+
+    def fingerprint(files: Any, layout: str, grid: Any, *_: Any) -> str:  # noqa: ARG001
+        return xxhash.xxh3_128("".join(sorted(file.path for file in files)).encode()).hexdigest()
+
+    stack.enter_context(patch("ingest.planning.plan.fingerprint", fingerprint))
+    stack.enter_context(patch("ingest.watching.watcher.fingerprint", fingerprint))
+    stack.enter_context(patch("ingest.steps.decide._decide_planned", _always_offer))
+    stack.enter_context(patch("ingest.watching.watcher.held_as", lambda *_: None))
+
+
+def _always_offer(_: Any, __: Any, proposal: Any) -> Any:
+    return Offer(replace(proposal.plan, replaces=None))
+
+
+def _no_fence(stack: ExitStack) -> None:
+    """Whoever had the lease once writes on, without looking whether it still has it."""
+
+    def keep(lease: Lease) -> None:
+        if lease._is_due:
+            lease._renewed_at = lease.clock()
+
+    stack.enter_context(patch.object(Lease, "keep", keep))
+
+
+def _no_expiry(stack: ExitStack) -> None:
+    """The lease of a process that was killed holds for ever."""
+    stack.enter_context(patch("ingest.consolidating.lease.LEASE_S", 1e12))
+
+
+def _no_grace(stack: ExitStack) -> None:
+    """What no commit points to is removed at once: somebody may be writing it."""
+    stack.enter_context(patch.object(_Planner, "_is_old", lambda *_: True))
+    stack.enter_context(patch.object(Execution, "_too_young", lambda *_: ""))
+
+
+def _no_read_back(stack: ExitStack) -> None:
+    """Files are deleted as soon as they are committed, whatever the store has of them."""
+
+    def read_back(_: Worker, job: Any) -> ReadBack:
+        changed = [file.mtime_ns for file in job.files]
+        verdicts = np.full(len(changed), ReadBackVerdict.SAME, np.int8)
+        return ReadBack(job.number, verdicts, np.array(changed, np.int64), 0, 0.0)
+
+    stack.enter_context(patch.object(Worker, "_read_back", read_back))
+
+
+def _lost_retry(stack: ExitStack) -> None:
+    """A task that failed is to be submitted again, and is forgotten."""
+    fail = Submitter._fail
+
+    def forget(submitter: Submitter, *arguments: Any) -> Any:
+        outcome = fail(submitter, *arguments)
+        if isinstance(outcome, TaskRetried):
+            submitter._later.clear()
+        return outcome
+
+    stack.enter_context(patch.object(Submitter, "_fail", forget))
+
+
+def _no_silence(stack: ExitStack) -> None:
+    """A step is taken as soon as it is seen."""
+    stack.enter_context(patch("ingest.steps.decide.waits_for_time", lambda *_: None))
+    stack.enter_context(patch("ingest.steps.decide.waits_for_content", lambda *_: None))
+
+
+def _no_recheck(stack: ExitStack) -> None:
+    """Nobody looks whether a late write has brought an older generation back."""
+    stack.enter_context(patch.object(Committed, "recheck", lambda *_: []))
+    stack.enter_context(patch.object(commit, "_refuse_if_late", lambda *_: None))
+
+
+BUGS = (
+    Planted("commit before its objects", "ingest", "no half step is visible", _commit_first),
+    Planted("generations under one name", "ingest", "no mixture is visible", _one_generation),
+    Planted("lease without a fence", "lease", "one holder writes", _no_fence),
+    Planted("lease without an end", "lease", "nothing is late", _no_expiry),
+    Planted("gc without grace", "gc", "nothing in progress is removed", _no_grace),
+    Planted("deletion without reading back", "delete", "only what is stored is deleted", _no_read_back, 450),
+    Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
+    Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
+    Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, 800),
+)

@@ -1,0 +1,91 @@
+"""The simulator finds nothing wrong in many schedules, replays what it finds, and finds planted bugs."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.planted import BUGS, Planted, planted
+from tests.simulation.search import play, shortest, trace
+from tests.simulation.world import OPEN, Cast, Setting
+
+#: Schedules of the suite; `make simulate` plays more. At most this many, and for about so long.
+SCHEDULES, SECONDS = 4000, 8.0
+#: In so many schedules each planted bug shows.
+_MOST = 3000
+#: Where to begin to look for what is known, so that it does not take long.
+_FIRST = {"fewer files": 380, "clock ahead": 900}
+
+
+def test_no_invariant_is_violated() -> None:
+    """Always the same schedules, as far as the time reaches: a machine under load plays fewer of them."""
+    began, schedules = time.monotonic(), 0
+    for start in range(1, SCHEDULES, 200):
+        played = play(range(start, start + 200), Setting())
+        assert played.found == []
+        schedules += played.schedules
+        if time.monotonic() > began + SECONDS:
+            break
+    assert schedules >= 200
+
+
+@pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all"])
+def test_a_seed_replays(cast: Cast) -> None:
+    first, second = trace(7, Setting(cast)), trace(7, Setting(cast))
+    assert first[0] == second[0]
+    assert len(first[0]) > 5
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_found(bug: Planted) -> None:
+    """Found, replayed from its seed, and made short enough to read."""
+    setting = Setting(bug.cast)
+    with planted(bug):
+        found = play(range(bug.first, bug.first + _MOST), setting).found
+        assert found, f"{bug.name} was not found"
+        lines, violation = trace(found[0].seed, setting)
+        assert str(violation) == found[0].message
+        few, shorter = shortest(found[0].seed, setting, most_replays=100)
+    assert shorter.invariant == found[0].invariant
+    assert len(few) <= len(lines)
+    assert play([found[0].seed], setting).found == [], "without the bug, the schedule violates nothing"
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_what_the_service_does_not_stand_is_known(name: str) -> None:
+    """Once nothing is found any more, the name is to be removed, so that it happens in all schedules."""
+    assert play(range(_FIRST[name], _FIRST[name] + 3000), Setting(also=frozenset([name]))).found
+
+
+def test_the_command_prints_rate_seed_and_shortest_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--schedules", "600", "--seed", "380", "--processes", "1", "--also", "fewer files"]
+    assert main(words) == 1
+    printed = capsys.readouterr().out
+    assert "per second" in printed
+    seed = printed.partition("seed ")[2].split()[0]
+    assert f"python -m tests.simulation --trace --seed {seed} --also 'fewer files'" in printed
+    assert "the shortest schedule like it:" in printed
+    assert main(["--trace", "--seed", seed, "--also", "fewer files"]) == 1
+    assert "nothing is late" in capsys.readouterr().out
+
+
+def test_several_processes_play_what_one_does() -> None:
+    """As `make simulate` does it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", "--schedules", "100", "--processes", "2"],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    assert done.stdout.startswith("100 schedules")
+    assert "no invariant was violated" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("--schedules", "0"), ("--cast", "nobody"), ("--also", "rain")])
+def test_an_invalid_argument_is_reported(words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 2
