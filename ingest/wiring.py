@@ -132,7 +132,7 @@ def open_service(
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     objects = open_objects(place_of_store(settings, dump))
     # A wrong URL or wrong credentials show now, not after the first conversion.
-    if commit.read_root(objects) is None and not dry_run and commit.list_ranks(objects):
+    if commit.read_root(objects) is None and not dry_run and commit.holds_commits(objects):
         commit.ensure_root(objects)  # it was lost: readers would not find the store
     with Cluster(settings) as cluster, ExitStack() as at_end:
         service = build_service(dump, objects, cluster.connect, options)
