@@ -160,7 +160,7 @@ def open_service(
     bounded = BoundedObjects(objects, options.patience_s)
     try:
         # A wrong URL or wrong credentials show now, not after the first conversion.
-        if commit.read_root(bounded) is None and not dry_run and commit.list_ranks(bounded):
+        if commit.read_root(bounded) is None and not dry_run and commit.holds_commits(bounded):
             commit.ensure_root(bounded)  # it was lost: readers would not find the store
     except StoreSilent:
         if not retry_forever:

@@ -185,7 +185,7 @@ class DamagedStore(StoreError):
     """The bytes read back are not the bytes written."""
 
     reason = "damaged_store"
-    hint = "Keep the source dump and run `dump-ingest verify` on this store."
+    hint = "Keep the source dump. `dump-ingest verify` names all damage, `dump-ingest repair` mends it."
 
 
 #: All values of `DumpIngestError.reason`, for metrics that must exist before the first failure.

@@ -62,11 +62,11 @@ def require_store(objects: ObjectStore, url: str) -> None:
     Raises:
         UsageError: it does not.
         StoreFormatError: a newer version of dump-ingest wrote it.
-        DamagedStore: its root is damaged, or missing although it holds ranks.
+        DamagedStore: its root is damaged, or missing although it holds commits.
     """
     if commit.read_root(objects) is not None:
         return
-    if commit.list_ranks(objects):
+    if commit.holds_commits(objects):
         raise missing_root(url)
     raise UsageError(
         f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` create a store."

@@ -16,7 +16,7 @@ from workers.store import commit, findings, metadata, tables
 from workers.store.commit import Commit
 from workers.store.model import CommitSummary, Finding, Origin, RowKind
 from workers.store.objects import ObjectStore
-from workers.store.record import StepContents
+from workers.store.record import StepContents, new_record
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows
 
@@ -90,7 +90,7 @@ def commit_from_objects(
         stored=stored,
         problems=tuple(problems if is_complete else [_NOT_KNOWN, *problems])[:100],
     )
-    record = commit.new_record(
+    record = new_record(
         summary,
         origin=origin or Origin("", "", ""),
         contents=contents,

@@ -30,7 +30,7 @@ from workers.store import commit, findings, metadata
 from workers.store.commit import Commit
 from workers.store.model import Origin
 from workers.store.objects import ObjectStore
-from workers.store.record import LEAF, totals_of
+from workers.store.record import LEAF, new_record, totals_of
 from workers.store.step import StoredStep
 from workers.tasks.convert import convert
 from workers.tasks.publish import count_rows, publish
@@ -149,7 +149,7 @@ class _StepWork:
             return None
         self._remade.append(remade)
         assembled = remade.assembled
-        record = commit.new_record(
+        record = new_record(
             assembled.summary,
             origin=remade.plan.origin,
             contents=assembled.contents,

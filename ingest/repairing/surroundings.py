@@ -22,7 +22,7 @@ def damage_of_root(objects: ObjectStore) -> StoreDamage | None:
         version = commit.read_root(objects)
     except DamagedStore as exc:
         return StoreDamage(commit.ROOT, exc.message)
-    if version is None and commit.list_ranks(objects):
+    if version is None and commit.holds_commits(objects):
         return StoreDamage(commit.ROOT, f"{commit.ROOT} is missing")
     return None
 

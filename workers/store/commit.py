@@ -11,12 +11,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from functools import cache, lru_cache
-from importlib.metadata import version
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from workers.dump.paths import to_text
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata
@@ -29,8 +27,10 @@ from workers.store.record import (
     WithoutTensors,
     decode_nodes,
     decode_record,
+    format_version_of,
+    new_record,
+    not_ours,
     root_format,
-    totals_of,
 )
 
 ROOT = "zarr.json"
@@ -40,7 +40,6 @@ _AT_ONCE = 256
 CHANGED = "consolidated/changed"
 #: Stands there in the place of a generation if a commit was removed.
 REMOVED = "removed"
-_SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +115,27 @@ def _ensure_root(objects: ObjectStore, data: bytes | None) -> None:
     if data is None:
         objects.put(ROOT, root_document())
     else:
-        root_format(data, objects.address.url)
+        _root_version(objects, data)
+
+
+def _root_version(objects: ObjectStore, data: bytes) -> int:
+    """Return the format version that a root states; if it states none, tell damage from something else."""
+    try:
+        return root_format(data, objects.address.url)
+    except DamagedStore as exc:
+        if holds_commits(objects):
+            raise
+        raise not_ours(objects.address.url) from exc
+
+
+def holds_commits(objects: ObjectStore) -> bool:
+    """Return whether any step is committed, whatever the root says. Takes a few requests."""
+    for rank in list_ranks(objects):
+        keys = list_keys(objects, [rank])
+        for start in range(0, len(keys), _AT_ONCE):
+            if objects.get_many([f"{key.path}/{LEAF}" for key in keys[start : start + _AT_ONCE]]):
+                return True
+    return False
 
 
 def root_document() -> bytes:
@@ -135,9 +154,10 @@ def read_root(objects: ObjectStore) -> int | None:
 
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.
+        DamagedStore: it is damaged, although there are commits.
     """
     data = objects.get(ROOT)
-    return None if data is None else root_format(data, objects.address.url)
+    return None if data is None else _root_version(objects, data)
 
 
 def write(
@@ -194,44 +214,6 @@ def write(
     objects.put(f"{key.path}/{LEAF}", encode_leaf(record.to_dict(), fingerprint, nodes))
 
 
-def new_record(
-    summary: CommitSummary,
-    *,
-    origin: Origin,
-    contents: StepContents,
-    without_tensors: WithoutTensors | None = None,
-    previous: Sequence[str] = (),
-    now: datetime | None = None,
-) -> CommitRecord:
-    """Return the record of a commit that is made now; see `write`.
-
-    Args:
-        summary: the totals of the step.
-        origin: where it comes from.
-        contents: what else the record lists.
-        without_tensors: why no payloads of tensors are stored, if so.
-        previous: the generations that were committed before, the oldest first.
-        now: the time of the commit.
-    """
-    return CommitRecord(
-        format_version=_format_version(without_tensors),
-        without_tensors=without_tensors,
-        rank=summary.key.rank,
-        step=summary.key.step,
-        fingerprint=summary.fingerprint,
-        committed_at=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
-        source=Origin(**{name: to_text(value) for name, value in asdict(origin).items()}),
-        summary=totals_of(summary),
-        software=_software(),
-        previous=tuple(name for name in dict.fromkeys(previous) if name != summary.fingerprint),
-        nets=contents.nets,
-        graphs=contents.graphs,
-        stored=dict(contents.stored),
-        problems=contents.problems,
-        poison=contents.poison,
-    )
-
-
 def _write_generation(
     objects: ObjectStore,
     summary: CommitSummary,
@@ -266,7 +248,7 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
     record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
-    record["format_version"] = _format_version(without)
+    record["format_version"] = format_version_of(without)
     record["without_tensors"] = asdict(without)
     record["summary"]["stored_bytes"] = max(totals.stored_bytes - sum(dropped.values()), 0)
     record["summary"]["objects"] = max(totals.objects - len(dropped) - len(commit.nodes) + len(nodes), 0)
@@ -274,10 +256,6 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     data = encode_leaf(record, commit.fingerprint, nodes)
     objects.put(f"{commit.key.path}/{LEAF}", data)
     return parse(data, commit.key)
-
-
-def _format_version(without: WithoutTensors | None) -> int:
-    return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION
 
 
 def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
@@ -298,11 +276,6 @@ def _refuse_if_late(
             raise SourceChanged(f"{present.key}: its tensors were removed from the store meanwhile")
     elif replaces is not None and present.fingerprint != replaces:
         raise SourceChanged(f"{present.key}: another generation of it was committed since it was planned")
-
-
-@cache
-def _software() -> dict[str, str]:
-    return {name: version(name) for name in _SOFTWARE}
 
 
 def read(objects: ObjectStore, key: StepKey) -> Commit | None:
