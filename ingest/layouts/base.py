@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -18,6 +19,17 @@ ReadSmall: TypeAlias = Callable[[str], bytes | None]
 """Returns the content of a small file of the dump, by its path; None if it cannot be read now."""
 
 
+class ProblemKind(StrEnum):
+    """What keeps something from being ingested."""
+
+    DENIED = "denied"
+    """The user has to grant a permission, or to name a rank."""
+    NAME = "name"
+    """A directory of a rank whose name no dump system uses: nothing in it is ingested."""
+    OTHER = "other"
+    """Its content or its kind of file; the rest of its step is ingested."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something in the dump that cannot be ingested, and what to do about it."""
@@ -28,6 +40,15 @@ class Problem:
     denied: bool = False
     """Whether the user has to do something first (grant a permission, name a rank). Until then, nothing of
     the step is ingested."""
+    misnamed: bool = False
+    """Whether the name of a directory is what is wrong."""
+
+    @property
+    def kind(self) -> ProblemKind:
+        """What keeps it from being ingested."""
+        if self.denied:
+            return ProblemKind.DENIED
+        return ProblemKind.NAME if self.misnamed else ProblemKind.OTHER
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -163,6 +184,8 @@ class DumpScan:
     """The steps that the dump's configuration asks for; None if it does not say, or asks for all."""
     unlisted: frozenset[StepKey] = frozenset()
     """Steps that exist, but were not listed because the caller deferred them."""
+    expected_ranks: int | None = None
+    """How many ranks the rank tables in the dump name; None without a rank table."""
 
 
 #: Given the steps of a dump, returns those that do not have to be listed now.

@@ -159,7 +159,7 @@ class PlaceSearch:
             discovery.outside_of(owner).add_tree(path)
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
             discovery.unowned.problems.append(
-                Problem(path, "is not how a dump names the directory of a rank")
+                Problem(path, "is not how a dump names the directory of a rank", misnamed=True)
             )
 
 

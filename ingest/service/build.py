@@ -90,7 +90,7 @@ def build_service(
     table = StepTable()
     heard = Observers(observers)
     clock = options.clock
-    committed = Committed(objects, table, take_removed=options.take_removed)
+    committed = Committed(objects, table, take_removed=options.take_removed, notify=heard.notify)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
     submitter = Submitter(connect, options.limits, table, resources=options.resources)
     probe = StoreProbe(lambda: commit.read_root(objects))

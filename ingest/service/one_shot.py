@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from ingest.service.report import Report
 from ingest.service.service import Service, without_old_objects
+from ingest.steps.completeness import CompletenessPolicy
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit
@@ -30,6 +32,25 @@ def ingest_once(service: Service, stop: threading.Event) -> Report:
     finally:
         service.observers.remove(report.observe)
     return report
+
+
+def finish(service: Service, until: float) -> None:
+    """Take everything that the dump has now, as it is: the job that wrote it has ended.
+
+    Args:
+        service: one that was told to end.
+        until: when to give up, by the clock of the service.
+    """
+    service.policy = replace(service.policy, completeness=CompletenessPolicy(quiet_s=0.0, settle_s=0.0))
+    report = Report()
+    service.observers.append(report.observe)
+    service.schedule.outdate()
+    service.scan()
+    wanted = frozenset() if service.view is None else service.view.there
+    pause = threading.Event()
+    while service.clock() < until and not _is_done(service, report, wanted):
+        service.tick(wake=pause.wait)
+    service.observers.remove(report.observe)
 
 
 def _ingest(service: Service, stop: threading.Event, report: Report) -> None:

@@ -108,12 +108,22 @@ class Service:
         self._report_all([CommitReverted(key) for key in self.commits.recheck()])
         self.schedule.record_look(started, failed=False)
 
-    def watch(self, stop: threading.Event, *, drain_s: float) -> None:
-        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""
+    def watch(
+        self, stop: threading.Event, *, drain_s: float, before_end: Callable[[float], object] | None = None
+    ) -> None:
+        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds.
+
+        Args:
+            stop: ends it.
+            drain_s: how long it may take to end.
+            before_end: called first when it ends, with the time by which it is to return.
+        """
         with without_old_objects():
             while not stop.is_set():
                 self.tick(wake=stop.wait)
             until = self.clock() + drain_s
+            if before_end is not None:
+                before_end(until)
             while self.submitter.busy and self.clock() < until:
                 self._settle(_TICK_S)
             self.submitter.cancel()

@@ -290,16 +290,16 @@ def read_many(
     return commits, damaged
 
 
-def read_fingerprints(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, str]:
-    """Return the name of the committed generation of those of the steps that are in the store.
+def read_records(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, CommitRecord]:
+    """Return the commit record of those of the steps that are in the store, without its lists.
 
-    Leaves out damaged commits. Takes half the time of `read_many`, and keeps nothing else.
+    Leaves out damaged commits. Takes half the time of `read_many`, and keeps no metadata of nodes.
     """
-    fingerprints: dict[StepKey, str] = {}
+    records: dict[StepKey, CommitRecord] = {}
     for key, data in _leaves(objects, keys):
         with suppress(DamagedStore):
-            fingerprints[key] = decode_record(data, key).fingerprint
-    return fingerprints
+            records[key] = decode_record(data, key).abridged()
+    return records
 
 
 def _leaves(objects: ObjectStore, keys: Sequence[StepKey]) -> Iterator[tuple[StepKey, bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -92,6 +92,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         datetime.fromisoformat(self.committed_at)
+
+    @property
+    def committed_at_s(self) -> float:
+        """The time of the commit as Unix time; a record without a time zone is in UTC."""
+        at = datetime.fromisoformat(self.committed_at)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
     @property
     def generations(self) -> tuple[str, ...]:
