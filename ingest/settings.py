@@ -107,6 +107,10 @@ class Settings(BaseSettings):
     """The mildest severity of findings that are posted."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how many seconds work in progress may take to finish."""
+    finish: bool = False
+    """Whether `watch` takes everything that the dump has, as it is, before it ends; within `drain_s`."""
+    expected_ranks: int | None = Field(default=None, ge=0)
+    """How many ranks the run is to have: fewer raise an alert. None: as rank tables say. 0: any number."""
     metrics: str | None = "127.0.0.1:9108"
     """Where `watch` serves /metrics: host:port. Empty: nowhere."""
     consolidator_metrics: str | None = "127.0.0.1:9109"

@@ -8,7 +8,14 @@ import typer
 
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, Patience, end_now, stop_on_signals
 from ingest.cli.opening import load_settings_with_store
-from ingest.cli.options import ConfigOption, JsonOption, SchedulerOption, StoreArgument, WorkersOption
+from ingest.cli.options import (
+    ConfigOption,
+    ExpectedRanksOption,
+    JsonOption,
+    SchedulerOption,
+    StoreArgument,
+    WorkersOption,
+)
 
 
 def command(
@@ -35,6 +42,7 @@ def command(
         str | None,
         typer.Option(metavar="HOST:PORT", help="With --follow: where to serve /metrics."),
     ] = None,
+    expected_ranks: ExpectedRanksOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -53,7 +61,12 @@ def command(
     from ingest.wiring import open_consolidator
 
     settings = load_settings_with_store(
-        config, store=store, scheduler=scheduler, workers=workers, consolidator_metrics=metrics
+        config,
+        store=store,
+        scheduler=scheduler,
+        workers=workers,
+        consolidator_metrics=metrics,
+        expected_ranks=expected_ranks,
     ).settings
     if follow:
         stop = stop_on_signals(Patience(terminated_s=settings.drain_s))

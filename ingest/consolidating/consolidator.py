@@ -24,6 +24,7 @@ from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
 from ingest.reader.catalog import require_store
 from ingest.reader.verify_view import verify_view
+from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
@@ -138,6 +139,7 @@ class Consolidator:
         listed = self._list()
         asked = listed.keys if check else {*listed.new, *(key for key in announced if key in listed)}
         commits, damaged = commit.read_many(self.objects, sorted(asked, key=lambda key: key.order))
+        self._tell_findings(commits)
         fingerprints = {key: committed.fingerprint for key, committed in commits.items()}
         state = RoundState(
             self._writer or NothingHeld(),
@@ -224,6 +226,12 @@ class Consolidator:
         evaluated = list(self.keeper.evaluate(self._writer.generations(), most=limit, keep=self._keep_lease))
         self._evaluated = not limit or len(evaluated) < limit
         return evaluated
+
+    def _tell_findings(self, commits: Mapping[StepKey, Commit]) -> None:
+        """Report what rules found in steps of one rank: the watcher may have ended before it was asked."""
+        for committed in commits.values():
+            if (event := AnomalousCommitRead.of(committed.record)) is not None:
+                self._emit(event)
 
     def _emit(self, event: Event) -> None:
         for observer in self.observers:

@@ -106,7 +106,7 @@ def build_service(
     clock = options.clock
     outage = Outage()
     patient = BoundedObjects(objects, options.patience_s, outage)
-    committed = Committed(patient, table, take_removed=options.take_removed)
+    committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
     submitter = Submitter(
         connect, options.limits, table, clock, options.resources, patrol=Patrol(options.task_timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ingest.reader.catalog import Damage
 from ingest.reader.verify_listing import damage_in_listing
@@ -11,6 +12,7 @@ from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
 from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
 from ingest.service.stopping import drain_time
+from ingest.steps.completeness import CompletenessPolicy
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit
@@ -37,6 +39,25 @@ def ingest_once(service: Service, stop: threading.Event) -> Report:
     return report
 
 
+def finish(service: Service, until: float) -> None:
+    """Take everything that the dump has now, as it is: the job that wrote it has ended.
+
+    Args:
+        service: one that was told to end.
+        until: when to give up, by the clock of the service.
+    """
+    service.policy = replace(service.policy, completeness=CompletenessPolicy(quiet_s=0.0, settle_s=0.0))
+    report = Report()
+    service.observers.append(report.observe)
+    service.schedule.outdate()
+    service.scan()
+    wanted = frozenset() if service.view is None else service.view.there
+    pause = threading.Event()
+    while service.clock() < until and not _is_done(service, report, wanted):
+        service.tick(wake=pause.wait)
+    service.observers.remove(report.observe)
+
+
 def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
     wanted: frozenset[StepKey] | None = None
     while not stop.is_set() and report.stopped_by is None:
@@ -50,7 +71,7 @@ def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
         if _is_done(service, report, wanted):
             break
     # On SIGTERM at once: whoever sends it starts the same command again.
-    service.drain(drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=0.0))
+    service.drain(service.clock() + drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=0.0))
     if service.view is not None:
         report.close(service.table, service.view)
     report.missing_steps = _not_in_store(service, report.missing_steps)

@@ -142,22 +142,33 @@ class Service:
         if foreign != self.policy.foreign_ranks or other_roots != self.policy.other_roots:
             self.policy = replace(self.policy, foreign_ranks=foreign, other_roots=other_roots)
 
-    def watch(self, stop: threading.Event, *, drain_s: float) -> None:
-        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""
+    def watch(
+        self, stop: threading.Event, *, drain_s: float, before_end: Callable[[float], object] | None = None
+    ) -> None:
+        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds.
+
+        Args:
+            stop: ends it.
+            drain_s: how long it may take to end after SIGTERM.
+            before_end: called first when it ends, with the time by which it is to return; not after Ctrl-C.
+        """
         with without_old_objects():
             look = DamageLook(self.committed.objects)
             while not stop.is_set():
                 self.tick(wake=stop.wait)
                 if self.view is not None and self.committed.is_checked:
                     self._report_all(look.poll(self.table))
-            self.drain(drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=drain_s))
+            limit_s = drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=drain_s)
+            until = self.clock() + limit_s
+            if before_end is not None and limit_s >= drain_s:
+                before_end(until)
+            self.drain(until)
 
-    def drain(self, drain_s: float) -> None:
-        """Finish what is under way within `drain_s` seconds, and drop the rest.
+    def drain(self, until: float) -> None:
+        """Finish what is under way until this time by the clock of the service, and drop the rest.
 
         A store that is silent is not waited for: what needs it would not come to an end.
         """
-        until = self.clock() + drain_s
         while self.submitter.busy and self.clock() < until and not self.dependencies.is_store_silent:
             self._settle(_TICK_S)
         self.submitter.cancel()

@@ -178,8 +178,7 @@ def commit_facts(committed: Commit) -> CommitFacts:
 
 def committed_at(committed: Commit) -> datetime:
     """Return when a step was committed; a record without a time zone is in UTC."""
-    at = datetime.fromisoformat(committed.record.committed_at)
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(committed.record.committed_at_s, UTC)
 
 
 def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:

@@ -99,6 +99,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         datetime.fromisoformat(self.committed_at)
 
     @property
+    def committed_at_s(self) -> float:
+        """The time of the commit as Unix time; a record without a time zone is in UTC."""
+        at = datetime.fromisoformat(self.committed_at)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+    @property
     def generations(self) -> tuple[str, ...]:
         """The committed generation, and those that it has replaced."""
         return self.fingerprint, *self.previous
