@@ -38,6 +38,13 @@ def keep_no_spans(scheduler: Scheduler) -> None:
     scheduler.extensions["spans"] = NoSpans()
 
 
+class PortlessScheduler(Scheduler):
+    """A scheduler without HTTP: neither dashboard nor `/metrics`, and no port for them."""
+
+    def start_http_server(self, *args: object, **options: object) -> None:
+        """Open no port. By default, Dask opens one for HTTP, even without anything to show."""
+
+
 def dask_setup(scheduler: Scheduler) -> None:
     """Keep few messages and no spans. Dask calls this function of each module that it preloads."""
     dask.config.set(MESSAGES_KEPT)

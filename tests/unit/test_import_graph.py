@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 #: A room is a folder below a package, or a loose module in it; see `tests.structure`.
 FLOORS = (
     ("workers.errors", "workers.events", "workers.model", "workers.scheduler", "ingest.units"),
+    ("workers.host",),
     ("workers.arrays", "ingest.disk"),
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
