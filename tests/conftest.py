@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -92,6 +92,20 @@ def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
 
 
 @pytest.fixture
+def other_user(pytestconfig: pytest.Config) -> int:
+    """The id of a user that owns nothing here. Only root can become it: without root, skip; in CI, fail."""
+    if os.geteuid() != 0:
+        _do_not_run(pytestconfig, "only root can act as a second user")
+    return 65534
+
+
+@pytest.fixture
+def cluster_port(cluster: DaskCluster) -> int:
+    """The port of a scheduler without TLS."""
+    return int(cluster.address.rpartition(":")[2])
+
+
+@pytest.fixture
 def make_network(pytestconfig: pytest.Config) -> Iterator[Callable[[list[str]], Network]]:
     """Make hosts with given names from network namespaces; they exist until the test ends."""
     _need(pytestconfig, network_of_hosts.PROGRAMS)
@@ -135,7 +149,11 @@ def _need(config: pytest.Config, programs: Sequence[str]) -> None:
     missing = [program for program in programs if shutil.which(program) is None]
     if not missing:
         return
-    reason = f"not installed: {', '.join(missing)} (make servers)"
+    _do_not_run(config, f"not installed: {', '.join(missing)} (make servers)")
+
+
+def _do_not_run(config: pytest.Config, reason: str) -> NoReturn:
+    """Skip the test, and repeat the reason at the end. In CI, fail it."""
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     config.stash[_not_run].add(reason)

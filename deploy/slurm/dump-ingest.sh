@@ -65,10 +65,12 @@ dump_ingest_start() {
 
     # With a lifetime below the time limit of the job (INGEST_LIFETIME), workers end between two tasks.
     # shellcheck disable=SC2016
-    _dump_ingest_srun "$SLURM_JOB_NUM_NODES" bash -c 'exec "$@" --resources "host-$(hostname)=1"' - \
+    _dump_ingest_srun "$SLURM_JOB_NUM_NODES" bash -c \
+        'exec "$@" --resources "host-$(hostname)=1" --local-directory "$(mktemp -d "$0/dump-ingest-XXXXXXXX")"' \
+        "${INGEST_SCRATCH:-/tmp}" \
         "$_dump_ingest_bin/dask" worker --scheduler-file "$_dump_ingest_file" --preload workers.plugin \
         --nthreads 1 --nworkers "${INGEST_CPUS:-2}" --memory-limit 2GiB --death-timeout 60 \
-        --local-directory "${INGEST_SCRATCH:-/tmp}" --lifetime "${INGEST_LIFETIME:-24h}" "${network[@]}"
+        --lifetime "${INGEST_LIFETIME:-24h}" "${network[@]}"
     _dump_ingest_workers=$!
 
     _dump_ingest_where_the_dump_is watch "$_dump_ingest_dump"

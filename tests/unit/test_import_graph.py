@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 #: A room is a folder below a package, or a loose module in it; see `tests.structure`.
 FLOORS = (
     ("workers.clocks", "workers.errors", "workers.events", "workers.model", "ingest.units"),
-    ("workers.arrays", "workers.scheduler", "ingest.disk"),
+    ("workers.host", "workers.scheduler"),
+    ("workers.arrays", "ingest.disk"),
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
     ("workers.rules", "ingest.reader"),
