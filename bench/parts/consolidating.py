@@ -32,6 +32,8 @@ _LATENCY_S = 0.02
 #: Names that one answer to a listing holds.
 _PAGE = 1000
 _IDLE_ROUNDS = 5
+#: Ranks that have a new step when a round begins in which something is new.
+_WITH_NEWS = 64
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
@@ -74,7 +76,7 @@ def _idling(store: Path, sizes: Sequence[int]) -> Table:
             distant.requests = 0
             idle = [_timed(lambda: consolidator.once(listed_in_turn=True)) for _ in range(_IDLE_ROUNDS)]
             requests = distant.requests // _IDLE_ROUNDS
-            _commit(store, [0], [ranks], ["op0", "op1", "op2"])
+            _commit(store, range(0, ranks, max(1, ranks // _WITH_NEWS)), [ranks], ["op0", "op1", "op2"])
             news = _timed(lambda: consolidator.once(listed_in_turn=True))
         rows.append((f"{ranks}", str(requests), shown(median(idle)), shown(news), shown(first)))
     return Table(
@@ -83,7 +85,7 @@ def _idling(store: Path, sizes: Sequence[int]) -> Table:
             "ranks",
             "requests, nothing new",
             "s, nothing new",
-            "s, the first rank has a new step",
+            "s, a new step has begun",
             "s, first round",
         ),
         tuple(rows),

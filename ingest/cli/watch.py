@@ -28,6 +28,7 @@ from ingest.cli.options import (
     WorkersOption,
 )
 from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
+from ingest.heartbeat import beat, tell_ready
 from workers import events
 from workers.errors import DumpIngestError, UsageError
 
@@ -146,6 +147,7 @@ def _watch(dump: Path, settings: Settings) -> None:
     if settings.metrics:
         events.subscribe(watcher_metrics.observe)
         serve(registry, settings.metrics, {PATH: live.page})
+    tell_ready()
     tree = _wait_for_dump(dump, stop, settings, log)
     if tree is None:
         return
@@ -166,6 +168,7 @@ def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, l
 
     reported = ""
     while not stop.is_set():
+        beat()
         try:
             return find_dump(directory, rank_map=settings.rank_map)
         except DumpIngestError as exc:

@@ -22,6 +22,7 @@ from ingest.consolidating.runners import RunJobs, in_threads
 from ingest.consolidating.step_writer import StepWriter
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
+from ingest.heartbeat import beat
 from ingest.reader.catalog import no_store
 from workers.events import Event, Observer
 from workers.model import StepKey
@@ -245,9 +246,11 @@ class Consolidator:
             observer(event)
 
     def _keep_lease(self) -> None:
+        beat()
         if self._lease is not None:
             self._lease.keep()
 
     def _keep_lease_in_time(self) -> None:
+        beat()
         if self._lease is not None:
             self._lease.keep_in_time()

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from ingest.consolidating.consolidator import CommitsListed, StepsConsolidated
 from ingest.metrics.declare import Declare
 from ingest.metrics.findings import FindingMetrics
+from ingest.metrics.heartbeat import register_heartbeat
 from ingest.metrics.ranks import RankLabels
 from workers.events import Event
 from workers.tasks.metrics import StoreMetrics, register_build_info
@@ -42,6 +43,7 @@ class ConsolidatorMetrics:
         groups = (self._rounds, FindingMetrics(registry, clock, rules), StoreMetrics(registry))
         self._observers = [group.observe for group in groups]
         register_build_info(registry)
+        register_heartbeat(registry)
 
     def lease(self, *, held: bool) -> None:
         """Show whether this process holds the lease."""
