@@ -39,7 +39,7 @@ bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others
 chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and dump; SEED=8 MINUTES=10
 	@$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10)
 
-servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus, Alertmanager (Debian, root)
+servers: ## Install what tests run: Ceph with its S3 gateway, Prometheus, Alertmanager, Podman (Debian, root)
 	@tests/servers/install.sh
 
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.

@@ -43,13 +43,8 @@ class Heartbeat:
 
     def tell_ready(self) -> None:
         """Tell systemd that the service has started."""
-        self.beat()
         self._tell("READY=1")
-
-    def tell_stopping(self) -> None:
-        """Tell systemd that the service finishes its work and ends."""
         self.beat()
-        self._tell("STOPPING=1")
 
     @property
     def age_s(self) -> float:
@@ -69,7 +64,6 @@ class Heartbeat:
 _HEART = Heartbeat(os.environ)
 beat = _HEART.beat
 tell_ready = _HEART.tell_ready
-tell_stopping = _HEART.tell_stopping
 
 
 def last_beat() -> float:

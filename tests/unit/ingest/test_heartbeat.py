@@ -36,16 +36,14 @@ def test_systemd_hears_that_the_service_is_ready_and_beats_some_times_in_an_inte
 ) -> None:
     heart = Heartbeat({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"})
     heart.tell_ready()
-    assert told(systemd) == [b"READY=1"]
-    for _ in range(1000):
+    assert told(systemd)[:1] == [b"READY=1"]
+    started, beats = time.monotonic(), 0
+    while time.monotonic() < started + 0.5:
         heart.beat()
-    assert len(told(systemd)) <= 1
-    time.sleep(0.06)
-    for _ in range(1000):
-        heart.beat()
-    assert told(systemd)[:1] == [b"WATCHDOG=1"]
-    heart.tell_stopping()
-    assert told(systemd)[-1] == b"STOPPING=1"
+        beats += 1
+    messages = told(systemd)
+    assert set(messages) == {b"WATCHDOG=1"}
+    assert len(messages) < beats / 10
 
 
 @pytest.mark.parametrize(
