@@ -13,11 +13,13 @@ import pytest
 from tests.dumps import DumpLibrary, unpack
 from tests.servers import alertmanager as alertmanager_server
 from tests.servers import ceph as ceph_server
+from tests.servers import containers
 from tests.servers import network as network_of_hosts
 from tests.servers import prometheus as prometheus_server
 from tests.servers.alertmanager import Alertmanager
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
+from tests.servers.containers import Podman
 from tests.servers.network import Network
 from tests.servers.prometheus import Prometheus, StartPrometheus
 
@@ -80,6 +82,16 @@ def s3_cluster(s3_environment: dict[str, str]) -> Iterator[DaskCluster]:
     """One Dask scheduler with one worker that has the credentials of the S3 store."""
     with DaskCluster(env=s3_environment) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def podman(pytestconfig: pytest.Config) -> Iterator[Podman]:
+    """A container engine of its own; it keeps its images for the next test run."""
+    _need(pytestconfig, containers.PROGRAMS)
+    if os.geteuid() != 0:
+        pytest.skip("limits of memory and networks of containers need root")
+    with Podman() as engine:
+        yield engine
 
 
 @pytest.fixture
