@@ -249,7 +249,7 @@ class Consolidator:
             self._starts += 1
             objects = SimulatedObjects(process, self.bucket, self.faults)
             owner = f"{self.name}:1:{self._starts}"
-            lease = Lease(objects, LEASE, "the view", process.wall, process.sleep, owner)
+            lease = Lease(objects, LEASE, "the view", process.monotonic, process.wall, process.sleep, owner)
             try:
                 self._consolidate(objects, lease)
             except LeaseHeld as exc:

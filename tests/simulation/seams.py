@@ -17,7 +17,7 @@ from ingest.dump_retention import removal
 from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
-from ingest.steps.decide import CommittedFiles
+from ingest.steps.difference import CommittedFiles
 from tests.simulation.dump import File, SimulatedDescription, SimulatedDump
 from tests.simulation.faults import OF_FILES, Faults
 from tests.simulation.kernel import Process
@@ -130,7 +130,7 @@ def _files_of(committed: Committed, commit_of_step: Commit) -> CommittedFiles:
         if commit.read(committed.objects, commit_of_step.key) == commit_of_step:
             raise DamagedStore(f"{commit_of_step.key}: its index is missing")
         raise StepRemoved(f"{commit_of_step.key} was removed")
-    return decode_index(data)
+    return CommittedFiles(decode_index(data))
 
 
 @lru_cache(maxsize=256)
