@@ -79,7 +79,7 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
     error = _patrolled(patrol, client, task)
     task.future.cancel()
     assert isinstance(error, WorkerDied)
-    assert "rank 0 step 7: a task did not come to an end on tcp://127.0.0.1:" in error.message
+    assert "rank 0 step 7: a task did not come to an end on tls://127.0.0.1:" in error.message
     (replaced,) = patrol.take_replaced()
     assert replaced.seconds >= 1.0
     assert _pid(client) != before
