@@ -17,9 +17,10 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays.filter import Filter
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.prefetch import prefetch
@@ -224,10 +225,37 @@ class Catalog:
         Reads each commit once.
         """
         unread = [key for key in keys if key not in self._steps]
-        commits, damaged = commit.read_many(self.objects, unread)
+        commits, damaged = self._read_commits(unread)
         self._steps.update((key, Step(self.objects, committed)) for key, committed in commits.items())
         damages += [Damage(key, "", reason) for key, reason in damaged.items()]
         return [self._steps[key] for key in keys if key in self._steps]
+
+    def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+        """Read commits as `commit.read_many` does; in a directory, one that may not be read is damaged.
+
+        Raises:
+            StoreDenied: none of them may be read.
+        """
+        try:
+            return commit.read_many(self.objects, keys)
+        except StoreDenied:
+            if not self.objects.is_local:
+                raise  # there, all objects have the same permissions
+        commits: dict[StepKey, Commit] = {}
+        damaged: dict[StepKey, str] = {}
+        denied: list[StoreDenied] = []
+        for key in keys:
+            try:
+                own_commits, own_damaged = commit.read_many(self.objects, [key])
+            except StoreDenied as exc:
+                denied.append(exc)
+                damaged[key] = exc.message
+            else:
+                commits.update(own_commits)
+                damaged.update(own_damaged)
+        if len(denied) == len(keys):
+            raise denied[0]
+        return commits, damaged
 
     def _has_commit(self, rank: int) -> bool:
         keys = self._listings[rank]

@@ -13,7 +13,7 @@ from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from workers.errors import DamagedStore
 from workers.model import StepKey
 from workers.store import commit
-from workers.store.cubes import GROUP
+from workers.store.cubes import GROUP, Cubes
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF
 
@@ -66,7 +66,10 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
 
     A chunk that is missing would otherwise look like tensors that nobody dumped.
     """
-    _ = cubes.axis, cubes.tensors
+    arrays = Cubes(cubes.state.grid)
+    _check_texts(objects, arrays, cubes.state.tensors)
+    for name in arrays.tables:
+        cubes.table(name)
     fingerprints, counts = cubes.table("fingerprint"), cubes.table("tensors")
     ranks = cubes.ranks.tolist()
     for place, step in enumerate(cubes.steps.tolist()):
@@ -86,6 +89,21 @@ def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[St
                 yield StoreDamage(
                     GROUP, f"{GROUP}: {key}: it has {present[key.rank]} tensors instead of {expected}"
                 )
+
+
+def _check_texts(objects: ObjectStore, arrays: Cubes, tensors: int) -> None:
+    """Decode what names the tensors.
+
+    Raises:
+        DamagedStore: a chunk of it is missing or damaged.
+    """
+    for layout in arrays.keys.values():
+        keys = [f"{GROUP}/{key}" for key in layout.keys((tensors,)).values()]
+        chunks = objects.get_many(keys)
+        for key in keys:
+            if key not in chunks:
+                raise DamagedStore(f"{key} is missing")
+            layout.decode(chunks[key], key)
 
 
 def uncommitted(objects: ObjectStore, now: float | None = None) -> list[StepKey]:
@@ -108,7 +126,7 @@ def uncommitted(objects: ObjectStore, now: float | None = None) -> list[StepKey]
 
 def _holds_arrays(objects: ObjectStore) -> bool:
     """Return whether the view has more than announcements and a lease, which stand there before it."""
-    return f"{GROUP}/step/zarr.json" in objects.get_many([f"{GROUP}/step/zarr.json"])
+    return "step" in objects.children(GROUP)
 
 
 def _is_group(data: bytes) -> bool:

@@ -1,13 +1,16 @@
-"""Damage of a store as a user meets it: said by every ingest, mended by `repair`, and gone."""
+"""Damage of a store as a user meets it: named by `ingest`, and no hindrance for other steps."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ingest.api import consolidate, open_store, repair
 from tests.cli import run
 from tests.damages import flip, only
 from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import DamagedStore
 
 
 @pytest.fixture
@@ -18,53 +21,50 @@ def dump(tmp_path: Path) -> MadeDump:
     return made
 
 
-def test_a_damaged_step_is_said_and_mended(dump: MadeDump, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    run("ingest", dump.root, "--store", store)
-    only(store, "rank_0/step_1/*/tensors/float32/c/0").unlink()
-
-    said = run("ingest", dump.root, "--store", store, code=3)
-    assert "2 steps unchanged" in said.stderr
-    assert "rank 0 step 1" in said.stderr
-    assert f"dump-ingest repair {store}" in said.stderr
-    assert "dump-ingest repair" in run("verify", store, code=3).stderr
-    planned = run("repair", store, code=3)
-    assert "can be repaired: rank_0/step_1/" in planned.stdout
-    assert f"from the dump {dump.root}" in planned.stdout
-    run("repair", store, "--apply")
-    assert "0 damaged" in run("verify", store).stderr
-    run("ingest", dump.root, "--store", store)
-
-    # A listing does not show a flipped byte: that is for `verify`.
-    flip(only(store, "rank_0/step_1/*/tensors/float32/c/0"), 5)
-    run("ingest", dump.root, "--store", store)
-    assert run("repair", store, "--json", code=3).json["repairs"][0]["step"] == 1
-    assert run("repair", store, "--apply", "--json").json["repairs"][0]["remains"] == []
+@pytest.fixture
+def store(dump: MadeDump, tmp_path: Path) -> Path:
+    ingest_directly(dump.root, tmp_path / "run.zarr")
+    return tmp_path / "run.zarr"
 
 
-def test_a_lost_root_is_written_again(dump: MadeDump, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    run("ingest", dump.root, "--store", store)
+def test_ingest_names_damage_and_writes_a_lost_root_again(dump: MadeDump, store: Path) -> None:
     root = (store / "zarr.json").read_bytes()
     (store / "zarr.json").unlink()
-    missing = run("ls", store, code=3)
-    assert "its zarr.json is missing" in missing.stderr
-    assert "repair" in missing.stderr
-    run("ingest", dump.root, "--store", store)
-    assert (store / "zarr.json").read_bytes() == root
+    only(store, "rank_0/step_1/*/tensors/float32/c/0").unlink()
+    with pytest.raises(DamagedStore, match=r"its zarr\.json is missing"):
+        open_store(store)
 
+    named = run("ingest", dump.root, "--store", store, code=3)
+
+    assert (store / "zarr.json").read_bytes() == root
+    assert "2 steps unchanged" in named.stderr
+    assert "rank 0 step 1" in named.stderr
+    assert f"dump-ingest repair {store}" in named.stderr
+    assert repair(store, apply=True).is_clean
     (store / "zarr.json").write_bytes(root[:9])
-    assert "repair" in run("ingest", dump.root, "--store", store, code=3).stderr
-    run("repair", store, "--apply")
+    assert "dump-ingest repair" in run("ingest", dump.root, "--store", store, code=3).stderr
+    assert repair(store, apply=True).is_clean
     assert (store / "zarr.json").read_bytes() == root
 
 
-def test_a_damaged_view_is_named_and_made_again(dump: MadeDump, tmp_path: Path) -> None:
-    store = tmp_path / "run.zarr"
-    run("ingest", dump.root, "--store", store)
-    flip(only(store, "consolidated/fingerprint/c/0/0"))
-    run("find", store, "--consolidated", "--where", "max > 1", code=3)
-    assert "consolidated" in run("verify", store, code=3).stdout
-    run("consolidate", store, "--check")
-    run("verify", store)
-    run("find", store, "--consolidated", "--where", "max > 1")
+def test_a_damaged_view_is_named_and_made_again(store: Path) -> None:
+    consolidate(store)
+    flip(only(store, "consolidated/max/c/0/0/0"))
+    opened = open_store(store)
+    with pytest.raises(DamagedStore):
+        opened.consolidated().find("max > 1")
+    assert any("consolidated" in str(damage) for damage in opened.verify())
+    consolidate(store, check=True)
+    assert list(open_store(store).verify()) == []
+    assert len(open_store(store).consolidated().find("max > 1")) == 2
+
+
+@pytest.mark.parametrize("pattern", ["zarr.json", "*/index/labels/c/0/0"])
+def test_a_step_that_may_not_be_read_stops_no_answer(
+    pattern: str, store: Path, unprivileged: tuple[str, ...]
+) -> None:
+    only(store, f"rank_0/step_1/{pattern}").chmod(0)
+    listed = run("find", store, "--name", "*", "--json", code=3, prefix=unprivileged)
+    assert [row["step"] for row in listed.json] == [0, 2]
+    assert "Permission denied" in listed.stderr
+    assert "AWS" not in listed.stderr

@@ -11,7 +11,7 @@ from itertools import groupby
 from workers.arrays import device_format, dtypes
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType
-from workers.errors import DamagedStore, StepRemoved, TensorsRemoved, UsageError
+from workers.errors import DamagedStore, StepRemoved, StoreDenied, TensorsRemoved, UsageError
 from workers.model import StepKey
 from workers.store import commit, metadata, tables
 from workers.store.commit import Commit
@@ -53,7 +53,7 @@ class StoredStep:
         """
         if self._tables is None:
             prefix = self.commit.prefix
-            contents = self.objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
+            contents = self._read_tables([f"{prefix}/{key}" for key in tables.chunk_keys()])
             chunks = {key[len(prefix) + 1 :]: data for key, data in contents.items()}
             nodes = dict(self.commit.nodes)
             where = str(self.key)
@@ -61,6 +61,15 @@ class StoredStep:
                 decoded = tables.decode(nodes, chunks, where)
                 self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
         return self._tables
+
+    def _read_tables(self, keys: list[str]) -> dict[str, bytes]:
+        try:
+            return self.objects.get_many(keys)
+        except StoreDenied as exc:
+            if not self.objects.is_local:
+                raise
+            # In a directory, each file has an owner and a mode: the other steps may well be readable.
+            raise DamagedStore(f"{self.key}: {exc.message}", hint=exc.hint) from exc
 
     @contextmanager
     def asking_again(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from workers.store.backends.s3_session import seconds_ahead
 from workers.store.model import StoreAddress
 
 _MISSING_HINT = "Create the bucket, or correct the URL."
+_OWNER_HINT = "Check owner and mode of the file and of the directories above it."
 #: Exceptions of botocore that mean what `PermissionError` means.
 _DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
 #: S3 refuses signatures that are so old, or so far in the future, in seconds.
@@ -48,6 +49,8 @@ def _translate(exc: Exception, action: str) -> StoreError:
         return skewed
     is_denied = isinstance(exc, PermissionError) or type(exc).__name__ in _DENIED
     kind = StoreDenied if is_denied else StoreUnavailable
+    if is_denied and isinstance(exc, OSError) and exc.filename and exc.strerror:  # a directory as store
+        return StoreDenied(f"cannot {action}: {exc.strerror}", hint=_OWNER_HINT)
     return kind(f"cannot {action}: {reason_of(exc)}")
 
 
