@@ -143,7 +143,8 @@ def test_files_that_are_in_no_store_are_named_step_by_step(capsys: pytest.Captur
     _, messages = printed(report, capsys)
     text = " ".join(messages.split())
     for key in keys:
-        assert f"{key}: 25 files are in the dump and not in the store: rank_0/{key.step}/0.npy" in text
+        assert f"{key}: 25 files are in the dump and not in the store, and its commit stays" in text
+        assert f"Not stored: rank_0/{key.step}/0.npy, " in text
     assert "and 5 more" in text
     assert text.count("--replace") == 1
     assert code_of(report) == 4  # the store has something of each: that is not nothing
