@@ -73,6 +73,8 @@ def test_worker_resources_are_written_as_the_flag_of_dask() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("continues", "dump", "must be absolute paths"),
+        ("continues", "/data/a:b", "must be absolute paths"),
         ("rank_map", "0", "device=rank pairs"),
         ("rank_map", "a=1", "device=rank pairs"),
         ("rank_map", "0=-1", "device=rank pairs"),
@@ -137,3 +139,12 @@ def test_a_variable_that_must_be_json_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DUMP_INGEST_DASK", "{")
     with pytest.raises(UsageError, match="it must be JSON"):
         load()
+
+
+def test_directories_are_written_alike_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("continues: [/data/a, /data/b]\n")
+    assert load(config).settings.continues == ["/data/a", "/data/b"]
+    assert load(continues="/data/a:/data/b").settings.continues == ["/data/a", "/data/b"]
+    monkeypatch.setenv("DUMP_INGEST_CONTINUES", "/data/a:/data/b")
+    assert load().settings.continues == ["/data/a", "/data/b"]

@@ -10,6 +10,7 @@ from ingest.doctor.checks import Check, run_checks
 from ingest.settings import load
 from tests import checker
 from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
 from tests.wrapped_objects import WrappedObjects
 from workers.store.opening import open_objects
 
@@ -65,3 +66,27 @@ def test_a_store_that_changes_what_is_written_is_not_to_be_used(
     assert not store.ok
     assert "did not come back as it was written" in store.detail
     assert "Do not ingest into this store" in store.hint
+
+
+def test_a_store_of_another_dump_is_not_to_be_used(made: MadeDump, store: Path, tmp_path: Path) -> None:
+    made.add(np.zeros(3))
+    ingest_directly(made.root, store)
+    assert by_name(run_checks(load(store=str(store)), made.root))["dump in store"].ok
+    other = MadeDump(tmp_path / "other")
+    other.add(np.ones(3), step=9)
+    check = by_name(run_checks(load(store=str(store)), other.root))["dump in store"]
+    assert not check.ok
+    assert str(made.root) in check.detail
+    assert f"--continues {made.root}" in check.hint
+    told = load(store=str(store), continues=str(made.root))
+    assert by_name(run_checks(told, other.root))["dump in store"].ok
+
+
+def test_directories_that_look_like_ranks_and_are_none_fail(made: MadeDump) -> None:
+    made.add(np.zeros(3))
+    assert "names" not in by_name(run_checks(load(), made.root))
+    made.add(np.zeros(3), rank=4294967296)
+    check = by_name(run_checks(load(), made.root))["names"]
+    assert not check.ok
+    assert "rank_4294967296" in check.detail
+    assert "Rename" in check.hint
