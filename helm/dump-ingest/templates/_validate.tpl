@@ -461,12 +461,12 @@ functions, metrics that do not exist, missing operators between two operands, an
 {{- define "dump-ingest.promqlProblem" -}}
 {{- $text := include "dump-ingest.withoutTexts" . -}}
 {{- $problem := include "dump-ingest.bracketProblem" $text -}}
-{{- $outside := regexReplaceAll "\\{[^{}]*\\}" $text "" | trim -}}
+{{- $outside := regexReplaceAll "\\{[^{}]*\\}" $text "0" | trim -}}
 {{- $signs := regexReplaceAll "==|!=|>=|<=" $outside ">" -}}
 {{- if $problem -}}
 {{- $problem -}}
 {{- else if not $outside -}}
-{{- if not (contains "{" $text) -}}it is empty{{- end -}}
+it is empty
 {{- else if contains "=" $signs -}}
 a single = does not compare; write ==
 {{- else if regexMatch "[&|;$?]|!($|[^=])" $outside -}}

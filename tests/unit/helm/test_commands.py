@@ -173,7 +173,7 @@ def test_a_sidecar_lets_the_job_end_and_takes_its_last_step() -> None:
     *workers, watcher = containers(pod)
     assert [one["name"] for one in workers] == ["dump-ingest-worker-0"]
     assert watcher["name"] == "dump-ingest-watcher"
-    # Kubernetes asks sidecars to end in reverse order, after the job. A hook would run beside the job instead.
+    # Kubernetes asks sidecars to end in reverse order, after the job. A hook would run beside the job.
     assert "lifecycle" not in watcher
     assert pod["spec"]["terminationGracePeriodSeconds"] == 600
     assert "startupProbe" not in watcher

@@ -251,7 +251,7 @@ def test_all_objects_carry_the_common_labels_and_a_namespace(name: str) -> None:
     }
     found = of_profile(name)
     for one in found:
-        if one["kind"] in {"ClusterRoleBinding"}:
+        if one["kind"] == "ClusterRoleBinding":
             continue  # an example of `extraManifests`
         assert expected.items() <= one["metadata"]["labels"].items()
         assert one["metadata"].get("namespace") or one["kind"] == "SecurityContextConstraints"

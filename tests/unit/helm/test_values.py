@@ -267,6 +267,8 @@ def test_notes_say_what_to_do_next() -> None:
     notes = {name: render(profile(name))["NOTES.txt"] for name in ("daemonset", "sidecar", "tls-off")}
     assert "pod-security.kubernetes.io/enforce=privileged" in notes["daemonset"]
     assert "helm test run1 --namespace train" in notes["daemonset"]
+    assert "exec deploy/run1-dump-ingest-consolidator -- dump-ingest origin" in notes["daemonset"]
+    assert "exec ds/run1-dump-ingest-watcher -c watcher -- dump-ingest doctor /dumps" in notes["daemonset"]
     assert "get configmap run1-dump-ingest-sidecar" in notes["sidecar"]
     assert "user 0" in notes["sidecar"]
     assert "WARNING: dask.tls.enabled is false" in notes["tls-off"]
