@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from workers.errors import UsageError
+from workers.host.credentials import refuse_in_options, refuse_in_url
 from workers.store.backends import s3
 from workers.store.backends.fsspec_objects import PROTOCOL_HINT, FsspecObjects
 from workers.store.backends.local import LocalObjects
@@ -19,9 +20,6 @@ from workers.store.backends.s3 import S3Objects
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 
-_SECRET_WORDS = ("secret", "password", "token", "key")
-#: Names a key of the key management service; it is of no use to a thief.
-_NOT_SECRET = frozenset(["SSEKMSKeyId"])
 _LOCAL_PROTOCOLS = ("file", "local")
 _TORN_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
@@ -30,11 +28,13 @@ def resolve(url: str | os.PathLike[str], options: Mapping[str, Any] | None = Non
     """Turn what a user typed into an address: a URL as it is, anything else an absolute directory.
 
     Raises:
-        UsageError: `url` names no place, or `options` hold a credential, which belongs into the environment.
+        UsageError: `url` names no place; or it, or `options`, hold a credential: those belong into the
+            environment.
     """
     url = os.fspath(url)
+    refuse_in_url(url)
     _refuse_torn(url)
-    _refuse_credentials(options or {})
+    refuse_in_options(options or {})
     protocol, is_url, path = url.partition("://")
     if is_url and protocol in _LOCAL_PROTOCOLS:
         url = path
@@ -53,24 +53,6 @@ def _refuse_torn(url: str) -> None:
     _, is_url, rest = url.partition("://")
     if not url or (is_url and not rest.strip("/")) or (not is_url and _TORN_URL.match(url)):
         raise UsageError(f"store {url!r} names no place", hint=PROTOCOL_HINT)
-
-
-def _refuse_credentials(options: Mapping[str, Any]) -> None:
-    for name in _names(options):
-        if any(word in name.lower() for word in _SECRET_WORDS) and name not in _NOT_SECRET:
-            raise UsageError(
-                f"store option {name!r} looks like a credential",
-                hint="Put credentials into the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...): options "
-                "are sent to the Dask workers and shown by `dump-ingest config show`.",
-            )
-
-
-def _names(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of all options, and of the options in them, such as those of `client_kwargs`."""
-    for name, value in options.items():
-        yield name
-        if isinstance(value, Mapping):
-            yield from _names(value)
 
 
 def connect(address: StoreAddress) -> ObjectStore:

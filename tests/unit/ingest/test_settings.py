@@ -137,3 +137,20 @@ def test_a_variable_that_must_be_json_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DUMP_INGEST_DASK", "{")
     with pytest.raises(UsageError, match="it must be JSON"):
         load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("store", "s3://AKIA:hunter2/Canary@bucket/run.zarr"),
+        ("store_options", {"secret": "hunter2/Canary"}),
+        ("store_options", {"client_kwargs": {"aws_session_token": "hunter2/Canary"}}),
+        ("store_options", "secret=hunter2/Canary"),
+        ("scheduler", "tcp://me:hunter2/Canary@host:8786"),
+    ],
+)
+def test_credentials_are_refused_and_not_printed(name: str, value: Any) -> None:
+    """Settings are sent to workers and printed by `config show`."""
+    with pytest.raises(UsageError, match=name) as error:
+        load(**{name: value})
+    assert "Canary" not in f"{error.value.message} {error.value.hint}"
