@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -26,6 +25,7 @@ from pydantic_settings import (
 from ingest.disk.pressure import parse_threshold
 from workers.errors import UsageError
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
+from workers.host.yaml_file import parse, read_text
 
 ENV_PREFIX = "DUMP_INGEST_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -273,12 +273,7 @@ def _unknown_variables() -> tuple[str, ...]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as exc:
-        raise UsageError(f"{path}: {exc.strerror}", hint="Name the file with --config.") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
+    content = parse(read_text(path, hint="Name the file with --config."), str(path)).value
     if content is None:
         return {}
     if not isinstance(content, dict):
