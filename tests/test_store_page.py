@@ -116,7 +116,8 @@ def test_a_store_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 def layouts(draw: st.DrawFn, name: str) -> tuple[np.ndarray[Any, Any], DeviceLayout]:
     """Return a host array, in any order of axes that the format knows, and its layout on the device."""
     short, long = st.integers(1, 4), st.integers(1, 37)
-    c0, groups, permutation = draw(st.sampled_from([8, 16, 32])), 1, ()
+    c0, groups = draw(st.sampled_from([8, 16, 32])), 1
+    permutation: tuple[int, ...] = ()
     if name in MATRICES:
         shape = (*draw(st.lists(short, max_size=2)), draw(long), draw(long))
         shape = shape[-1:] if name == "FRACTAL_NZ" and draw(st.booleans()) else shape

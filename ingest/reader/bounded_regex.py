@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import regex
+import regex  # type: ignore[import-untyped]  # it has none
 
 from workers.errors import UsageError
 
@@ -45,8 +45,8 @@ class BoundedPattern:
         except TimeoutError as exc:
             raise UsageError(
                 f"--regex {self._text[:200]!r} takes too long for {name[:200]!r}",
-                hint="A repetition within a repetition, such as (a+)+, tries every way to split the name. Write "
-                "it without, or use --name with a glob.",
+                hint="A repetition within a repetition, such as (a+)+, tries every way to split the name. "
+                "Write it without, or use --name with a glob.",
             ) from exc
         self._left_s -= time.monotonic() - begin
         return found
