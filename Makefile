@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test lint format bench chaos servers generated chart requirements audit docs dist clean
+.PHONY: help setup demo tour test lint format bench chaos clocks servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ bench: setup ## Measure against cp -r, zarr-python, TensorStore, s3fs and others
 
 chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and dump; SEED=8 MINUTES=10
 	@$(BIN)/python -m tests.faults $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),10)
+
+clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
+	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
 
 servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus, Alertmanager (Debian, root)
 	@tests/servers/install.sh

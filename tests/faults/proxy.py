@@ -27,7 +27,7 @@ class NetworkCondition:
     share: float = 1.0
     """The share of connections that are affected."""
     nbytes: int = 4096
-    """With `reset` and `stall`: the number of bytes after which a connection is reset, or nothing more comes."""
+    """With `reset` and `stall`: the number of bytes after which a connection is reset, or stands still."""
     delay_s: float = 0.1
     """With `slow`: the delay of each piece of data, in seconds."""
 

@@ -55,9 +55,8 @@ def made(tmp_path: Path) -> MadeDump:
 
 
 def _add(made: MadeDump, step: int, nbytes: int = 4096) -> None:
-    made.add(
-        np.random.default_rng(step).normal(size=nbytes // 4).astype(np.float32), tensor_name(), step=step
-    )
+    values = np.random.default_rng(step).normal(size=nbytes // 4).astype(np.float32)
+    made.add(values, tensor_name(), step=step)
 
 
 @pytest.mark.parametrize("command", ["ingest", "find"])
