@@ -4,7 +4,8 @@
 
 In each run, the clock of the watcher and of its workers jumps back and ahead by up to a day, each time for
 some seconds, and is right at the end. A run is complete if all that the dump has is in the store after that,
-with never more than `LATE_S` from one commit to the next: a slow machine is not a stall. Exits with 0 if all runs are complete.
+with never more than `LATE_S` from one commit to the next: a slow machine is not a stall. Exits with 0 if all
+runs are complete.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ JUMPS_S = (-600.0, -86_400.0, 600.0, -3600.0, 7200.0)
 _HOLD_S = (1.0, 3.0)
 _EVERY_S = 0.4
 _FILES = 6
+#: Stands for the exit code of a watcher that SIGTERM did not end.
+_STILL_THERE = -1
 #: How long the watcher may take to commit the first step, and from one commit to the next, in seconds.
 START_S = LATE_S = 120.0
 
@@ -96,7 +99,9 @@ def play(number: int, ceph: CephS3, bucket: S3Bucket, program: Path, keep: Path 
             ending_at = time.monotonic()
             with suppress(subprocess.TimeoutExpired):
                 watcher.wait(60)
-            return Run(number, steps, committed, seconds, watcher.poll() or 0, time.monotonic() - ending_at)
+            code = watcher.poll()
+            ended_s = time.monotonic() - ending_at
+            return Run(number, steps, committed, seconds, _STILL_THERE if code is None else code, ended_s)
         finally:
             watcher.kill()
             watcher.wait()
