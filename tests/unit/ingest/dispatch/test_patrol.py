@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from distributed import Client
@@ -89,8 +89,10 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
 def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "LocalCluster", client: Client) -> None:
     task = _task(client, 0.0)
     task.future.result(timeout=60)
-    task.future._state.status = "pending"  # nobody tells the client
-    local.scheduler.tasks.pop(task.future.key)
+    state: Any = task.future._state
+    state.status = "pending"  # nobody tells the client
+    scheduler: Any = local.scheduler
+    scheduler.tasks.pop(task.future.key)
     error = _patrolled(Patrol(timeout_s=60, young_s=0.1, pause_s=0.1), client, task)
     assert type(error) is ClusterError
     assert "does not know the task any more" in error.message
