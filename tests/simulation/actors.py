@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ingest.consolidating.lease import Lease, LeaseHeld
+from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.build import ServiceOptions, build_service
 from ingest.service.service import Service
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.explain import explain_table
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.policy import StepPolicy
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
@@ -26,6 +28,7 @@ from tests.simulation.kernel import Killed, Process, Violation
 from tests.simulation.objects import Bucket, SimulatedObjects
 from tests.simulation.seams import DeletingThread, SimulatedProbe
 from workers.errors import DamagedStore, StoreError, UsageError
+from workers.events import Event
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import Grid
@@ -50,8 +53,6 @@ class Job:
     steps: int
     files: int
     actions: int
-    may_drop_files: bool = False
-    """Whether a step that is dumped again may have fewer files, under new names."""
     is_over: bool = False
     _next_step: int = 0
     _versions: int = 0
@@ -80,10 +81,7 @@ class Job:
     def _dump_next(self) -> None:
         key = StepKey(0, self._next_step)
         self._next_step = (self._next_step + 1) % self.steps
-        paths = {f"{key.step}/{number}" for number in range(self.files)}
-        if not self.may_drop_files:
-            paths |= {path for state in self.dump.history.get(key, ()) for path, _, _ in state}
-        self._dump_step(key, sorted(path for path in paths if not path.endswith(".part")))
+        self._dump_step(key, [f"{key.step}/{number}" for number in range(self.files)])
 
     def _dump_step(self, key: StepKey, paths: list[str]) -> None:
         self.judge.newest_begun = max(self.judge.newest_begun, key.step or 0)
@@ -116,24 +114,18 @@ class Job:
             self._write(key, min(self.dump.files[key]))
 
     def _dump_again(self) -> None:
-        """Remove a step, and dump it again, as after a restart from a checkpoint."""
-        key = self._some_step()
+        """Remove a step, and dump it again, as after a restart from a checkpoint; maybe fewer files of it."""
+        key, pick = self._some_step(), self.process.kernel.choices.pick
         if key is None:
             return
         before = sorted(self.dump.files[key])
         self._remove(key)
         self.process.sleep(0.3)
-        if self.may_drop_files and self.process.kernel.choices.pick(2):
-            before = before[1:]
-        # Under other names there are as many as there ever were: with fewer, it would look like what is left.
-        more = max(len(state) for state in self.dump.history[key]) - len(before)
-        if self.process.kernel.choices.pick(2):
+        if pick(2):
             before = [f"{path}+" for path in before]
-            if not self.may_drop_files:
-                before += [f"{key.step}/more-{number}" for number in range(more)]
-        elif not self.may_drop_files:
-            before = sorted({path for state in self.dump.history[key] for path, _, _ in state})
-        self._dump_step(key, [path for path in before if not path.endswith(".part")])
+        if pick(2):
+            before = before[1:]
+        self._dump_step(key, before)
 
     def _crash(self) -> None:
         """Stop in the middle of a file; the rest comes after a restart, or never."""
@@ -169,6 +161,7 @@ class Watcher:
     bucket: Bucket
     faults: Faults
     cluster: Cluster
+    judge: Judge
     grid: Grid
     deletes: bool
     clock_s: float = 0.0
@@ -213,13 +206,19 @@ class Watcher:
             clock=process.monotonic,
         )
         client = cast("DaskClient", self.cluster.client())
-        service = build_service(DumpView(self.dump, process), objects, lambda: client, options)
+        view = DumpView(self.dump, process)
+        service = build_service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]
         service.submitter._finished = FinishedTasks(process, self._idle)  # type: ignore[assignment]
         if service.retention is not None:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]
         self.service = service
         return service
+
+    def _observe(self, event: Event) -> None:
+        """Remember which steps a person has to decide about, as they are now."""
+        if isinstance(event, StepFailed) and isinstance(event.error, FilesNotTaken):
+            self.judge.refused.add((event.plan.key, self.dump.state(event.plan.key)))
 
     def _idle(self, seconds: float) -> None:
         assert self.process is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -17,7 +17,7 @@ from ingest.dump_retention import removal
 from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
 from ingest.steps.committed import Committed
-from ingest.steps.decide import CommittedFiles
+from ingest.steps.difference import CommittedFiles
 from tests.simulation.dump import File, SimulatedDescription, SimulatedDump
 from tests.simulation.faults import OF_FILES, Faults
 from tests.simulation.kernel import Process
@@ -130,13 +130,8 @@ def _files_of(committed: Committed, commit_of_step: Commit) -> CommittedFiles:
         if commit.read(committed.objects, commit_of_step.key) == commit_of_step:
             raise DamagedStore(f"{commit_of_step.key}: its index is missing")
         raise StepRemoved(f"{commit_of_step.key} was removed")
-    return decode_index(data)
-
-
-@lru_cache(maxsize=256)
-def decode_index(data: bytes) -> Mapping[str, tuple[int, int]]:
-    """Return size and time of each file of a generation."""
-    return {path: (size, mtime_ns) for path, (size, mtime_ns) in json.loads(data).items()}
+    versions = {path: (size, mtime_ns) for path, (size, mtime_ns) in json.loads(data).items()}
+    return CommittedFiles(versions, frozenset(versions))
 
 
 @contextmanager
