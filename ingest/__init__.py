@@ -28,6 +28,7 @@ _HOMES = {
     "GcPolicy": "ingest.store_gc.policy",
     "GcReport": "ingest.store_gc.execute",
     "OriginAnswer": "ingest.questions.origin",
+    "RepairReport": "ingest.repairing.result",
     "RuleTest": "ingest.findings.backtest",
     "Snapshot": "ingest.reader.snapshot",
     "SourceLine": "ingest.reader.context",
@@ -46,6 +47,7 @@ _HOMES = {
     "open_store": "ingest.reader.dump_store",
     "origin": "ingest.questions.origin",
     "plan_gc": "ingest.store_gc.run",
+    "repair": "ingest.repairing.run",
     "test_rules": "ingest.findings.backtest:backtest",
     "trend": "ingest.questions.trend",
 }

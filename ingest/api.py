@@ -17,6 +17,8 @@ from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
+from ingest.repairing.result import RepairReport
+from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
@@ -34,6 +36,7 @@ __all__ = [
     "GcPolicy",
     "GcReport",
     "OriginAnswer",
+    "RepairReport",
     "RuleTest",
     "Snapshot",
     "SourceLine",
@@ -52,6 +55,7 @@ __all__ = [
     "open_store",
     "origin",
     "plan_gc",
+    "repair",
     "test_rules",
     "trend",
 ]

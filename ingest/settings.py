@@ -44,6 +44,8 @@ class Settings(BaseSettings):
     """The store: a directory or any fsspec URL, such as s3://bucket/run.zarr."""
     store_options: dict[str, Any] = Field(default_factory=dict)
     """Options for fsspec. Credentials belong in the environment (AWS_ACCESS_KEY_ID, ...), not here."""
+    store_timeout_s: float = Field(default=60.0, gt=0)
+    """How long a request to the store may go on without progress, in seconds; then it is given up."""
     scheduler: str | None = None
     """Address of a Dask scheduler (tcp://host:8786), or its scheduler file. None: start own workers."""
     scheduler_timeout_s: float = Field(default=30.0, gt=0)
@@ -105,6 +107,10 @@ class Settings(BaseSettings):
     """The mildest severity of findings that are posted."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how many seconds work in progress may take to finish."""
+    finish: bool = False
+    """Whether `watch` takes everything that the dump has, as it is, before it ends; within `drain_s`."""
+    expected_ranks: int | None = Field(default=None, ge=0)
+    """How many ranks the run is to have: fewer raise an alert. None: as rank tables say. 0: any number."""
     metrics: str | None = "127.0.0.1:9108"
     """Where `watch` serves /metrics: host:port. Empty: nowhere."""
     consolidator_metrics: str | None = "127.0.0.1:9109"
@@ -113,6 +119,8 @@ class Settings(BaseSettings):
     """The lowest level of messages that are logged."""
     log_format: Literal["auto", "console", "json"] = "auto"
     """The format of log messages; auto: console on a terminal, JSON otherwise."""
+    task_timeout_s: float = Field(default=600.0, gt=0)
+    """How long a task may run on one worker, plus a second per MiB it reads; then the worker is replaced."""
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, such as {"distributed.comm.timeouts.connect": "60s"}."""
 

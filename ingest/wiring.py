@@ -18,7 +18,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
-from ingest.reader.catalog import no_store
+from ingest.reader.catalog import require_store
 from ingest.reporting.logs import PostLog
 from ingest.reporting.webhook import Webhook
 from ingest.service.build import ServiceOptions, build_service
@@ -26,18 +26,23 @@ from ingest.service.explaining import explain_dump
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
 from ingest.service.service import Service
+from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.explain import StepRow
 from ingest.steps.policy import StepPolicy
-from workers.errors import StoreError, UsageError
+from workers.errors import StoreError, StoreSilent, UsageError
 from workers.events import Observer
 from workers.rules.load import load_rules
 from workers.rules.values import RuleSet
 from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects
 from workers.store.model import Grid, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+
+#: How long the loop of a watcher waits for the store, in seconds. What takes longer is left to the workers.
+_PATIENCE_S = 10.0
 
 
 def grid_of(settings: Settings) -> Grid:
@@ -50,13 +55,22 @@ def grid_of(settings: Settings) -> Grid:
     )
 
 
+def address_of_store(settings: Settings) -> StoreAddress:
+    """Return where the store is, and how long to wait for its answers.
+
+    Raises:
+        UsageError: its URL or an option is wrong.
+    """
+    return resolve(settings.store or "", settings.store_options, timeout_s=settings.store_timeout_s)
+
+
 def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
     """Return where the store is to be.
 
     Raises:
         UsageError: the store would lie in the dump, or where the workers cannot see it; or its URL is wrong.
     """
-    store = resolve(settings.store or "", settings.store_options)
+    store = address_of_store(settings)
     if store.url.startswith("memory:"):
         raise UsageError(
             f"{store.url} is in the memory of one process, and workers are processes of their own",
@@ -94,6 +108,8 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         recheck_rate=_recheck_rate(settings, watches=retry_forever),
         retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
         dry_run=dry_run,
+        patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
+        task_timeout_s=settings.task_timeout_s,
     )
 
 
@@ -141,7 +157,14 @@ def open_service(
     """
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     objects = open_objects(place_of_store(settings, dump))
-    commit.read_root(objects)  # a wrong URL or wrong credentials show now, not after the first conversion
+    bounded = BoundedObjects(objects, options.patience_s)
+    try:
+        # A wrong URL or wrong credentials show now, not after the first conversion.
+        if commit.read_root(bounded) is None and not dry_run and commit.holds_commits(bounded):
+            commit.ensure_root(bounded)  # it was lost: readers would not find the store
+    except StoreSilent:
+        if not retry_forever:
+            raise
     with Cluster(settings) as cluster, ExitStack() as at_end:
         service = build_service(dump, objects, cluster.connect, options)
         if service.retention is not None:
@@ -189,6 +212,8 @@ def ingest_dump(
     chosen_store = chosen.model_copy(update={"store": str(store)})
     with open_service(tree, chosen_store, dry_run=dry_run) as service:
         service.observers += observers
+        if isinstance(stop, StopRequest):
+            stop.under_way = service.submitter.count_inflight
         report = ingest_once(service, stop)
         objects = service.committed.objects
     # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
@@ -224,7 +249,7 @@ def has_store(settings: Settings) -> bool:
         UsageError: its URL is wrong.
         StoreError: the store cannot be used.
     """
-    objects = open_objects(resolve(settings.store or "", settings.store_options))
+    objects = open_objects(address_of_store(settings))
     return commit.read_root(objects) is not None
 
 
@@ -240,9 +265,8 @@ def open_consolidator(settings: Settings, *, patience_s: float = 0.0) -> Iterato
         ClusterError: no worker answers.
     """
     rules = load_rules(settings.rules).enabled
-    objects = open_objects(resolve(settings.store or "", settings.store_options))
-    if commit.read_root(objects) is None:
-        raise no_store(objects.address.url)
+    objects = open_objects(address_of_store(settings))
+    require_store(objects, objects.address.url)
     with Cluster(settings) as cluster:
         own = settings.scheduler is None and settings.workers is None
         run = in_threads if own else on_cluster(cluster.connect())

@@ -11,15 +11,23 @@ RULES = DEPLOY / "prometheus" / "rules.yml"
 PROMETHEUS = DEPLOY / "prometheus" / "prometheus.yml"
 ALERTMANAGER = DEPLOY / "alertmanager" / "alertmanager.yml"
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: Every range must contain at least two scrapes; tests scrape once a second.
 _SHORTEST_RANGE_MS = 4000
 
 
 def alerts() -> list[dict[str, Any]]:
     """Return all alerts that the shipped rules define."""
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    return [rule for rule in _rules() if "alert" in rule]
+
+
+def recorded() -> set[str]:
+    """Return the names of all series that the shipped rules record."""
+    return {rule["record"] for rule in _rules() if "record" in rule}
+
+
+def _rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
 
 
 def quickened(factor: float, into: Path) -> Path:
@@ -33,7 +41,9 @@ def quickened(factor: float, into: Path) -> Path:
             rule["expr"] = re.sub(
                 r"\b(\d+) \* (60|3600)\b", lambda m: f"{int(m[1]) * int(m[2]) / factor:g}", rule["expr"]
             )
-            rule["expr"] = re.sub(r"\[(\d+)([smh])\]", lambda m: f"[{_range_ms(m, factor)}ms]", rule["expr"])
+            rule["expr"] = re.sub(
+                r"(\[|offset )(\d+)([smhd])\b", lambda m: f"{m[1]}{_range_ms(m, factor)}ms", rule["expr"]
+            )
             if "for" in rule:
                 seconds = int(rule["for"][:-1]) * _UNITS[rule["for"][-1]]
                 rule["for"] = f"{int(1000 * seconds / factor)}ms"
@@ -44,4 +54,4 @@ def quickened(factor: float, into: Path) -> Path:
 
 def _range_ms(match: re.Match[str], factor: float) -> int:
     """Return a range divided by `factor`, but not less than the shortest one that works."""
-    return max(int(1000 * int(match[1]) * _UNITS[match[2]] / factor), _SHORTEST_RANGE_MS)
+    return max(int(1000 * int(match[2]) * _UNITS[match[3]] / factor), _SHORTEST_RANGE_MS)

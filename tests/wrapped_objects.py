@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, StoredObject
+from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 
@@ -23,6 +23,10 @@ class WrappedObjects:
     @property
     def is_local(self) -> bool:
         return self._inner.is_local
+
+    @property
+    def tells_progress(self) -> bool:
+        return self._inner.tells_progress
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         self._inner.put(key, data)
@@ -54,6 +58,12 @@ class WrappedObjects:
 
     def children(self, prefix: str = "") -> list[str]:
         return self._inner.children(prefix)
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
+        return self._inner.unfinished_uploads(prefix)
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        self._inner.abort_upload(upload)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         return self._inner.sizes(prefix)

@@ -17,6 +17,8 @@ DumpIngestError
 └── StoreError              the store refused
     ├── StoreDenied         wrong credentials or no permission: do not retry
     ├── StoreUnavailable    worth another attempt
+    │   ├── StoreSilent     no answer, not even a refusal
+    │   └── ClockSkewed     the clocks of host and store are too far apart: set them right
     ├── StoreFormatError    written by another version, or no store at all
     └── DamagedStore        stored bytes are wrong: stop and look
 """
@@ -153,6 +155,26 @@ class StoreUnavailable(StoreError):
     hint = "Nothing half done is visible; run the same command again when the store is back."
 
 
+class StoreSilent(StoreUnavailable):
+    """The store accepted a request and did not answer, or stopped in the middle of an answer."""
+
+    reason = "store_silent"
+    hint = (
+        "Nothing half done is visible; run the same command again when the store answers. `store_timeout_s` "
+        "in the settings says how long to wait for progress."
+    )
+
+
+class ClockSkewed(StoreUnavailable):
+    """The store refuses requests of a host whose clock is far from its own."""
+
+    reason = "clock_skew"
+    hint = (
+        "Credentials are not the cause: S3 refuses signatures that are 15 minutes old, or come from the "
+        "future. Set the clock of this host (`chronyc tracking`, `timedatectl`), or that of the store."
+    )
+
+
 class StoreFormatError(StoreError):
     """The store has a format that this version does not read."""
 
@@ -163,12 +185,13 @@ class DamagedStore(StoreError):
     """The bytes read back are not the bytes written."""
 
     reason = "damaged_store"
-    hint = "Keep the source dump and run `dump-ingest verify` on this store."
+    hint = "Keep the source dump. `dump-ingest verify` names all damage, `dump-ingest repair` mends it."
 
 
 #: All values of `DumpIngestError.reason`, for metrics that must exist before the first failure.
 REASONS = (
     "access_denied",
+    "clock_skew",
     "cluster",
     "damaged_store",
     "dump",
@@ -178,6 +201,7 @@ REASONS = (
     "source_differs",
     "store_denied",
     "store_format",
+    "store_silent",
     "store_unavailable",
     "usage",
 )

@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY
 
 from workers import events
 from workers.arrays import kernels
+from workers.clocks.steady import steady_dask
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
@@ -36,6 +37,7 @@ def dask_setup(worker: Worker) -> None:
     Dask's profiler of tasks is switched off: it samples every thread a hundred times per second, and keeps
     the samples of the last 1000 s, some 30 MiB.
     """
+    steady_dask()
     install_metrics()
     for name in ("profile", "profile-cycle"):
         if (callback := worker.periodic_callbacks.pop(name, None)) is not None:
@@ -67,6 +69,7 @@ class IngestPlugin(WorkerPlugin):
         """
         import workers.tasks.run  # noqa: F401  # deferred: 0.4 s, which a preloaded worker may spend later
 
+        steady_dask()
         install_metrics()
         logging.getLogger("tornado.application").addFilter(_is_relevant)
         # Not a daemon: the process must not end while the compiler is at work.

@@ -12,8 +12,14 @@ from typing import Any
 import dask
 from distributed import Scheduler
 
+from workers.clocks.steady import steady_dask
+
 #: By default, Dask keeps the last 1000 messages of each connection. Ours contain plans of up to 1 MB each.
 MESSAGES_KEPT: Mapping[str, Any] = {"distributed.admin.low-level-log-length": 10}
+
+#: A worker that has not been heard of for this long is replaced, and its tasks go to others. Heartbeats come
+#: twice a second, from a thread of their own: only a process that was stopped, or that starves, misses all.
+WORKER_TTL_S = 60.0
 
 
 class NoSpans:
@@ -38,7 +44,21 @@ def keep_no_spans(scheduler: Scheduler) -> None:
     scheduler.extensions["spans"] = NoSpans()
 
 
+def replace_lost_workers(scheduler: Scheduler, ttl_s: float = WORKER_TTL_S) -> None:
+    """Make a scheduler replace workers after `ttl_s` at most, and look for them twice in that time."""
+    check = scheduler.periodic_callbacks.get("worker-ttl")
+    if check is None or scheduler.worker_ttl is None:
+        return  # somebody has switched it off
+    scheduler.worker_ttl = min(scheduler.worker_ttl, ttl_s)
+    check.callback_time = scheduler.worker_ttl / 2 * 1000
+
+
 def dask_setup(scheduler: Scheduler) -> None:
-    """Keep few messages and no spans. Dask calls this function of each module that it preloads."""
+    """Keep few messages and no spans, replace lost workers soon, and do not trust the wall clock.
+
+    Dask calls this function of each module that it preloads.
+    """
     dask.config.set(MESSAGES_KEPT)
+    steady_dask()
+    replace_lost_workers(scheduler)
     keep_no_spans(scheduler)

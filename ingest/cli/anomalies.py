@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ingest
+from ingest.cli.exits import exit_if_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, err, limited, print_json, print_table, say
@@ -58,6 +59,7 @@ def command(
         ]
         print_table(columns, rows)
     _say_totals(answer, len(shown))
+    exit_if_damaged(answer.damaged)
 
 
 def _say_totals(answer: ingest.Anomalies, shown: int) -> None:

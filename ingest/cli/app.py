@@ -14,7 +14,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ingest.cli.exits import exit_code_of, report_error
+from ingest.cli.exits import (
+    EXIT_INTERRUPTED,
+    Interrupted,
+    end_now,
+    exit_code_of,
+    raise_on_interrupt,
+    report_error,
+)
 from workers import __version__
 from workers.errors import DumpIngestError
 
@@ -69,6 +76,11 @@ COMMANDS = (
         "verify",
         _MAINTAIN,
         "Read everything back, recompute every digest and statistic, and name what is damaged.",
+    ),
+    CommandSummary(
+        "repair",
+        _MAINTAIN,
+        "Make damaged or missing objects again: from the dump, or from copies in the store.",
     ),
     CommandSummary(
         "consolidate",
@@ -146,8 +158,11 @@ def _top(
 
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
+    raise_on_interrupt()
     try:
         app()
     except DumpIngestError as exc:
         report_error(exc)
         sys.exit(exit_code_of(exc))
+    except Interrupted:
+        end_now(EXIT_INTERRUPTED)

@@ -106,7 +106,7 @@ def command(
     else:
         print_comparison(comparison, top=None if all_tensors else top)
     say_summary(comparison, top=None if all_tensors or json else top)
-    if comparison.damaged:
+    if comparison.damaged or any(left.is_damaged for _, left in comparison.left_out):
         raise typer.Exit(EXIT_DAMAGE)
     if not comparison.is_within:
         raise typer.Exit(EXIT_DIFFERENT)

@@ -6,9 +6,16 @@ from typing import Annotated
 
 import typer
 
-from ingest.cli.exits import EXIT_DAMAGE, stop_on_signals
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_INTERRUPTED, Patience, end_now, stop_on_signals
 from ingest.cli.opening import load_settings_with_store
-from ingest.cli.options import ConfigOption, JsonOption, SchedulerOption, StoreArgument, WorkersOption
+from ingest.cli.options import (
+    ConfigOption,
+    ExpectedRanksOption,
+    JsonOption,
+    SchedulerOption,
+    StoreArgument,
+    WorkersOption,
+)
 
 
 def command(
@@ -35,6 +42,7 @@ def command(
         str | None,
         typer.Option(metavar="HOST:PORT", help="With --follow: where to serve /metrics."),
     ] = None,
+    expected_ranks: ExpectedRanksOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -53,13 +61,20 @@ def command(
     from ingest.wiring import open_consolidator
 
     settings = load_settings_with_store(
-        config, store=store, scheduler=scheduler, workers=workers, consolidator_metrics=metrics
+        config,
+        store=store,
+        scheduler=scheduler,
+        workers=workers,
+        consolidator_metrics=metrics,
+        expected_ranks=expected_ranks,
     ).settings
-    stop = stop_on_signals()
     if follow:
+        stop = stop_on_signals(Patience(terminated_s=settings.drain_s))
         from ingest.cli.consolidate_follow import Following  # deferred: logs and metrics take 0.1 s to import
 
         Following(settings, poll_s=poll, patience_s=patience, rebuild=rebuild, json=json).run(stop)
+        if stop.is_interrupt:
+            end_now(EXIT_INTERRUPTED)
         return
     with open_consolidator(settings) as consolidator:
         consolidated = consolidator.once(check=check, rebuild=rebuild)

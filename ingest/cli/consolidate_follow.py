@@ -10,11 +10,14 @@ from prometheus_client import CollectorRegistry
 
 from ingest.cli.consolidate_report import say_consolidated
 from ingest.cli.printing import say
+from ingest.consolidating.last_findings import LastFindings
 from ingest.consolidating.lease import LeaseHeld
 from ingest.metrics import ConsolidatorMetrics, serve
 from ingest.reporting.logs import SeriesLog, configure
+from ingest.reporting.reminders import Reminders
 from ingest.settings import Settings
-from ingest.wiring import has_store, open_consolidator, open_webhook
+from ingest.store_gc.last_run import GcWatch
+from ingest.wiring import has_store, open_consolidator, open_webhook, place_of_store
 from workers import events
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable
 from workers.events import Observer
@@ -35,8 +38,8 @@ class Following:
     rebuild: bool
     """Whether to build the view from scratch before anything else; reset when that is done."""
     json: bool
-    _last_reason: str = field(default="", init=False)
-    """Why it stands by, as it was printed last."""
+    _reminders: Reminders = field(default_factory=Reminders, init=False)
+    """When it was printed why it stands by."""
 
     def run(self, stop: threading.Event) -> None:
         """Consolidate until `stop` is set; stand by while the view is held by others or the store is away.
@@ -46,7 +49,12 @@ class Following:
         """
         rules = load_rules(self.settings.rules).enabled.series_rules  # a wrong rule is reported now
         registry = CollectorRegistry()
-        metrics = ConsolidatorMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
+        metrics = ConsolidatorMetrics(
+            registry,
+            rules=[(rule.name, rule.severity) for rule in rules],
+            store=place_of_store(self.settings, None).url,
+            expected_ranks=self.settings.expected_ranks,
+        )
         configure(self.settings.log_level, self.settings.log_format)
         if self.settings.consolidator_metrics:
             events.subscribe(metrics.observe)
@@ -57,7 +65,7 @@ class Following:
                 try:
                     self._hold(stop, metrics, observers)
                 except (LeaseHeld, StoreUnavailable, ClusterError) as exc:
-                    self._say_once(exc)
+                    self._remind(exc)
                     metrics.lease(held=False)
                     stop.wait(_STANDBY_S)
 
@@ -77,19 +85,23 @@ class Following:
         with open_consolidator(self.settings, patience_s=self.patience_s) as consolidator:
             consolidator.observers += observers
             metrics.lease(held=True)
+            consolidator.observers += [
+                LastFindings(consolidator.objects, metrics.observe).observe,
+                GcWatch(consolidator.objects, metrics.observe).observe,
+            ]
             if self.rebuild:
                 consolidator.once(rebuild=True)
                 self.rebuild = False
-            self._last_reason = ""
+            self._reminders.keep([])
             consolidator.follow(
                 stop,
                 poll_s=self.poll_s,
                 observe=lambda consolidated: say_consolidated(consolidated, consolidator, json=self.json),
             )
 
-    def _say_once(self, error: DumpIngestError) -> None:
-        """Print why it stands by, unless it was printed last; details in parentheses do not count."""
+    def _remind(self, error: DumpIngestError) -> None:
+        """Print why it stands by, and again every ten minutes; details in parentheses do not count."""
         reason = error.message.partition(" (")[0]
-        if reason != self._last_reason:
+        self._reminders.keep([reason])
+        if self._reminders.is_due(reason):
             say(error.message, label="waiting")
-        self._last_reason = reason

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED
+from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -85,6 +85,7 @@ def command(
     say_left_out(answer.left_out)
     for note in answer.notes:
         say(note, label="note", style="dim")
+    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
     if not answer.agree:
         raise typer.Exit(EXIT_DIFFERENT)
     if not answer.groups:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import sys
 import threading
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+import typer
 
 from ingest.cli.printing import say
+from ingest.service.stopping import StopRequest
 from workers.errors import DamagedStore, DumpIngestError, UsageError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
+#: How long a command may take to stop after Ctrl-C, in seconds.
+INTERRUPTED_S = 4.5
+_CLEAR_LINE, _SHOW_CURSOR = "\x1b[K", "\x1b[?25h"
 
 
 def report_error(error: DumpIngestError) -> None:
@@ -26,15 +38,96 @@ def exit_code_of(error: DumpIngestError) -> int:
     return EXIT_DAMAGE if isinstance(error, DamagedStore) else EXIT_FAILED
 
 
-def stop_on_signals() -> threading.Event:
-    """Return an event that the first SIGINT or SIGTERM sets; a second signal ends the process at once."""
-    stop = threading.Event()
+def exit_if_damaged(damaged: Collection[object]) -> None:
+    """End a command that has answered about the rest, if any step was damaged.
+
+    Raises:
+        Exit: with `EXIT_DAMAGE`.
+    """
+    if damaged:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def say_damaged(damages: Iterable[object]) -> None:
+    """Print to stderr which steps an answer does not cover because they are damaged."""
+    for damage in damages:
+        say(str(damage), label="damaged", style="red")
+
+
+class Interrupted(BaseException):
+    """Ctrl-C: ends a command that does not finish its work first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a command may take to stop, in seconds; then the process ends, whatever it is at."""
+
+    interrupted_s: float = INTERRUPTED_S
+    """After Ctrl-C."""
+    terminated_s: float = math.inf
+    """After SIGTERM."""
+
+
+def raise_on_interrupt() -> None:
+    """Have Ctrl-C end the command: at once where it is waited for, within some seconds in any case."""
 
     def handle(_signal: int, _frame: object) -> None:
+        signal.signal(signal.SIGINT, lambda *_: end_now(EXIT_INTERRUPTED))
+        _print_now("stopping; Ctrl-C again to give up")
+        _end_after(INTERRUPTED_S, EXIT_INTERRUPTED)
+        raise Interrupted
+
+    # In the background, a shell has its commands ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handle)
+
+
+def stop_on_signals(patience: Patience | None = None) -> StopRequest:
+    """Return an event that the first SIGINT or SIGTERM sets; a second signal ends the process at once."""
+    stop = StopRequest()
+    patience = patience or Patience()
+
+    def handle(number: int, _frame: object) -> None:
         if stop.is_set():
-            sys.exit(EXIT_INTERRUPTED)
+            end_now(EXIT_INTERRUPTED)
+        stop.is_interrupt = number == signal.SIGINT
+        if stop.is_interrupt:
+            tasks = stop.under_way()
+            finishing = f": finishing {tasks} task{'' if tasks == 1 else 's'}" if tasks else ""
+            _print_now(f"stopping{finishing}; Ctrl-C again to give up")
+            _end_after(patience.interrupted_s, EXIT_INTERRUPTED)
+        else:
+            _end_after(patience.terminated_s, EXIT_FAILED)
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
     return stop
+
+
+def end_now(code: int) -> NoReturn:
+    """End the process without waiting for its threads, of which one may hang. Its workers end with it."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    if sys.stderr.isatty():
+        _write_error(_SHOW_CURSOR)
+    os._exit(code)
+
+
+def _end_after(seconds: float, code: int) -> None:
+    """End the process after this time, unless it has ended."""
+    if math.isinf(seconds):
+        return
+    timer = threading.Timer(seconds, end_now, [code])
+    timer.daemon = True
+    timer.start()
+
+
+def _print_now(text: str) -> None:
+    """Print a line from a handler of a signal, which may have interrupted somebody who was printing."""
+    _write_error(f"\r{_CLEAR_LINE}{text}\n" if sys.stderr.isatty() else f"{text}\n")
+
+
+def _write_error(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, text.encode())

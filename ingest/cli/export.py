@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY
+from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, RequiredStore, StepOption
 from ingest.cli.printing import counted, print_json, say
 from ingest.units import human_bytes
+from workers.errors import DamagedStore
 from workers.model import StepKey
 
 if TYPE_CHECKING:
+    from ingest.reader.catalog import Damage
     from ingest.reader.export import Exported
 
 
@@ -44,18 +46,25 @@ def command(
 ) -> None:
     """Write the original files back, byte for byte, under the paths they had in the dump.
 
-    Exits with 3 if a file is damaged in the store, and with 4 if files were removed from the store by gc.
+    Exits with 3 if a file or a step is damaged in the store, and with 4 if files were removed from the store
+    by gc.
 
     [bold]dump-ingest export run.zarr out/ --rank 1 --step 2 --where "nan_count > 0"[/]
     """
-    from ingest.reader.export import export  # deferred: numpy, numba and zarr take 0.4 s to import
+    # deferred: numpy, numba and zarr take 0.4 s to import
+    from ingest.reader.catalog import Damage
+    from ingest.reader.export import export
 
     opened = open_store(store, config)
     files: list[Exported] = []
     removed: dict[StepKey, str] = {}
-    for key, rows in _chosen_rows(opened, rank, step, name, where).items():
+    damages: list[Damage] = []
+    for key, rows in _chosen_rows(opened, rank, step, name, where, damages).items():
         chosen = opened.step(key.rank, key.step)
-        files += export(chosen, directory, rows, overwrite=overwrite)
+        try:
+            files += export(chosen, directory, rows, overwrite=overwrite)
+        except DamagedStore as exc:  # its index
+            damages.append(Damage(key, "", exc.message))
         removed[key] = str(chosen.commit.without_tensors or "")
     if json:
         print_json([_json_row(file) for file in files])
@@ -63,6 +72,8 @@ def command(
     nbytes = sum(file.nbytes for file in exported)
     say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {directory}")
     damaged = _say_problems(files, removed)
+    say_damaged(damages)
+    exit_if_damaged(damages)
     if len(exported) < len(files):
         raise typer.Exit(EXIT_DAMAGE if damaged else EXIT_PARTLY)
 
@@ -73,12 +84,13 @@ def _chosen_rows(
     step: list[int] | None,
     name: str | None,
     where: str | None,
+    damages: list[Damage],
 ) -> Mapping[StepKey, list[int] | None]:
     """Return the rows of each step to export; None for all rows, files that are not tensors included."""
     if name is None and where is None:
-        return {opened.key: None for opened in store.select(rank, step)}
+        return {opened.key: None for opened in store.select(rank, step, damages=damages)}
     rows: dict[StepKey, list[int]] = {}
-    for tensor in store.tensors(rank, step, name=name, where=where):
+    for tensor in store.tensors(rank, step, name=name, where=where, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
     return dict(rows)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
+from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
 from ingest.cli.printing import (
@@ -27,6 +28,8 @@ from workers.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ingest.reader.catalog import Damage
 
 
 def command(
@@ -71,6 +74,8 @@ def command(
 ) -> None:
     """Find tensors, in order of step, rank and execution.
 
+    If a step is damaged, it is named, the others are searched, and the exit code is 3.
+
     [bold]dump-ingest find run.zarr --where "nan_count > 0"[/]
     [bold]dump-ingest find run.zarr --op-type MatMul --where "max > 6e4 or l2_norm > 1e6"[/]
     """
@@ -86,11 +91,16 @@ def command(
         matches = opened.consolidated().find(where, step=step, include_partial=include_partial)
         _print_consolidated(matches, limit=limit, json=json)
         return
-    tensors = opened.tensors(rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where)
+    damages: list[Damage] = []
+    tensors = opened.tensors(
+        rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where, damages=damages
+    )
     shown = limited(tensors, limit)
     print_tensors(shown, json=json)
     if not json:
         err.print(_total(len(tensors), len(shown)))
+    say_damaged(damages)
+    exit_if_damaged(damages)
 
 
 def _pattern(name: str | None, regex: str | None) -> str | re.Pattern[str] | None:

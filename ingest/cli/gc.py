@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ingest.cli.opening import load_settings_with_store
-from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
 
 
 def command(
@@ -48,6 +48,8 @@ def command(
             help="How long objects that no commit points to stay after the last write next to them.",
         ),
     ] = "24h",
+    rank: RankOption = None,
+    step: StepOption = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="Carry the plan out. Without it, nothing is changed.")
     ] = False,
@@ -67,10 +69,13 @@ def command(
     left behind, and previous generations of steps, after the grace period. You may kill it at any time, and
     run it next to everything else.
 
+    With --rank or --step, it removes exactly these steps: those that went into the store by mistake.
+
     Exits with 4 if something in the plan was left alone.
 
     [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous[/]             print what would go
     [bold]dump-ingest gc run.zarr --older-than 30d --keep-anomalous --apply[/]     remove it
+    [bold]dump-ingest gc run.zarr --rank 3 --step 40 --step 41 --apply[/]          take back two steps
     [bold]dump-ingest gc run.zarr --tensors-around-anomalies 2 --plan plan.json[/] write a plan to review
     [bold]dump-ingest gc run.zarr --plan plan.json --apply[/]                      carry out exactly that plan
     """
@@ -84,6 +89,8 @@ def command(
         tensors_around_anomalies=tensors_around_anomalies,
         keep_anomalous=keep_anomalous,
         grace=grace,
+        ranks=rank,
+        steps=step,
     )
     if apply:
         gc_run.carry_out(settings, policy, plan_file=plan, json=json)

@@ -17,6 +17,7 @@ _REMOVES = {
     "tensors": "tensors of steps",
     "remains": "remains",
     "temporary": "temporary files",
+    "upload": "incomplete uploads",
 }
 _COLUMNS = ("ranks", "steps", "count", "objects", "bytes")
 _NUMBERS = ("count", "objects", "bytes")

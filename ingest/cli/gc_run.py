@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -15,6 +16,7 @@ from ingest.reader.catalog import Catalog, open_catalog
 from ingest.settings import Settings
 from ingest.store_gc import plan_gc
 from ingest.store_gc.execute import Execution
+from ingest.store_gc.last_run import recorded
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy, parse_duration
 from ingest.units import parse_size
@@ -29,6 +31,8 @@ def policy_of(
     tensors_around_anomalies: int | None,
     keep_anomalous: bool,
     grace: str,
+    ranks: Sequence[int] | None = None,
+    steps: Sequence[int] | None = None,
 ) -> GcPolicy:
     """Return the policy that the options of the command describe.
 
@@ -42,6 +46,8 @@ def policy_of(
         tensors_around_anomalies=tensors_around_anomalies,
         keep_anomalous=keep_anomalous,
         grace_s=parse_duration(grace),
+        ranks=tuple(ranks) if ranks else None,
+        steps=tuple(steps) if steps else None,
     )
 
 
@@ -81,15 +87,16 @@ def carry_out(settings: Settings, policy: GcPolicy, *, plan_file: Path | None, j
             hint="Leave out the other options, or make a new plan without --apply.",
         )
     catalog = _open(settings)
-    plan = _make_plan(catalog, policy) if plan_file is None else _read_plan(plan_file)
-    stop = stop_on_signals()
-    execution = Execution(catalog.objects, plan)
-    if not sys.stderr.isatty():
-        from ingest.cli.gc_log import log_removals  # deferred: the log takes 0.1 s to import
+    with recorded(catalog.objects):
+        plan = _make_plan(catalog, policy) if plan_file is None else _read_plan(plan_file)
+        stop = stop_on_signals()
+        execution = Execution(catalog.objects, plan)
+        if not sys.stderr.isatty():
+            from ingest.cli.gc_log import log_removals  # deferred: the log takes 0.1 s to import
 
-        log_removals(execution, settings)
-    with err.status("removing"):
-        report = execution.run(stop)
+            log_removals(execution, settings)
+        with err.status("removing"):
+            report = execution.run(stop)
     if json:
         print_json(gc_report.json_row(plan, report))
     else:

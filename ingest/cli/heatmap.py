@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ingest
+from ingest.cli.exits import exit_if_damaged
 from ingest.cli.files import write_and_say
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
@@ -83,3 +84,4 @@ def command(
     if png or html:
         heatmap_field.write_plots(title, field, png=png, html=html)
     say_left_out(field.attrs["left_out"])
+    exit_if_damaged(field.attrs["damaged"])

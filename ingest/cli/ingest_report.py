@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 
 import typer
 
-from ingest.cli.exits import EXIT_DAMAGE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PARTLY, report_error
+from ingest.cli.exits import (
+    EXIT_DAMAGE,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PARTLY,
+    report_error,
+    say_damaged,
+)
 from ingest.cli.ingest_sources import say_sources, sources_row
 from ingest.cli.printing import counted, err, print_json, print_table, say, step_text
 from ingest.reader.rows import summary_row
@@ -46,6 +53,7 @@ def print_report(report: Report, settings: Settings, seconds: float, *, dry_run:
             _say_totals(commits, settings.store or "", seconds)
         if deletes:
             say_sources(report, dry_run=dry_run)
+    _say_damaged(report, settings.store or "")
     _say_problems(report)
     _say_notes(report)
     _report_errors(report)
@@ -68,7 +76,7 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
         raise typer.Exit(EXIT_INTERRUPTED)
     if report.failures or report.stopped_by:
         raise typer.Exit(EXIT_PARTLY if report.has_something else EXIT_FAILED)
-    if any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
+    if report.damaged or any(error.reason == "damaged_store" for error in report.read_back_failures.values()):
         raise typer.Exit(EXIT_DAMAGE)
     if any(problem.left_out for problem in report.problems):
         raise typer.Exit(EXIT_PARTLY)
@@ -78,10 +86,24 @@ def exit_as(report: Report, *, interrupted: bool) -> None:
 
 def _say_skipped(report: Report) -> None:
     if report.unchanged:
-        count = sum(key.step is not None for key in report.unchanged)
+        damaged = {damage.key for damage in report.damaged}
+        count = sum(key.step is not None and key not in damaged for key in report.unchanged)
         err.print(f"{counted(count, 'step')} unchanged: already in the store.")
     if report.removed:
         err.print(f"{counted(len(report.removed), 'step')} removed by gc earlier; --replace restores them.")
+
+
+def _say_damaged(report: Report, store: str) -> None:
+    """Print which steps the store has only in part, and how to mend them."""
+    say_damaged(report.damaged[:_MAX_ROWS])
+    if report.damaged:
+        count = counted(len(report.damaged), "step")
+        say(
+            f"{count} damaged in the store: `dump-ingest repair {shlex.quote(store)}` shows what can be made "
+            "again from the dump, and --apply does it",
+            label="error",
+            style="bold red",
+        )
 
 
 def _print_commits(commits: Sequence[CommitSummary]) -> None:

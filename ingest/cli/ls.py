@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DAMAGE
+from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
@@ -63,10 +63,8 @@ def command(
         rows = [step_row(opened) for opened in steps]
         _print_steps(rows, json=json)
         _say_mixed(rows)
-    for key, reason in damaged.items():
-        say(f"{key}: {reason}", label="damaged", style="red")
-    if damaged:
-        raise typer.Exit(EXIT_DAMAGE)
+    say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
+    exit_if_damaged(damaged)
 
 
 def _rows(

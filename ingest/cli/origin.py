@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
+from ingest.cli.exits import exit_if_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -76,6 +77,7 @@ def command(
     say_left_out(answer.left_out)
     if answer.found and not json:
         _say_next(answer, store or opened.url)
+    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
 
 
 def _print_answer(answer: ingest.OriginAnswer, cause: str, where: str | None) -> None:

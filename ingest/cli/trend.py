@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import ingest
+from ingest.cli.exits import exit_if_damaged
 from ingest.cli.files import write_and_say
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
@@ -68,3 +69,4 @@ def command(
     if png or html:
         trend_lines.write_plots(f"{statistic} of {pattern}", shown, steps, statistic, png=png, html=html)
     say_left_out(frame.attrs["left_out"])
+    exit_if_damaged(frame.attrs["damaged"])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, err, out, print_json, printable
+from ingest.cli.printing import counted, err, out, print_json, printable, say
 from ingest.units import human_bytes
+
+if TYPE_CHECKING:
+    from ingest.reader.catalog import Damage
+    from ingest.reader.verify_view import StoreDamage
 
 
 def command(
@@ -20,12 +26,18 @@ def command(
 ) -> None:
     """Read everything back, recompute every digest and statistic, and name what is damaged.
 
-    Exits with 3 if anything is damaged.
+    Exits with 3 if anything is damaged; `dump-ingest repair` makes it again.
     """
-    from ingest.reader.verify import Verified, verify  # deferred: numpy, numba and zarr take 0.4 s to import
+    # deferred: numpy, numba and zarr take 0.4 s to import
+    from ingest.reader.verify import Verified, verify
+    from ingest.reader.verify_view import uncommitted, verify_surroundings
 
     opened = open_store(store, config)
-    keys = [chosen.key for chosen in opened.select(rank, step)] if rank or step else None
+    keys, notes = None, []
+    if rank or step:
+        unread: list[Damage] = []
+        chosen = opened.select(rank, step, damages=unread)
+        keys = [*(step.key for step in chosen), *(damage.key for damage in unread)]
     total = Verified()
 
     def keep_total(so_far: Verified) -> None:
@@ -33,26 +45,34 @@ def command(
         total = so_far
 
     with err.status("verifying"):
-        damages = list(verify(opened, keys, keep_total))
+        damages: list[Damage | StoreDamage] = list(verify(opened, keys, keep_total))
+        if keys is None:
+            damages += verify_surroundings(opened.objects)
+            notes = uncommitted(opened.objects)
     if json:
-        print_json(
-            [
-                {
-                    "rank": damage.key.rank,
-                    "step": damage.key.step,
-                    "source": damage.source,
-                    "reason": damage.reason,
-                }
-                for damage in damages
-            ]
-        )
+        print_json([_json_row(damage) for damage in damages])
     else:
         for damage in damages:
-            line = f"{damage.key}: {damage.source + ': ' if damage.source else ''}{damage.reason}"
-            out.print(printable(line), markup=False, soft_wrap=True)
+            out.print(printable(str(damage)), markup=False, soft_wrap=True)
     err.print(
         f"{counted(total.steps, 'step')}, {counted(total.files, 'file')}, {human_bytes(total.nbytes)} read; "
         f"{len(damages)} damaged"
     )
+    for key in notes:
+        say(
+            f"{key} has objects but no commit, for more than a day: an ingest was interrupted, or the commit "
+            "was deleted. `ingest` takes the step again, `gc` removes the objects",
+            label="note",
+        )
     if damages:
+        say(f"`dump-ingest repair {opened.url}` shows what it can be made from", label="hint")
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def _json_row(damage: Damage | StoreDamage) -> dict[str, Any]:
+    return {
+        "rank": damage.key.rank if damage.key else None,
+        "step": damage.key.step if damage.key else None,
+        "source": damage.source,
+        "reason": damage.reason,
+    }

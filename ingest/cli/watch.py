@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.exits import stop_on_signals
+from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, Patience, end_now, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
     ContinuesOption,
     DeviceLayoutOption,
+    ExpectedRanksOption,
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
@@ -30,11 +32,21 @@ from ingest.cli.options import (
 )
 from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
 from workers import events
-from workers.errors import DumpIngestError, UsageError
+from workers.errors import AccessDenied, DumpIngestError, UsageError
+
+#: How long the rest may take after what is under way was drained or dropped, in seconds: closing connections,
+#: ending workers. Then the process ends all the same, with 1.
+_LATE_S = 20.0
 
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
+    from ingest.service.readiness import Readiness
     from ingest.settings import Settings
+
+_LEFT_HINT = (
+    "These steps are not in the store. While their dump exists, `dump-ingest ingest DUMP --store STORE` "
+    "takes them; a larger drain_s, or `watch --finish`, leaves fewer."
+)
 
 
 def command(
@@ -57,6 +69,15 @@ def command(
     after_commit: AfterCommitOption = None,
     keep_last: KeepLastOption = None,
     keep_anomalous: KeepAnomalousOption = None,
+    expected_ranks: ExpectedRanksOption = None,
+    finish: Annotated[
+        bool | None,
+        typer.Option(
+            "--finish",
+            help="On SIGTERM, take everything that the dump has first, as it is: the job has ended.",
+            show_default=False,
+        ),
+    ] = None,
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to serve /metrics and /steps.")
     ] = None,
@@ -79,8 +100,9 @@ def command(
 ) -> None:
     """Ingest each step of a running job as soon as it is complete.
 
-    On SIGTERM, it finishes the work in progress and exits with 0; a second SIGTERM ends it at once. After a
-    crash, start it again: the store knows what is done.
+    On SIGTERM, it finishes the work in progress, for drain_s seconds at most. It exits with 0 if everything
+    that the dump has is in the store, else with 4. A second SIGTERM ends it at once. After a crash, start it
+    again: the store knows what is done.
 
     [bold]dump-ingest watch /data/dump --store s3://bucket/run.zarr --metrics 0.0.0.0:9108[/]
 
@@ -101,6 +123,8 @@ def command(
         "after_commit": after_commit,
         "keep_last": keep_last,
         "keep_anomalous": keep_anomalous,
+        "expected_ranks": expected_ranks,
+        "finish": finish,
         "metrics": metrics,
     }
     if explain:
@@ -134,46 +158,81 @@ def _watch(dump: Path, settings: Settings) -> None:
 
     from ingest.metrics import WatcherMetrics, serve  # deferred: 0.3 s with what it observes
     from ingest.reporting.logs import ServiceLog, configure  # deferred: 0.3 s
-    from ingest.service.live_steps import PATH, LiveSteps  # deferred: 0.5 s with the service
+    from ingest.service.backlog import Backlog  # deferred: 0.5 s with the service
+    from ingest.service.live_steps import PATH, LiveSteps  # deferred: the same
+    from ingest.service.one_shot import finish  # deferred: the same
+    from ingest.service.readiness import Readiness  # deferred: the same
     from ingest.watching.fs_events import watch_events  # deferred: 0.05 s
-    from ingest.wiring import open_service, open_webhook  # deferred: 0.8 s
+    from ingest.wiring import open_service, open_webhook, place_of_store  # deferred: 0.8 s
     from workers.rules.load import load_rules  # deferred: 0.3 s
 
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
-    stop = stop_on_signals()
+    stop = stop_on_signals(Patience(terminated_s=settings.drain_s + _LATE_S))
     rules = load_rules(settings.rules).enabled.step_rules  # a wrong rule is reported now
     registry = CollectorRegistry()
-    watcher_metrics = WatcherMetrics(registry, rules=[(rule.name, rule.severity) for rule in rules])
-    live = LiveSteps()
+    watcher_metrics = WatcherMetrics(
+        registry,
+        rules=[(rule.name, rule.severity) for rule in rules],
+        store=place_of_store(settings, None).url,
+        expected_ranks=settings.expected_ranks,
+    )
+    live, readiness, backlog = LiveSteps(), Readiness(), Backlog()
     if settings.metrics:
         events.subscribe(watcher_metrics.observe)
-        serve(registry, settings.metrics, {PATH: live.page})
-    tree = _wait_for_dump(dump, stop, settings, log)
+        serve(registry, settings.metrics, {PATH: live.page}, lambda: readiness.reason)
+    tree = _wait_for_dump(dump, stop, settings, readiness)
     if tree is None:
         return
     with open_webhook(settings) as webhook, open_service(tree, settings, retry_forever=True) as service:
         live.attach(service)
-        service.observers += [watcher_metrics.observe, ServiceLog().observe]
+        service.observers += [
+            watcher_metrics.observe,
+            ServiceLog().observe,
+            readiness.observe,
+            backlog.observe,
+        ]
         if webhook is not None:
             service.observers.append(webhook.observe)
         log.info("watching", dump=str(tree.root), store=settings.store)
         with watch_events(tree.root, service.schedule.note_change):
-            service.watch(stop, drain_s=settings.drain_s)
-        log.info("stopped")
+            stop.under_way = service.submitter.count_inflight
+            service.watch(
+                stop,
+                drain_s=settings.drain_s,
+                before_end=partial(finish, service) if settings.finish else None,
+            )
+    if backlog.steps:
+        log.warning("stopped", left_steps=backlog.steps, left_bytes=backlog.nbytes, hint=_LEFT_HINT)
+    else:
+        log.info("stopped", left_steps=0, left_bytes=0)
+    if stop.is_interrupt:
+        end_now(EXIT_INTERRUPTED)
+    if backlog.steps:
+        raise typer.Exit(EXIT_PARTLY)
 
 
-def _wait_for_dump(directory: Path, stop: threading.Event, settings: Settings, log: Any) -> Dump | None:
+def _wait_for_dump(
+    directory: Path, stop: threading.Event, settings: Settings, readiness: Readiness
+) -> Dump | None:
     """Return the dump as soon as the directory holds one; None if `stop` is set before."""
-    from ingest.layouts.detect import find_dump  # deferred: 0.2 s
+    import structlog  # deferred: as above
 
-    reported = ""
+    from ingest.layouts.detect import find_dump  # deferred: 0.2 s
+    from ingest.reporting.reminders import Reminders  # deferred: as above
+
+    log = structlog.get_logger("dump_ingest")
+    reminders = Reminders()
     while not stop.is_set():
         try:
-            return find_dump(directory, rank_map=settings.rank_map)
+            tree = find_dump(directory, rank_map=settings.rank_map)
         except DumpIngestError as exc:
-            if exc.message != reported:
-                log.warning("waiting_for_dump", reason=exc.message)
-            reported = exc.message
+            readiness.reason = exc.message if isinstance(exc, AccessDenied) else ""
+            reminders.keep([exc.message])
+            if reminders.is_due(exc.message):
+                log.warning("waiting_for_dump", reason=exc.message, hint=exc.hint)
+        else:
+            readiness.reason = ""
+            return tree
         stop.wait(settings.poll_s)
     return None

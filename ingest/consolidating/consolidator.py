@@ -22,7 +22,9 @@ from ingest.consolidating.runners import RunJobs, in_threads
 from ingest.consolidating.step_writer import StepWriter
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
-from ingest.reader.catalog import no_store
+from ingest.reader.catalog import require_store
+from ingest.reader.verify_view import verify_view
+from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
@@ -108,7 +110,7 @@ class Consolidator:
 
         Args:
             check: read every commit, not only those that the cubes do not have and those that were announced
-                as replaced.
+                as replaced; and every cube: if one is damaged, all of them are written again.
             rebuild: delete the cubes and write them again.
             most: evaluate rules for at most this many steps, and leave the rest to the next round; 0 for all.
 
@@ -117,9 +119,10 @@ class Consolidator:
             UsageError: the store does not exist.
             StoreError: the store refused.
         """
-        if commit.read_root(self.objects) is None:
-            raise no_store(self.objects.address.url)
+        require_store(self.objects, self.objects.address.url)
         self._keep_lease()
+        # What is damaged in the cubes is in the commits: they are written again.
+        rebuild = rebuild or (check and any(verify_view(self.objects)))
         # If this round fails, what the writer holds is not what was written.
         known, self._writer = self._writer, None
         self._writer = CubeWriter.load(self.objects, known, rebuild=rebuild)
@@ -136,6 +139,7 @@ class Consolidator:
         listed = self._list()
         asked = listed.keys if check else {*listed.new, *(key for key in announced if key in listed)}
         commits, damaged = commit.read_many(self.objects, sorted(asked, key=lambda key: key.order))
+        self._tell_findings(commits)
         fingerprints = {key: committed.fingerprint for key, committed in commits.items()}
         state = RoundState(
             self._writer or NothingHeld(),
@@ -222,6 +226,12 @@ class Consolidator:
         evaluated = list(self.keeper.evaluate(self._writer.generations(), most=limit, keep=self._keep_lease))
         self._evaluated = not limit or len(evaluated) < limit
         return evaluated
+
+    def _tell_findings(self, commits: Mapping[StepKey, Commit]) -> None:
+        """Report what rules found in steps of one rank: the watcher may have ended before it was asked."""
+        for committed in commits.values():
+            if (event := AnomalousCommitRead.of(committed.record)) is not None:
+                self._emit(event)
 
     def _emit(self, event: Event) -> None:
         for observer in self.observers:

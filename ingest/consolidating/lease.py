@@ -4,6 +4,10 @@ An object says who holds the lease and when it was last renewed. Object stores o
 object only if nobody else has written it, so a lease is taken in two steps: write, wait longer than a write
 takes, read back; whoever wrote last has it. A process that was stopped for longer than the lease lasts
 notices that another one holds it before it writes anything more.
+
+Clocks of hosts differ, and jump. So a lease counts as given up only if whoever wants it has seen it unchanged
+for as long as it lasts, by a monotonic clock. The time in it only spares who wants it the wait: if it says
+that the holder was there just now, that is believed.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from msgspec import json as typed_json
 from workers.errors import StoreError
 from workers.store.objects import ObjectStore
 
-#: How long a lease holds that is not renewed. The clocks of hosts may differ by a part of it.
+#: How long a lease holds that is not renewed, in seconds, and how often somebody who waits for that looks.
 LEASE_S = 60.0
+_LOOK_S = 2.0
 _READ_BACK_S = 1.0
 #: All owners that this process ever was.
 _OF_THIS_PROCESS: set[str] = set()
@@ -39,7 +44,7 @@ class LeaseRecord(Struct, frozen=True):
     owner: Annotated[str, Meta(pattern=r"\A[^:]*:[0-9]{1,9}:")]
     """Host, process and a name of its own, separated by colons."""
     renewed_at: float
-    """Seconds since the epoch, by the clock of the owner."""
+    """Seconds since the epoch, by the clock of the owner: a sign of life, which may be wrong."""
 
     @property
     def host(self) -> str:
@@ -76,7 +81,8 @@ class Lease:
     key: str
     what: str
     """What may be written, for messages."""
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     owner: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}")
     _renewed_at: float = -1e18
@@ -84,12 +90,14 @@ class Lease:
     def acquire(self) -> None:
         """Take the lease if it is free, or if the process that held it has ended.
 
+        Waits for up to a minute if it may have ended without a trace: on another host, or by a wrong clock.
+
         Raises:
             LeaseHeld: another process holds it.
             StoreError: the store refused.
         """
         _OF_THIS_PROCESS.add(self.owner)
-        self._refuse_other()
+        self._wait_for_silence()
         self._write()
         if not self.objects.is_local:
             self.sleep(_READ_BACK_S)
@@ -129,6 +137,29 @@ class Lease:
         if record is not None and record.owner == self.owner:
             self.objects.delete(self.key)
 
+    def _wait_for_silence(self) -> None:
+        """Return when nobody holds the lease, as far as that can be seen.
+
+        Raises:
+            LeaseHeld: somebody does.
+        """
+        first, since = self._read(), self.clock()
+        record = first
+        while record is not None and record.owner != self.owner and not record.has_ended:
+            if record != first or 0 <= self.wall_clock() - record.renewed_at <= LEASE_S:
+                raise self._held_by(record)
+            if self.clock() - since >= LEASE_S:
+                return
+            self.sleep(_LOOK_S)
+            record = self._read()
+
+    def _held_by(self, record: LeaseRecord) -> LeaseHeld:
+        return LeaseHeld(
+            f"{self.what} is being written by process {record.pid} on {record.host}",
+            hint="One process is enough: leave it running, or stop it first. If it is dead, its lease ends "
+            f"within {LEASE_S:.0f} s.",
+        )
+
     def _refuse_other(self) -> str | None:
         """Return who holds the lease, or held it last; None if nobody does.
 
@@ -138,15 +169,9 @@ class Lease:
         record = self._read()
         if record is None:
             return None
-        age_s = self.clock() - record.renewed_at
-        if record.owner == self.owner or abs(age_s) > LEASE_S or record.has_ended:
+        if record.owner == self.owner or record.has_ended:
             return record.owner
-        raise LeaseHeld(
-            f"{self.what} is being written by process {record.pid} on {record.host} "
-            f"(seen {max(age_s, 0):.0f} s ago)",
-            hint="One process is enough: leave it running, or stop it first. If it is dead, its lease ends "
-            f"within {LEASE_S:.0f} s.",
-        )
+        raise self._held_by(record)
 
     def _read(self) -> LeaseRecord | None:
         data = self.objects.get(self.key)
@@ -158,6 +183,5 @@ class Lease:
             return None  # half written, or not written by this program: it protects nobody
 
     def _write(self) -> None:
-        now = self.clock()
-        self.objects.put(self.key, typed_json.encode(LeaseRecord(self.owner, now)))
-        self._renewed_at = now
+        self.objects.put(self.key, typed_json.encode(LeaseRecord(self.owner, self.wall_clock())))
+        self._renewed_at = self.clock()

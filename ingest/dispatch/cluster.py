@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import os
 import time
 import warnings
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from ingest.dispatch.futures import NO_WORKER_HINT
+from ingest.dispatch.own_workers import end_workers, start_workers
 from ingest.settings import Settings
+from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
 from workers.model import MIB
 from workers.plugin import IngestPlugin
-from workers.scheduler import MESSAGES_KEPT, keep_no_spans
+from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S, keep_no_spans, replace_lost_workers
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
     from distributed import Client, LocalCluster, Scheduler
@@ -34,6 +37,7 @@ _DASK_DEFAULTS = {
     "distributed.admin.tick.interval": "1s",
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.no-workers-timeout": "60s",
+    "distributed.scheduler.worker-ttl": f"{WORKER_TTL_S:g}s",
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     # It would look at every thread a hundred times in a second.
@@ -72,6 +76,7 @@ class Cluster:
         import dask  # deferred: 0.3 s, and only who connects needs it
         from distributed import Client  # deferred: 0.5 s
 
+        steady_dask()
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
             self._client.close(timeout=1)
@@ -96,7 +101,7 @@ class Cluster:
             self._client.close(timeout=5)
             self._client = None
         if self._local is not None:
-            self._local.close(timeout=5)
+            end_workers(self._local)
             self._local = None
 
     def _address(self) -> dict[str, Any]:
@@ -108,21 +113,19 @@ class Cluster:
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
     def _own(self) -> LocalCluster:
-        from distributed import LocalCluster  # deferred: 0.5 s
-
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
-                self._local = LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    dashboard_address=None,
-                    worker_dashboard_address="127.0.0.1:0",
-                    silence_logs=logging.CRITICAL,
-                    resources=self._settings.worker_resources or None,
-                )
-            keep_no_spans(cast("Scheduler", self._local.scheduler))
+            self._local = start_workers(
+                n_workers=workers,
+                threads_per_worker=1,
+                dashboard_address=None,
+                worker_dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+                resources=self._settings.worker_resources or None,
+            )
+            scheduler = cast("Scheduler", self._local.scheduler)
+            keep_no_spans(scheduler)
+            replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
         return self._local
 
     def _wait_for_resources(self, client: Client) -> None:

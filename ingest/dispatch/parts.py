@@ -77,6 +77,8 @@ class InflightTask:
     parts: Sequence[TaskPart]
     nbytes: int
     future: Future[Any]
+    submitted_at: float = 0.0
+    """By the monotonic clock."""
 
 
 def call_of(parts: Sequence[TaskPart]) -> tuple[str, Callable[[bytes], Any], bytes]:

@@ -32,6 +32,7 @@ from ingest.dispatch.outcomes import (
     TaskRetried,
 )
 from ingest.dispatch.parts import PUBLISH, WHOLE, InflightTask, OfferedStep, TaskPart, call_of, key_suffix
+from ingest.dispatch.patrol import Patrol
 from ingest.steps.phases import Pause, Phase
 from ingest.steps.table import StepTable
 from workers.errors import (
@@ -98,6 +99,8 @@ class Submitter:
     _count: Iterator[int] = field(default_factory=itertools.count)
     _inflight: set[InflightTask] = field(default_factory=set)
     _inflight_nbytes: int = 0
+    patrol: Patrol = field(default_factory=Patrol)
+    """Looks after tasks that take long."""
     _client: Client | None = None
     _finished: queue.SimpleQueue[InflightTask] = field(default_factory=queue.SimpleQueue)
 
@@ -120,6 +123,10 @@ class Submitter:
     def offered_steps(self) -> int:
         """How many steps are under way."""
         return len(self._offered)
+
+    def count_inflight(self) -> int:
+        """Return how many tasks the workers have."""
+        return len(self._inflight)
 
     def prepare(self) -> None:
         """Connect now, rather than with the first task.
@@ -152,6 +159,7 @@ class Submitter:
         outcomes: list[Outcome] = []
         for task in self._wait_for_finished(timeout_s):
             outcomes += self._settle(task)
+        outcomes += self._give_up_stuck()
         self._submit_waiting()
         return outcomes
 
@@ -250,7 +258,7 @@ class Submitter:
             pure=False,
             resources=shares_of(self.resources),
         )
-        task = InflightTask(parts, nbytes, future)
+        task = InflightTask(parts, nbytes, future, self.clock())
         self._inflight.add(task)
         self._inflight_nbytes += nbytes
         for part in parts:
@@ -259,6 +267,17 @@ class Submitter:
             part.step.work.retry = None
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(lambda _: self._finished.put(task))
+
+    def _give_up_stuck(self) -> Iterator[Outcome]:
+        """Take back tasks that the scheduler has lost, or that keep their worker busy for too long."""
+        if self._client is None or not self._inflight:
+            return
+        for task, error in self.patrol.look(self._client, self._inflight):
+            if task in self._inflight:
+                parts = self._take_back(task)
+                task.future.cancel()
+                for part in parts:
+                    yield self._fail(part.step, part.number, error)
 
     def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
         """Remove a task from those in flight; return what it was to do."""

@@ -34,6 +34,8 @@ class Anomalies:
     """By the same rules."""
     not_evaluated: tuple[str, ...]
     """Steps and rules about which nothing is known, and why: having no findings there means nothing."""
+    damaged: tuple[str, ...] = ()
+    """Those of them that are damaged in the store."""
 
     @property
     def by_severity(self) -> dict[str, int]:
@@ -51,6 +53,7 @@ class Anomalies:
             "totals": dict(self.totals),
             "by_severity": self.by_severity,
             "not_evaluated": list(self.not_evaluated),
+            "damaged": list(self.damaged),
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -99,6 +102,7 @@ class _Listing:
         self._totals: Counter[str] = Counter()
         self._severities: dict[str, str] = {}
         self._not_evaluated: list[str] = []
+        self._damaged: list[str] = []
 
     def collect(self, catalog: Catalog, rank: Choice, step: Choice) -> None:
         """Collect the findings of each step and rank, then those over several steps and ranks."""
@@ -106,7 +110,8 @@ class _Listing:
         steps = [
             chosen for chosen in catalog.select(rank, step, damages=damages) if chosen.key.step is not None
         ]
-        failures = [f"{damage.key}: {damage.reason}" for damage in damages]
+        self._damaged = [f"{damage.key}: {damage.reason}" for damage in damages]
+        failures: list[str] = []
         without_rules: list[StepKey] = []
         for chosen in steps:
             self._collect_step(chosen, without_rules, failures)
@@ -119,9 +124,9 @@ class _Listing:
         without_series = [number for number in numbers if number not in documents]
         self._not_evaluated = [
             *_describe_not_evaluated(without_rules, without_series),
-            *damaged_documents,
             *failures,
         ]
+        self._damaged += damaged_documents
 
     def _collect_step(self, step: Step, without_rules: list[StepKey], failures: list[str]) -> None:
         """Collect the findings of one step of one rank, or why they are not known."""
@@ -129,7 +134,7 @@ class _Listing:
         try:
             findings = findings_of(step)
         except DamagedStore as exc:
-            failures.append(exc.message)
+            self._damaged.append(exc.message)
             return
         if findings is None:
             without_rules.append(step.key)
@@ -174,7 +179,8 @@ class _Listing:
             tuple(sorted(findings, key=lambda finding: finding.order)),
             {name: count for name, count in self._totals.most_common() if name in names},
             {name: self._severities[name] for name in self._totals if name in names},
-            tuple(self._not_evaluated),
+            (*self._not_evaluated, *self._damaged),
+            tuple(self._damaged),
         )
 
 

@@ -123,12 +123,12 @@ def backtest(
 
     Raises:
         UsageError: a rule is wrong, or a rank, step or rule does not exist.
-        DamagedStore: the index of a step is damaged.
+        DamagedStore: no step can be read.
     """
     chosen = _chosen(rules if isinstance(rules, RuleSet) else load_rules(rules).enabled, rule)
     snapshot = take_snapshot(store, rank, step, include_partial=True)
     tallies = {rule.name: _RuleTally(rule) for rule in chosen.rules}
-    _evaluate_steps(chosen, snapshot, tallies)
+    snapshot = _evaluate_steps(chosen, snapshot, tallies)
     _evaluate_series(chosen, snapshot, tallies)
     results = sorted(
         (tally.result() for tally in tallies.values()), key=lambda result: (-result.findings, result.rule)
@@ -183,14 +183,16 @@ class _RuleTally:
         )
 
 
-def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:
-    """Evaluate the rules that look at one step of one rank."""
+def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> Snapshot:
+    """Evaluate the rules that look at one step of one rank; return the steps whose index can be read."""
+    readable = snapshot.without_damaged_indexes()
     if not rules.step_rules:
-        return
-    for key in snapshot.keys:
-        step = snapshot.chosen[key]
+        return readable
+    for key in readable.keys:
+        step = readable.chosen[key]
         _count(tallies, evaluate(rules, step.tables, key), str(key), key.rank, key.step or 0)
         step.forget_tables()
+    return readable
 
 
 def _evaluate_series(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _RuleTally]) -> None:

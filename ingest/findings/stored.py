@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import xxhash
 
 from ingest.findings.series import StepFindings
+from workers.events import Event
 from workers.rules.values import RuleSet
 from workers.store import metadata
 from workers.store.model import SEVERITIES, Finding
@@ -51,6 +52,24 @@ class SeriesDocument:
     totals: Mapping[str, int]
     failed: Mapping[str, str]
     not_evaluated: tuple[str, ...]
+
+    @property
+    def evaluated_at_s(self) -> float:
+        """When it was written, as Unix time by the clock of the writer; 0 if that is not a time."""
+        try:
+            return datetime.fromisoformat(self.evaluated_at).timestamp()
+        except ValueError:
+            return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRead(Event):
+    """What rules over several steps or ranks had found in a step was read."""
+
+    step: int
+    findings: tuple[Finding, ...]
+    found_at: float
+    """Unix time."""
 
 
 def json_row(finding: Finding) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -16,6 +17,17 @@ from workers.model import SourceFile, StepKey
 
 ReadSmall: TypeAlias = Callable[[str], bytes | None]
 """Returns the content of a small file of the dump, by its path; None if it cannot be read now."""
+
+
+class ProblemKind(StrEnum):
+    """What keeps something from being ingested."""
+
+    DENIED = "denied"
+    """The user has to grant a permission, or to name a rank."""
+    NAME = "name"
+    """A directory of a rank whose name no dump system uses: nothing in it is ingested."""
+    OTHER = "other"
+    """Its content or its kind of file; the rest of its step is ingested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +42,15 @@ class Problem:
     the step is ingested."""
     left_out: bool = False
     """Whether it looks like a rank or a step, and is not taken for one."""
+    misnamed: bool = False
+    """Whether the name of a directory is what is wrong."""
+
+    @property
+    def kind(self) -> ProblemKind:
+        """What keeps it from being ingested."""
+        if self.denied:
+            return ProblemKind.DENIED
+        return ProblemKind.NAME if self.misnamed else ProblemKind.OTHER
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -165,6 +186,8 @@ class DumpScan:
     """The steps that the dump's configuration asks for; None if it does not say, or asks for all."""
     unlisted: frozenset[StepKey] = frozenset()
     """Steps that exist, but were not listed because the caller deferred them."""
+    expected_ranks: int | None = None
+    """How many ranks the rank tables in the dump name; None without a rank table."""
 
 
 #: Given the steps of a dump, returns those that do not have to be listed now.

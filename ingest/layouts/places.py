@@ -171,14 +171,16 @@ class PlaceSearch:
         if owner.rank is not None:
             discovery.outside_of(owner).add_tree(path)
             if _resembles_step(directory, path):
-                problem = Problem(path, "is not how a dump names a step", _STEP_HINT, left_out=True)
+                problem = Problem(
+                    path, "is not how a dump names a step", _STEP_HINT, left_out=True, misnamed=True
+                )
                 discovery.unowned.problems.append(problem)
         elif any(layout.near_miss and layout.near_miss.fullmatch(path) for layout in self._layouts):
             top, _, _ = path.partition("/")
             is_number = _NUMBER.fullmatch(top.removeprefix("rank").removeprefix("_")) is not None
             what = "is not how a dump names the directory of a rank"
             hint = _RANK_HINT if is_number else ""
-            problem = Problem(top if is_number else path, what, hint, left_out=is_number)
+            problem = Problem(top if is_number else path, what, hint, left_out=is_number, misnamed=True)
             if problem not in discovery.unowned.problems:
                 discovery.unowned.problems.append(problem)
 

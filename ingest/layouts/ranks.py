@@ -7,7 +7,7 @@ as text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -50,7 +50,10 @@ class Ranks:
         """
         self.problems: list[Problem] = []
         self._map = rank_map
-        self._table = _merge(tables, self.problems)
+        entries = [entry for table in tables for entry in _parse(table)]
+        self._table = _merge(entries, self.problems)
+        self.expected: int | None = len({rank for _, rank in entries}) or None
+        """How many ranks the tables name, on all hosts; None without a table."""
         pids = {rank.number for rank in path_ranks if rank is not None and rank.kind == "pid"}
         # If only one process has its id in the path, the job has only this process.
         self._is_single = len(pids) == 1 and all(rank is None or rank.kind == "pid" for rank in path_ranks)
@@ -84,11 +87,10 @@ def is_rank_table(path: str) -> bool:
     return name.endswith(".json") and name.startswith(_TABLE_NAMES)
 
 
-def _merge(tables: Sequence[bytes], problems: list[Problem]) -> dict[int, int]:
+def _merge(entries: Iterable[tuple[int, int]], problems: list[Problem]) -> dict[int, int]:
     ranks: dict[int, set[int]] = {}
-    for data in tables:
-        for device, rank in _parse(data):
-            ranks.setdefault(device, set()).add(rank)
+    for device, rank in entries:
+        ranks.setdefault(device, set()).add(rank)
     unclear = sorted(device for device, candidates in ranks.items() if len(candidates) > 1)
     if unclear:
         problems.append(

@@ -108,6 +108,7 @@ class DumpTree:
             (*discovery.unowned.problems, *ranks.problems),
             self._expected_steps(run_listings.values()),
             unlisted,
+            ranks.expected,
         )
 
     def describe(self, listing: Listing) -> Description:

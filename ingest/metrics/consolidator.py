@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -10,9 +12,12 @@ from prometheus_client import CollectorRegistry, Gauge
 from ingest.consolidating.consolidator import CommitsListed, StepsConsolidated
 from ingest.metrics.declare import Declare
 from ingest.metrics.findings import FindingMetrics
+from ingest.metrics.gc import GcMetrics
+from ingest.metrics.process import ProcessMetrics
 from ingest.metrics.ranks import RankLabels
+from ingest.metrics.stragglers import MAX_STEPS_BEHIND
 from workers.events import Event
-from workers.tasks.metrics import StoreMetrics, register_build_info
+from workers.tasks.metrics import StoreMetrics
 
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -20,8 +25,8 @@ _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 class ConsolidatorMetrics:
     """How far the ranks are, and how far the consolidated view is behind them.
 
-    At most one series for each of MAX_RANKS ranks and one for all others together, those of `FindingMetrics`
-    and `StoreMetrics`, and about forty.
+    At most two series for each of MAX_RANKS ranks and for all others together, those of `FindingMetrics`
+    and `StoreMetrics`, and about fifty.
     """
 
     def __init__(
@@ -30,6 +35,8 @@ class ConsolidatorMetrics:
         clock: Callable[[], float] = time.time,
         *,
         rules: Iterable[tuple[str, str]] = (),
+        store: str = "",
+        expected_ranks: int | None = None,
     ) -> None:
         """Register everything on `registry`.
 
@@ -37,11 +44,18 @@ class ConsolidatorMetrics:
             registry: where.
             clock: returns Unix time.
             rules: names and severities of the rules that are evaluated over several steps or ranks.
+            store: the URL of the store.
+            expected_ranks: how many ranks the run is to have; None or 0 for any number.
         """
         self._rounds = RoundMetrics(registry, clock)
-        groups = (self._rounds, FindingMetrics(registry, clock, rules), StoreMetrics(registry))
+        groups = (
+            ProcessMetrics(registry, clock, store, expected_ranks),
+            self._rounds,
+            FindingMetrics(registry, clock, rules),
+            GcMetrics(registry),
+            StoreMetrics(registry),
+        )
         self._observers = [group.observe for group in groups]
-        register_build_info(registry)
 
     def lease(self, *, held: bool) -> None:
         """Show whether this process holds the lease."""
@@ -63,6 +77,8 @@ class RoundMetrics:
         self._waiting_since: dict[int, float] = {}
         self._newest = -1
         self._began = 0.0
+        self._fastest: deque[int] = deque(maxlen=MAX_STEPS_BEHIND)
+        """The highest committed steps of the run that were seen one after the other, ascending."""
         declare = Declare(registry, "dump_ingest_consolidator_")
 
         def gauge(name: str, text: str, value: float = 0) -> Gauge:
@@ -91,6 +107,11 @@ class RoundMetrics:
         self._committed = declare.gauge(
             "committed_step", "Highest step that a rank has committed, by the store.", "rank"
         )
+        self._rank_behind = declare.gauge(
+            "rank_steps_behind",
+            "Times that the fastest rank committed a higher step since this one committed its highest.",
+            "rank",
+        )
         self._appended = declare.counter("appended_steps", "Steps added to the view.")
         self._rewritten = declare.counter(
             "rewritten_steps",
@@ -117,8 +138,11 @@ class RoundMetrics:
         self._last.set(min(listed.committed.values(), default=-1))
         for rank in sorted(listed.committed):
             self._labels.of(rank)
+        self._see_fastest(max(listed.committed.values(), default=-1))
         for label, step in self._labels.lowest(listed.committed).items():
             self._committed.labels(rank=label).set(step)
+            behind = len(self._fastest) - bisect_right(self._fastest, step)
+            self._rank_behind.labels(rank=label).set(behind)
         self._wait_for(listed.behind)
 
     def _observe_end(self, consolidated: StepsConsolidated) -> None:
@@ -130,6 +154,13 @@ class RoundMetrics:
         if consolidated:
             self._newest_step.set(max((self._newest, *consolidated.appended, *consolidated.rewritten)))
             self._seconds.observe(max(self._clock() - self._began, 0))
+
+    def _see_fastest(self, step: int) -> None:
+        """Remember how far the fastest rank is. What was removed from the store does not count any more."""
+        while self._fastest and self._fastest[-1] > step:
+            self._fastest.pop()
+        if step >= 0 and (not self._fastest or self._fastest[-1] < step):
+            self._fastest.append(step)
 
     def _wait_for(self, steps: Iterable[int]) -> None:
         now = self._clock()

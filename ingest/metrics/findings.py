@@ -13,10 +13,13 @@ from prometheus_client import CollectorRegistry
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
+from ingest.findings.stored import SeriesRead
 from ingest.metrics.declare import Declare
 from ingest.metrics.ranks import OTHER
+from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event
-from workers.store.model import CommitSummary, Evaluated
+from workers.model import StepKey
+from workers.store.model import Evaluated, Totals
 
 #: How many rules have series of their own. Further ones count as one.
 MAX_RULES = 256
@@ -57,12 +60,14 @@ class FindingMetrics:
         self._clock = clock
         self._rules: set[tuple[str, str]] = set()
         self._places: set[tuple[str, str, str]] = set()
+        self._found_at: dict[tuple[str, str, str], float] = {}
+        """By rank, rule and severity, as the labels name them: when something was found last."""
         declare = Declare(registry, "dump_ingest_")
         self._total = declare.counter("findings", "Findings of rules.", "rule", "severity")
         labels = ("rank", "rule", "severity")
         self._step = declare.gauge(
             "last_finding_step",
-            "Highest step of the last finding of a rule at a rank; -1 if it belongs to no step.",
+            "Step of the last finding of a rule at a rank; -1 if it belongs to no step.",
             *labels,
         )
         self._time = declare.gauge(
@@ -80,9 +85,20 @@ class FindingMetrics:
             case StepCommitted(summary=summary):
                 self.count(summary.key.rank, summary.key.step, totals_of(summary))
                 self._failures.inc(len(summary.failed_rules))
+            case AnomalousCommitRead(key=key, summary=earlier, committed_at=at):
+                self._recall(key, totals_of(earlier), at)
+            case SeriesRead(step=number, findings=findings, found_at=at):
+                for rank, rule, severity in {(row.rank, row.rule, row.severity) for row in findings}:
+                    self._record_place(rank, number, rule, severity, at)
             case StepsConsolidated(findings=steps):
                 for step in steps:
                     self._count_series(step.result, step.step)
+
+    def _recall(self, key: StepKey, totals: Iterable[RuleTotal], at: float) -> None:
+        """Show what rules found in a step at that time, without counting it: it was counted then."""
+        for total in totals:
+            if total.findings > 0:
+                self._record_place(key.rank, key.step, total.rule, total.severity, at)
 
     def count(self, rank: int, step: int | None, totals: Iterable[RuleTotal]) -> None:
         """Count what rules found in a step of one rank."""
@@ -104,12 +120,26 @@ class FindingMetrics:
         name = self._rule(total.rule, total.severity)
         self._total.labels(rule=name, severity=total.severity).inc(max(total.findings, 0))
 
-    def _record_place(self, rank: int | None, step: int | None, rule: str, severity: str) -> None:
-        """Record where a rule found something: at one rank, or at several together (None)."""
+    def _record_place(
+        self, rank: int | None, step: int | None, rule: str, severity: str, at: float | None = None
+    ) -> None:
+        """Record where a rule found something: at one rank, or at several together (None).
+
+        Args:
+            rank: where.
+            step: in which step; None for run files.
+            rule: its name.
+            severity: its severity.
+            at: when; None for now. What is known of a later time stands.
+        """
         name = self._rule(rule, severity)
-        labels = {"rank": self._rank(rank, name, severity), "rule": name, "severity": severity}
-        self._step.labels(**labels).set(-1 if step is None else step)
-        self._time.labels(**labels).set(self._clock())
+        place = (self._rank(rank, name, severity), name, severity)
+        at = self._clock() if at is None else at
+        if at < self._found_at.get(place, at):
+            return
+        self._found_at[place] = at
+        self._step.labels(*place).set(-1 if step is None else step)
+        self._time.labels(*place).set(at)
 
     def _rule(self, rule: str, severity: str) -> str:
         """Return the label of a rule."""
@@ -140,7 +170,7 @@ COUNTED = (
 )
 
 
-def totals_of(summary: CommitSummary) -> list[RuleTotal]:
+def totals_of(summary: Totals) -> list[RuleTotal]:
     """Return what rules found in a step of a rank; if none were evaluated, what is counted anyway."""
     if summary.rules:
         severity_of = summary.severities

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
 from ingest.dispatch.outcomes import StepCommitted
-from ingest.layouts.base import Listing
+from ingest.layouts.base import Listing, ProblemKind
 from ingest.metrics.declare import Declare
 from ingest.metrics.ranks import OTHER, RankLabels
+from ingest.metrics.stragglers import Stragglers
 from ingest.watching.watcher import DumpState
 from workers.events import Event
 from workers.model import StepKey
 
 
 class ProgressMetrics:
-    """Lag, backlog and newest steps by rank. Seven series for each label of a rank, and three."""
+    """Lag, backlog and newest steps by rank. Eight series for each label of a rank, and five."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float], labels: RankLabels) -> None:
         """Register everything."""
@@ -29,6 +31,9 @@ class ProgressMetrics:
         self._committed: dict[int, int] = {}
         """By rank: the highest committed step. It stays when the source is cleaned away."""
         self._committed_at: dict[int, float] = {}
+        self._pending: dict[int, dict[StepKey, Listing]] = {}
+        """By rank: its steps that are not committed, as the last look listed them."""
+        self._stragglers = Stragglers()
         declare = Declare(registry, "dump_ingest_watcher_")
         self._gauges = {
             name: declare.gauge(name, text, "rank")
@@ -38,6 +43,7 @@ class ProgressMetrics:
                 "newest_step": "Highest step that has files or is committed; -1 for none.",
                 "committed_step": "Highest step that is committed; -1 for none.",
                 "last_commit_timestamp_seconds": "Unix time of the last commit by this process; 0 for none.",
+                "steps_behind": "Steps that other ranks have written since this one wrote last.",
                 "pending_steps": "Steps that are not committed as they are now.",
                 "pending_files": "Files of those steps.",
                 "pending_bytes": "Bytes of those files.",
@@ -47,7 +53,11 @@ class ProgressMetrics:
             "last_look_timestamp_seconds", "Unix time of the last scan; 0 before the dump exists."
         )
         self._ranks = declare.gauge("ranks", "Ranks that have, or had, files.")
-        self._problems = declare.gauge("problems", "Files and directories that cannot be ingested.")
+        self._problems = declare.gauge(
+            "problems", "Files and directories that cannot be ingested, by what keeps them from it.", "kind"
+        )
+        for kind in ProblemKind:
+            self._problems.labels(kind=kind.value)
 
     def observe(self, event: Event) -> None:
         """Show what a look or a commit has changed."""
@@ -59,7 +69,9 @@ class ProgressMetrics:
 
     def _observe_look(self, dump: DumpState) -> None:
         self._look.set(self._clock())
-        self._problems.set(len(dump.problems))
+        counts = Counter(problem.kind for problem in dump.problems)
+        for kind in ProblemKind:
+            self._problems.labels(kind=kind.value).set(counts[kind])
         for rank in sorted({key.rank for key in dump.there}):
             self._labels.of(rank)
         steps_of: dict[int, list[StepKey]] = {rank: [] for rank in self._labels}
@@ -67,12 +79,15 @@ class ProgressMetrics:
             if key.step is not None:
                 steps_of[key.rank].append(key)
         self._ranks.set(len(steps_of))
-        pending_of = {
+        self._pending = {
             rank: {key: dump.pending[key] for key in steps if key in dump.pending}
             for rank, steps in steps_of.items()
         }
-        self._set_steps(steps_of, pending_of, dump.unlisted)
-        self._set_backlog(pending_of)
+        self._set_steps(steps_of, self._pending, dump.unlisted)
+        self._set_backlog(self._pending)
+        self._stragglers.see(dump.present.values())
+        if not dump.unlisted:  # nothing is known of what is still to be listed
+            self._set("steps_behind", self._labels.highest(self._stragglers.steps_behind(dump.present)))
 
     def _set_steps(
         self,
@@ -114,15 +129,18 @@ class ProgressMetrics:
                 if pending
             }
         )
-        self._oldest = {label: oldest.get(label, 0.0) for label in {*self._oldest, *oldest}}
+        labels = {self._labels.of(rank) for rank in pending_of}
+        self._oldest |= {label: oldest.get(label, 0.0) for label in labels}
 
     def _observe_commit(self, key: StepKey) -> None:
         label = self._labels.of(key.rank)
         self._commit(key)
+        self._pending.get(key.rank, {}).pop(key, None)
         self._committed_at[key.rank] = self._clock()
         if label != OTHER:  # the next look shows what ranks have together
             self._set("last_commit_timestamp_seconds", {label: self._committed_at[key.rank]})
             self._set("committed_step", {label: self._committed[key.rank]})
+            self._set_backlog({key.rank: self._pending.get(key.rank, {})})
 
     def _commit(self, key: StepKey) -> None:
         self._committed[key.rank] = max(self._committed.get(key.rank, -1), key.order[0])

@@ -45,6 +45,11 @@ class RankLabels:
             lowest[label] = min(lowest.get(label, value), value)
         return lowest
 
+    def highest(self, values: Mapping[int, float]) -> dict[str, float]:
+        """Return for each label the highest value of its ranks."""
+        negative = self.lowest({rank: -value for rank, value in values.items()})
+        return {label: -value for label, value in negative.items()}
+
     def total(self, values: Mapping[int, float]) -> dict[str, float]:
         """Return for each label the sum over its ranks."""
         total: dict[str, float] = {}

@@ -20,7 +20,10 @@ if TYPE_CHECKING:  # it has types alone
 
 
 def serve(
-    registry: CollectorRegistry, address: str, pages: Mapping[str, Callable[[], bytes]] | None = None
+    registry: CollectorRegistry,
+    address: str,
+    pages: Mapping[str, Callable[[], bytes]] | None = None,
+    unready: Callable[[], str] = str,
 ) -> Callable[[], None]:
     """Serve `/metrics`, with memory and processor time; return a function that stops it.
 
@@ -28,6 +31,8 @@ def serve(
         registry: what `/metrics` shows.
         address: `host:port`.
         pages: by path: returns a page of JSON. Called in a thread of the server.
+        unready: returns why the process is not ready, "" if it is: the answer of `/ready`, with status 503 or
+            200. Called in a thread of the server, too.
 
     Raises:
         UsageError: the address is in use, or does not belong to this host.
@@ -37,7 +42,7 @@ def serve(
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
-        server.set_app(_with_pages(make_wsgi_app(registry), pages or {}))
+        server.set_app(_with_pages(make_wsgi_app(registry), pages or {}, unready))
     except (OSError, OverflowError) as exc:
         reason = getattr(exc, "strerror", None) or exc
         raise UsageError(
@@ -52,10 +57,17 @@ def serve(
     return stop
 
 
-def _with_pages(metrics: WSGIApplication, pages: Mapping[str, Callable[[], bytes]]) -> WSGIApplication:
-    """Return an application that serves the pages, and metrics under any other path."""
+def _with_pages(
+    metrics: WSGIApplication, pages: Mapping[str, Callable[[], bytes]], unready: Callable[[], str]
+) -> WSGIApplication:
+    """Return an application that serves the pages and `/ready`, and metrics under any other path."""
 
     def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/ready":
+            reason = unready()
+            status = "503 Service Unavailable" if reason else "200 OK"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{reason or 'ready'}\n".encode()]
         page = pages.get(environ["PATH_INFO"])
         if page is None or environ["REQUEST_METHOD"] != "GET":
             return metrics(environ, start_response)

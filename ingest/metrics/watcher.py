@@ -11,17 +11,18 @@ from ingest.metrics.commits import CommitMetrics
 from ingest.metrics.disk import DiskMetrics
 from ingest.metrics.failures import FailureMetrics
 from ingest.metrics.findings import COUNTED, FindingMetrics
+from ingest.metrics.process import ProcessMetrics
 from ingest.metrics.progress import ProgressMetrics
 from ingest.metrics.ranks import RankLabels
 from ingest.metrics.retention import RetentionMetrics
 from workers.events import Event
-from workers.tasks.metrics import StoreMetrics, register_build_info
+from workers.tasks.metrics import StoreMetrics
 
 
 class WatcherMetrics:
     """Everything about the ranks that one watcher looks after.
 
-    At most fourteen series for each of MAX_RANKS ranks and for all others together, those of
+    At most fifteen series for each of MAX_RANKS ranks and for all others together, those of
     `FindingMetrics`, `RetentionMetrics` and `StoreMetrics`, and about eighty.
     """
 
@@ -31,6 +32,8 @@ class WatcherMetrics:
         clock: Callable[[], float] = time.time,
         *,
         rules: Iterable[tuple[str, str]] = COUNTED,
+        store: str = "",
+        expected_ranks: int | None = None,
     ) -> None:
         """Register everything on `registry`.
 
@@ -38,9 +41,12 @@ class WatcherMetrics:
             registry: where.
             clock: returns Unix time.
             rules: names and severities of the rules that are evaluated.
+            store: the URL of the store.
+            expected_ranks: how many ranks the run is to have; 0 for any number, None to ask rank tables.
         """
         labels = RankLabels()
         groups = (
+            ProcessMetrics(registry, clock, store, expected_ranks),
             ProgressMetrics(registry, clock, labels),
             CommitMetrics(registry, clock, labels),
             FindingMetrics(registry, clock, rules),
@@ -50,7 +56,6 @@ class WatcherMetrics:
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
-        register_build_info(registry)
 
     def observe(self, event: Event) -> None:
         """Take in an event of the service, or of the data plane in this process."""

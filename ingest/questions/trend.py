@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.catalog import Catalog, Choice
-from ingest.reader.snapshot import Snapshot, take_snapshot
+from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
@@ -104,13 +104,14 @@ def trend(
         `graph`, `rank`, `step`, `value` (float64; NaN if it is unknown, such as the mean of NaN alone) and
         `non_finite` (the number of elements that are NaN or infinite; NaN if unknown). Tensors that a rank
         does not have are left out. Occurrences in a loop are separate tensors (`...#1`). `attrs` has
-        `statistic`, and `left_out`: the steps that were not used.
+        `statistic`; `left_out`: the steps that were not used; `damaged`: those of them that are damaged.
 
     Raises:
         UsageError: no tensor matches, or too many do.
-        DamagedStore: the index of a step is missing or damaged.
+        DamagedStore: no step can be read.
     """
-    return trend_of(take_snapshot(store, rank, step, include_partial=include_partial), pattern, stat)
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, pattern, stat))
 
 
 def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
@@ -133,7 +134,7 @@ def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
         {column: np.array(values, object)[code] for column, values in texts.items()}
         | {column: values[order] for column, values in columns.items()}
     )
-    frame.attrs = {"statistic": statistic, "left_out": [str(left) for left in snapshot.left_out]}
+    frame.attrs = {"statistic": statistic, **_not_used(snapshot)}
     return frame
 
 
@@ -187,15 +188,14 @@ def heatmap(
         float64 (rank, step), with the name of the statistic; NaN if a rank does not have such a tensor in
         that step, or its value is unknown. The coordinates `tensors` and `non_finite`, (rank, step), are the
         number of tensors, and of their elements that are NaN or infinite. `attrs` has `pattern`,
-        `statistic`, `aggregate`, `tensors` (the number of tensors that match), and `left_out`.
+        `statistic`, `aggregate`, `tensors` (the number of tensors that match), `left_out`, `damaged`.
 
     Raises:
         UsageError: no tensor matches, or the statistic or the aggregate is unknown.
-        DamagedStore: the index of a step is missing or damaged.
+        DamagedStore: no step can be read.
     """
-    return heatmap_of(
-        take_snapshot(store, rank, step, include_partial=include_partial), pattern, stat, aggregate
-    )
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, pattern, stat, aggregate))
 
 
 def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | None = None) -> xr.DataArray:
@@ -234,9 +234,17 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
             "statistic": name,
             "aggregate": how,
             "tensors": len(distinct),
-            "left_out": [str(left) for left in snapshot.left_out],
+            **_not_used(snapshot),
         },
     )
+
+
+def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:
+    """Return the attributes of an answer that name the steps that it is not about."""
+    return {
+        "left_out": [str(left) for left in snapshot.left_out],
+        "damaged": [str(left) for left in snapshot.left_out if left.is_damaged],
+    }
 
 
 def default_aggregate(statistic: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.prefetch import prefetch
+from workers.store.record import missing_root
 
 #: One rank or step, several of them, or None for all.
 Choice: TypeAlias = int | Iterable[int] | None
@@ -46,17 +48,27 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
     Raises:
         UsageError: the URL does not hold a store.
         StoreFormatError: a newer version of dump-ingest wrote it.
+        DamagedStore: its root is damaged, or missing although it holds ranks.
         StoreError: it cannot be reached.
     """
     objects = open_objects(resolve(url, storage_options))
-    if commit.read_root(objects) is None:
-        raise no_store(str(url))
+    require_store(objects, str(url))
     return Catalog(objects)
 
 
-def no_store(url: str) -> UsageError:
-    """Return the error for a URL that does not hold a store."""
-    return UsageError(
+def require_store(objects: ObjectStore, url: str) -> None:
+    """Raise an error unless the place holds a store.
+
+    Raises:
+        UsageError: it does not.
+        StoreFormatError: a newer version of dump-ingest wrote it.
+        DamagedStore: its root is damaged, or missing although it holds commits.
+    """
+    if commit.read_root(objects) is not None:
+        return
+    if commit.holds_commits(objects):
+        raise missing_root(url)
+    raise UsageError(
         f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` create a store."
     )
 
@@ -69,6 +81,13 @@ class Damage:
     source: str
     """The dump file it came from; "" if more than one file is concerned."""
     reason: str
+    path: str = ""
+    """The object that is missing or wrong, relative to the store; "" if no single object is known."""
+    row: int = -1
+    """The row of the index whose payload is damaged; -1 if no single row is concerned."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.source + ': ' if self.source else ''}{self.reason}"
 
 
 @dataclass(eq=False)
@@ -149,20 +168,21 @@ class Catalog:
         Args:
             rank: one rank, or several; all if None.
             step: one step, or several; all, and the run files, if None.
-            damages: receives the steps whose commit is damaged. Without it, the first of them is raised.
+            damages: receives the steps whose commit is damaged. Without it, they are named in a
+                `DamagedStepWarning`.
 
         Raises:
             UsageError: one of the ranks or steps is not in the store.
-            DamagedStore: a commit is damaged, and `damages` is not given.
+            DamagedStore: all commits are damaged, and `damages` is not given.
         """
         ranks, steps = _as_set(rank), _as_set(step)
         damaged: list[Damage] = []
         opened = self._open(self._possible_keys(ranks, steps), damaged)
-        if damages is None and damaged:
-            raise DamagedStore(damaged[0].reason)
         present = {step.key for step in opened} | {damage.key for damage in damaged}
         self._check_present(ranks, steps, present)
-        if damages is not None:
+        if damages is None:
+            _warn_of(damaged, has_others=bool(opened))
+        else:
             damages += damaged
         return opened
 
@@ -227,6 +247,7 @@ class Catalog:
         name: str | re.Pattern[str] | None = None,
         io: str | None = None,
         where: str | None = None,
+        damages: list[Damage] | None = None,
     ) -> list[Tensor]:
         """Return the tensors that fulfil every condition, by step, rank and order of execution.
 
@@ -240,22 +261,30 @@ class Catalog:
             name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             io: `input` or `output`.
             where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`.
+            damages: receives the steps whose commit or index is damaged. Without it, they are named in a
+                `DamagedStepWarning`.
 
         Raises:
             UsageError: a rank or step is not in the store, or `where` is not a valid condition.
-            DamagedStore: a commit or an index is damaged.
+            DamagedStore: all of the steps are damaged, and `damages` is not given.
         """
         condition = Filter(where, COLUMNS) if where is not None else None
         labels = {"graph": graph, "op_type": op_type, "io": io}
         equal = {label: value for label, value in labels.items() if value is not None}
-        chosen = self.select(rank, step)
+        damaged: list[Damage] = []
+        chosen = self.select(rank, step, damages=damaged)
+        unread = len(damaged)
         matches: list[Tensor] = []
-        for opened in _with_tables(chosen):
+        for opened in _with_tables(chosen, damaged):
             tensors = [Tensor(opened, row) for row in opened.rows(condition, equal)]
             named = [tensor for tensor in tensors if name is None or _matches(name, tensor.name)]
             matches += named
             if not named and len(chosen) > _TABLES_KEPT:
                 opened.forget_tables()
+        if damages is None:
+            _warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
+        else:
+            damages += damaged
         return matches
 
     def reopened(self) -> Self:
@@ -300,21 +329,47 @@ class Catalog:
         )
 
 
-def _with_tables(steps: Sequence[Step]) -> Iterator[Step]:
-    """Yield these steps, each after its index was read; the next ones are read meanwhile.
+class DamagedStepWarning(UserWarning):
+    """An answer is not about some steps, because they are damaged."""
+
+
+def _warn_of(damages: Sequence[Damage], *, has_others: bool) -> None:
+    """Warn of damaged steps that an answer is not about.
 
     Raises:
-        DamagedStore: the index of a step is damaged.
+        DamagedStore: it is about no other steps.
     """
-    if len(steps) <= 1:
-        yield from steps  # without a thread
+    if not damages:
         return
+    if not has_others:
+        raise DamagedStore(damages[0].reason)
+    more = f", and {len(damages) - 1} more damaged steps" if len(damages) > 1 else ""
+    # The caller of the method that calls this.
+    warnings.warn(f"left out: {damages[0]}{more}", DamagedStepWarning, stacklevel=3)
 
-    def load(step: Step) -> Step:
-        _ = step.tables
+
+def _with_tables(steps: Sequence[Step], damages: list[Damage]) -> Iterator[Step]:
+    """Yield these steps, each after its index was read; the next ones are read meanwhile.
+
+    Steps whose index is damaged are added to `damages` instead.
+    """
+
+    def load(step: Step) -> Step | Damage:
+        try:
+            _ = step.tables
+        except DamagedStore as exc:
+            return Damage(step.key, "", exc.message)
         return step
 
-    yield from prefetch(steps, load, ahead=_TABLES_AHEAD, threads=_TABLES_AHEAD, name="dump-ingest-read")
+    if len(steps) <= 1:
+        loaded: Iterable[Step | Damage] = map(load, steps)  # without a thread
+    else:
+        loaded = prefetch(steps, load, ahead=_TABLES_AHEAD, threads=_TABLES_AHEAD, name="dump-ingest-read")
+    for step in loaded:
+        if isinstance(step, Damage):
+            damages.append(step)
+        else:
+            yield step
 
 
 def _joined(numbers: Iterable[int]) -> str:

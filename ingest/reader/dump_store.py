@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from ingest.reader.catalog import Catalog, Choice, Damage, open_catalog
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.verify import verify
+from ingest.reader.verify_view import StoreDamage, verify_surroundings
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,8 +57,10 @@ class DumpStore(Catalog):
 
         return TensorView(self, include_partial=include_partial)
 
-    def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage]:
+    def verify(self, rank: Choice = None, step: Choice = None) -> Iterator[Damage | StoreDamage]:
         """Read these steps, or all, and yield what is not as it was written; see `ingest.reader.verify`.
+
+        Without a choice, also checks what lies beside the steps: the groups of ranks, the consolidated view.
 
         Args:
             rank: one rank, or several; all if None.
@@ -66,7 +70,7 @@ class DumpStore(Catalog):
             UsageError: one of the ranks or steps is not in the store.
         """
         if rank is None and step is None:
-            return verify(self)
+            return itertools.chain(verify(self), verify_surroundings(self.objects))
         damages: list[Damage] = []
         chosen = self.select(rank, step, damages=damages)
         return verify(self, [*(opened.key for opened in chosen), *(damage.key for damage in damages)])

@@ -6,15 +6,23 @@ only. They name the steps that they leave out, with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ingest.reader.catalog import Catalog, Choice, Damage
 from ingest.reader.step import Step
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.model import CommitSummary
 
 NOT_COMMITTED = "not committed"
+_DAMAGED = "damaged: "
+#: Indexes that are read at once to find those that are damaged.
+_INDEXES_AT_ONCE = 4
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,11 @@ class LeftOut:
 
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}"
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the step is damaged, and not just unfinished or partial."""
+        return self.reason.startswith(_DAMAGED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +91,47 @@ class Snapshot:
         """Return the totals of one of its steps."""
         return self.chosen[key].commit.summary
 
+    def without_damaged_indexes(self) -> Snapshot:
+        """Return the steps whose index can be read; the others are left out. Reads every index.
+
+        Raises:
+            DamagedStore: no step is left.
+        """
+
+        def problem_of(step: Step) -> str:
+            try:
+                _ = step.tables
+            except DamagedStore as exc:
+                return exc.message
+            step.forget_tables()
+            return ""
+
+        with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="dump-ingest-read") as threads:
+            problems = dict(zip(self.chosen, threads.map(problem_of, self.chosen.values()), strict=True))
+        chosen = {key: step for key, step in self.chosen.items() if not problems[key]}
+        damaged = [LeftOut(key, f"{_DAMAGED}{reason}") for key, reason in problems.items() if reason]
+        if damaged and not chosen:
+            raise DamagedStore(f"{damaged[0]}")
+        left_out = sorted([*self.left_out, *damaged], key=lambda left: left.key.order)
+        return Snapshot(self.store, chosen, tuple(left_out))
+
+
+def ask_of_undamaged(snapshot: Snapshot, ask: Callable[[Snapshot], _Answer]) -> _Answer:
+    """Return what a question answers about a snapshot, or about what can be read of it.
+
+    The question is asked again, without the steps whose index is damaged, if it comes upon one.
+
+    Raises:
+        DamagedStore: no step is left.
+    """
+    try:
+        return ask(snapshot)
+    except DamagedStore:
+        rest = snapshot.without_damaged_indexes()
+        if len(rest.chosen) == len(snapshot.chosen):
+            raise  # something else is damaged
+        return ask(rest)
+
 
 def take_snapshot(
     store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
@@ -100,13 +154,15 @@ def take_snapshot(
         opened for opened in fresh.select(rank, step, damages=damages) if opened.key.step is not None
     ]
     chosen = {opened.key: opened for opened in committed if include_partial or _is_complete(opened)}
-    reasons = {damage.key: f"damaged: {damage.reason}" for damage in damages}
+    reasons = {damage.key: f"{_DAMAGED}{damage.reason}" for damage in damages}
     reasons |= {
         opened.key: partial_reason(opened.commit.summary) for opened in committed if opened.key not in chosen
     }
     known = chosen.keys() | reasons.keys()
     reasons |= dict.fromkeys((key for key in fresh.listed(rank, step) if key not in known), NOT_COMMITTED)
     left_out = [LeftOut(key, reasons[key]) for key in sorted(reasons, key=lambda key: key.order)]
+    if not chosen and left_out and left_out[0].is_damaged:
+        raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
     if not chosen:
         raise UsageError(
             f"{store.url}: no complete step" + (f" ({left_out[0]})" if left_out else ""),

@@ -22,6 +22,10 @@ from workers.store import commit, metadata
 from workers.store.model import RowKind
 
 _PIECE_NBYTES = 16 * MIB
+#: What is said of a payload whose checksums are right.
+WRONG_DIGEST = "the digest does not match"
+WRONG_STATISTICS = "the statistics do not match"
+_STATISTICS_DO = ", although the statistics do"
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ def verify(
             committed = commit.read(store.objects, key)
             if committed is not None:
                 step = Step(store.objects, committed)
-                for damage in _verify_step(step, done, progress):
+                for damage in verify_step(step, done, progress):
                     if step.removed_meanwhile():
                         break  # what was removed is not damaged
                     yield damage
@@ -64,7 +68,15 @@ def verify(
         progress(done)
 
 
-def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None]) -> Iterator[Damage]:
+def verify_step(
+    step: Step, done: Verified, progress: Callable[[Verified], None] = lambda _: None
+) -> Iterator[Damage]:
+    """Check one step; see `verify`.
+
+    Raises:
+        DamagedStore: its index is damaged.
+        StepRemoved, TensorsRemoved: it was removed by another process while it was read.
+    """
     table = step.tables
     yield from _verify_objects(step)
     yield from _verify_metadata(step)
@@ -74,7 +86,10 @@ def _verify_step(step: Step, done: Verified, progress: Callable[[Verified], None
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
         reason = _payload_damage(step, row, pieces)
         if reason:
-            yield Damage(step.key, str(table.label("source")[row]), reason)
+            # What agrees with the payload in one table shows that the other table is wrong.
+            is_of_index = reason.startswith(WRONG_STATISTICS) or reason.endswith(_STATISTICS_DO)
+            source = str(table.label("source")[row])
+            yield Damage(step.key, source, reason, row=-1 if is_of_index else row)
         done.files += 1
         done.nbytes += int(table.number("nbytes")[row])
         progress(done)
@@ -86,9 +101,15 @@ def _verify_objects(step: Step) -> Iterator[Damage]:
     sizes = step.objects.sizes(prefix)
     for path, nbytes in step.commit.record.stored.items():
         if path not in sizes:
-            yield Damage(step.key, "", f"{prefix}/{path} is missing")
+            yield _object_damage(step, path, "is missing")
         elif sizes[path] != nbytes:
-            yield Damage(step.key, "", f"{prefix}/{path} has {sizes[path]} bytes instead of {nbytes}")
+            yield _object_damage(step, path, f"has {sizes[path]} bytes instead of {nbytes}")
+
+
+def _object_damage(step: Step, path: str, problem: str) -> Damage:
+    """Return the damage of one object, given by its path in the generation."""
+    whole = f"{step.commit.prefix}/{path}"
+    return Damage(step.key, "", f"{whole} {problem}", path=whole)
 
 
 def _verify_metadata(step: Step) -> Iterator[Damage]:
@@ -99,7 +120,7 @@ def _verify_metadata(step: Step) -> Iterator[Damage]:
         data = objects.get(names[path])
         if data != metadata.encode(node):
             problem = "is missing" if data is None else "is not what the commit says"
-            yield Damage(step.key, "", f"{names[path]} {problem}")
+            yield Damage(step.key, "", f"{names[path]} {problem}", path=names[path])
 
 
 def _verify_totals(step: Step) -> Iterator[Damage]:
@@ -129,29 +150,36 @@ def _payload_damage(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
     """Return how the payload of a row contradicts its digest or statistics; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
-    recomputed = _RecomputedStatistics(step, row)
+    recomputed = RecomputedStatistics(step, row)
     try:
         for piece in pieces:
             payload_digest.update(piece)
             recomputed.update(piece)
     except DamagedStore as exc:
         return exc.message
+    wrong_statistics = _differing_statistics(step, row, recomputed.result())
     if payload_digest.digest() != table.digest[row].tobytes():
-        return "the digest does not match"
-    statistics = recomputed.result()
-    if statistics is not None:
-        stored = table.statistics[row]
-        differ = ~np.isclose(stored, statistics, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
-        differ &= np.isin(FIELDS, step.commit.nodes["statistics"]["attributes"]["fields"])  # not newer ones
-        if differ.any():
-            return f"the statistics do not match: {', '.join(np.array(FIELDS)[differ])}"
-    return ""
+        return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{_STATISTICS_DO}"
+    return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}" if wrong_statistics else ""
 
 
-class _RecomputedStatistics:
+def _differing_statistics(
+    step: Step, row: int, recomputed: npt.NDArray[np.float64] | None
+) -> list[str] | None:
+    """Return the names of the stored statistics that are not those of the payload; None if none were."""
+    if recomputed is None:
+        return None
+    stored = step.tables.statistics[row]
+    differ = ~np.isclose(stored, recomputed, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
+    differ &= np.isin(FIELDS, step.commit.nodes["statistics"]["attributes"]["fields"])  # not newer ones
+    return [name for name, differs in zip(FIELDS, differ, strict=True) if differs]
+
+
+class RecomputedStatistics:
     """The statistics of one row, computed from its payload; only if the stored ones were computed, too."""
 
     def __init__(self, step: Step, row: int) -> None:
+        """Prepare for a row of a step."""
         self._step, self._row = step, row
         self._running: RunningStatistics | None = None
         if step.tables.label("statistics_from")[row] == "computed":
@@ -162,6 +190,7 @@ class _RecomputedStatistics:
             self._running = RunningStatistics()
 
     def update(self, piece: bytearray) -> None:
+        """Add a piece of the payload."""
         if self._running is None:
             return
         if self._device is not None:
@@ -172,6 +201,7 @@ class _RecomputedStatistics:
         self._running.update(values)
 
     def result(self) -> npt.NDArray[np.float64] | None:
+        """Return the statistics, (len(FIELDS),); None if the stored ones were not computed."""
         if self._running is None:
             return None
         if self._device is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,8 @@ from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.stored import json_row
+from ingest.layouts.base import Problem, ProblemKind
+from ingest.reporting.reminders import Reminders
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
 from ingest.steps.events import (
     CommitKept,
@@ -24,18 +25,26 @@ from ingest.steps.events import (
     DependencyDown,
     DumpedAgain,
     SourceKept,
+    StepDamaged,
     StoreRecovered,
 )
 from ingest.steps.keep_reasons import KeepReason
 from ingest.steps.not_taken import FilesNotTaken
+from ingest.watching.watcher import DumpState
 from workers.events import Event
 from workers.store.model import Finding
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 #: Reasons for keeping files in a dump that somebody should look into.
 _UNEXPECTED = frozenset([KeepReason.NO_COMMIT, KeepReason.NOT_STORED, KeepReason.CHANGED, KeepReason.DENIED])
-#: How often the log says that the disk of the dump is filling up, in seconds.
-_FILLING_PAUSE_S = 600.0
+#: How many problems of a dump get a line each; `ls --problems` and `doctor` list more.
+_PROBLEMS = 20
+#: By kind of problem: the name of the event, and its level.
+_PROBLEM_LINES = {
+    ProblemKind.DENIED: ("cannot_read", "error"),
+    ProblemKind.NAME: ("not_ingested", "warning"),
+    ProblemKind.OTHER: ("not_ingested", "warning"),
+}
 #: How many findings of a step get a line each. The others are counted; `anomalies` lists them.
 _FINDINGS = 20
 #: Libraries that log more than an operator can use.
@@ -110,10 +119,10 @@ class ServiceLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Log through structlog as it is configured at the time of the event."""
         self._log = structlog.get_logger("dump_ingest")
-        self._clock = clock
-        self._last_outage = ""
+        self._reminders = Reminders(clock)
+        self._problems = Reminders(clock)
+        self._filling = Reminders(clock)
         self._under_pressure = False
-        self._logged_filling_at = -math.inf
 
     def observe(self, event: Event) -> None:
         """Log an event, if it is worth a line."""
@@ -126,14 +135,16 @@ class ServiceLog:
                 self._log_source(event)
             case DiskSeen():
                 self._log_disk(event)
-            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced():
+            case DumpState():
+                self._log_problems(event.problems)
+            case CommitKept() | CommitReverted() | DumpedAgain() | ContentReplaced() | StepDamaged():
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
 
     def _log_commit(self, committed: StepCommitted) -> None:
         plan, summary = committed.plan, committed.summary
-        self._last_outage = ""
+        self._reminders.keep([])
         left_out = {"without_tensors": plan.without_tensors} if plan.without_tensors else {}
         is_abnormal = (
             plan.without_tensors
@@ -198,11 +209,23 @@ class ServiceLog:
                 self._log.warning("disk_nearly_full", policy=disk.policy, **space)
             else:
                 self._log.info("disk_has_room_again", policy=disk.policy, **space)
-        if disk.full_in_s is not None and self._clock() >= self._logged_filling_at + _FILLING_PAUSE_S:
-            self._logged_filling_at = self._clock()
+        if disk.full_in_s is not None and self._filling.is_due("filling"):
             self._log.warning("disk_filling", full_in_s=round(disk.full_in_s), **space)
 
-    def _log_unexpected(self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced) -> None:
+    def _log_problems(self, problems: Sequence[Problem]) -> None:
+        """Log what cannot be ingested: the first `_PROBLEMS`, one line each, and how many more there are."""
+        shown = {str(problem): problem for problem in problems[:_PROBLEMS]}
+        self._problems.keep(shown)
+        due = [problem for text, problem in shown.items() if self._problems.is_due(text)]
+        for problem in due:
+            name, log = _PROBLEM_LINES[problem.kind]
+            getattr(self._log, log)(name, path=problem.path, reason=problem.reason, hint=problem.hint)
+        if due and len(problems) > len(shown):
+            self._log.warning("problems_not_logged", problems=len(problems) - len(shown))
+
+    def _log_unexpected(
+        self, event: CommitKept | CommitReverted | DumpedAgain | ContentReplaced | StepDamaged
+    ) -> None:
         log = self._log.bind(rank=event.key.rank, step=event.key.step)
         match event:
             case CommitKept(gone=gone):
@@ -211,15 +234,17 @@ class ServiceLog:
                 log.warning("step_dumped_again", files_gone=gone)
             case ContentReplaced(files=files):
                 log.warning("content_replaced", files=len(files), first=files[0])
+            case StepDamaged(reason=reason, store=store):
+                log.warning("step_damaged", reason=reason, hint=f"dump-ingest repair {store} mends it")
             case CommitReverted():
                 log.warning("commit_went_back")
 
     def _log_outage(self, event: DependencyDown | StoreRecovered) -> None:
         if isinstance(event, StoreRecovered):
-            self._last_outage = ""
+            self._reminders.keep([])
             self._log.info("store_is_back")
-        elif event.error.message != self._last_outage:  # once, not at every look
-            self._last_outage = event.error.message
+        elif self._reminders.is_due(event.error.message):
+            self._reminders.keep([event.error.message])
             self._log.error("trouble", error=event.error.message, hint=event.error.hint)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import Pressure
+from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.dump_retention.judge import SourceJudge
 from ingest.dump_retention.policy import RetentionPolicy
@@ -36,6 +37,7 @@ from workers.events import Observer
 from workers.model import MIB
 from workers.rules.values import RuleSet
 from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
@@ -72,6 +74,11 @@ class ServiceOptions:
     """What is deleted in the dump once it is committed; None if nothing is."""
     dry_run: bool = False
     """Whether to do everything but delete."""
+    patience_s: float = 60.0
+    """How long the loop waits for an answer of the store, in seconds. One that gives up does so after as long
+    again."""
+    task_timeout_s: float = 600.0
+    """How long a task may run on one worker, besides a second for each MiB that it reads."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic
 
@@ -97,11 +104,27 @@ def build_service(
     table = StepTable()
     heard = Observers(observers)
     clock = options.clock
-    committed = Committed(objects, table, take_removed=options.take_removed)
+    outage = Outage()
+    patient = BoundedObjects(objects, options.patience_s, outage)
+    committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    submitter = Submitter(connect, options.limits, table, clock, options.resources)
-    probe = StoreProbe(lambda: commit.read_root(objects))
-    dependencies = Dependencies(heard.notify, probe, options.retry_forever)
+    submitter = Submitter(
+        connect, options.limits, table, clock, options.resources, patrol=Patrol(options.task_timeout_s)
+    )
+
+    def ask() -> None:
+        commit.read_root(objects)
+        outage.end()
+
+    dependencies = Dependencies(
+        heard.notify,
+        StoreProbe(ask),
+        options.retry_forever,
+        options.patience_s,
+        outage,
+        lambda: commit.read_root(patient),
+        clock,
+    )
     schedule = LookSchedule(options.poll_s, clock)
     planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host)
     decider = Decider(planner, committed)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from ingest.service.store_probe import StoreProbe
 from ingest.steps.events import DependencyDown
-from workers.errors import ClusterError, StoreError
+from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Observer
+from workers.store.backends.bounded import Outage
+
+#: A store from which nothing was heard for so long is asked for something small, in seconds: so a silent one
+#: is noticed within a minute, even if nothing is to be done.
+_LISTENS_S = 30.0
 
 
 @dataclass(slots=True)
@@ -18,6 +25,39 @@ class Dependencies:
     probe: StoreProbe
     retry_forever: bool = False
     """Whether to wait for what does not answer, rather than raise."""
+    gives_up_s: float = 60.0
+    """How long a store may be away for those who do not wait for ever, in seconds."""
+    outage: Outage = field(default_factory=Outage)
+    """Whether the store has fallen silent: it is asked by the probe alone then."""
+    ask: Callable[[], object] = lambda: None
+    """Reads something small from the store, for a bounded time, or raises StoreError."""
+    clock: Callable[[], float] = time.monotonic
+    _listened_at: float | None = None
+
+    def tend(self) -> None:
+        """Notice a store that has fallen silent, and have a silent one asked until it answers.
+
+        Raises:
+            StoreUnavailable: it was away for too long, and the service does not wait for ever.
+        """
+        if self.outage.error is not None:
+            self.probe.report_failure(self.outage.error)
+        elif self._is_long_unheard:
+            self._listened_at = self.clock()
+            try:
+                self.ask()
+            except StoreError as exc:
+                self.report(exc)
+        error = self.probe.error
+        if not self.retry_forever and error is not None and self.probe.away_s > self.gives_up_s:
+            raise StoreUnavailable(
+                f"{error.message}; gave up after {self.probe.away_s:.0f} s more", hint=error.hint
+            )
+
+    @property
+    def is_store_silent(self) -> bool:
+        """Whether the store has accepted a request without an answer, and has not answered since."""
+        return self.outage.error is not None
 
     def endure(self, error: StoreError | ClusterError) -> None:
         """Report an error, so that the same is tried again; raise it unless everything is tried for ever."""
@@ -29,3 +69,12 @@ class Dependencies:
         """Report an error; if the store did not answer, begin to ask when it is back."""
         self.probe.report_failure(error)
         self.notify(DependencyDown(error))
+
+    @property
+    def _is_long_unheard(self) -> bool:
+        """Whether it is time to ask the store only to hear from it."""
+        now = self.clock()
+        if self._listened_at is None:
+            self._listened_at = now
+        since = max(self._listened_at, self.outage.answered_at)
+        return now - since > _LISTENS_S

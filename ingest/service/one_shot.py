@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 
+from ingest.reader.catalog import Damage
+from ingest.reader.verify_listing import damage_in_listing
+from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
-from ingest.service.service import Service, without_old_objects
+from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
+from ingest.service.stopping import drain_time
+from ingest.steps.completeness import CompletenessPolicy
 from workers.errors import StoreError
 from workers.model import StepKey
 from workers.store import commit
@@ -32,6 +39,25 @@ def ingest_once(service: Service, stop: threading.Event) -> Report:
     return report
 
 
+def finish(service: Service, until: float) -> None:
+    """Take everything that the dump has now, as it is: the job that wrote it has ended.
+
+    Args:
+        service: one that was told to end.
+        until: when to give up, by the clock of the service.
+    """
+    service.policy = replace(service.policy, completeness=CompletenessPolicy(quiet_s=0.0, settle_s=0.0))
+    report = Report()
+    service.observers.append(report.observe)
+    service.schedule.outdate()
+    service.scan()
+    wanted = frozenset() if service.view is None else service.view.there
+    pause = threading.Event()
+    while service.clock() < until and not _is_done(service, report, wanted):
+        service.tick(wake=pause.wait)
+    service.observers.remove(report.observe)
+
+
 def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
     wanted: frozenset[StepKey] | None = None
     while not stop.is_set() and report.stopped_by is None:
@@ -44,10 +70,12 @@ def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
         wanted = wanted if wanted is not None else service.view.there
         if _is_done(service, report, wanted):
             break
-    service.submitter.cancel()
+    # On SIGTERM at once: whoever sends it starts the same command again.
+    service.drain(service.clock() + drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=0.0))
     if service.view is not None:
         report.close(service.table, service.view)
     report.missing_steps = _not_in_store(service, report.missing_steps)
+    report.damaged = _damaged(service, report.unchanged)
 
 
 def _is_done(service: Service, report: Report, wanted: frozenset[StepKey]) -> bool:
@@ -70,6 +98,17 @@ def _cannot_be_done(service: Service, report: Report) -> set[StepKey]:
     # Run files may change as long as the job runs: once is enough.
     committed_runs = {summary.key for summary in report.commits if summary.key.step is None}
     return {*report.failures, *denied, *committed_runs}
+
+
+def _damaged(service: Service, unchanged: Sequence[StepKey]) -> list[Damage]:
+    """Return what a listing shows of damage to the steps that were in the store already."""
+    known = expected_of(service.table)
+    expected = {key: known[key] for key in unchanged if key in known}
+    try:
+        return damage_in_listing(service.committed.objects, expected) if expected else []
+    except StoreError as exc:
+        service.dependencies.report(exc)
+        return []
 
 
 def _not_in_store(service: Service, steps: tuple[int, ...]) -> tuple[int, ...]:

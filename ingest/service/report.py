@@ -9,6 +9,7 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
+from ingest.reader.catalog import Damage
 from ingest.steps.events import CommitKept, DumpedAgain, SourceKept
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Phase
@@ -29,6 +30,8 @@ class Report:
     """Why steps could not be taken. A report by key, and not state: nothing is decided by it."""
     unchanged: list[StepKey] = field(default_factory=list)
     """Steps that the store held already."""
+    damaged: list[Damage] = field(default_factory=list)
+    """Those of them of which objects are missing in the store, as far as a listing shows."""
     removed: list[StepKey] = field(default_factory=list)
     """Steps that `gc` removed from the store: they are not taken again unless asked for."""
     problems: tuple[Problem, ...] = ()

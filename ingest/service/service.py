@@ -18,6 +18,7 @@ from ingest.dump_retention.events import SourceDeleted
 from ingest.dump_retention.retention import SourceRetention
 from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
+from ingest.service.damage_look import DamageLook
 from ingest.service.dependencies import Dependencies
 from ingest.service.disk_watch import DiskWatch
 from ingest.service.look_schedule import LookSchedule
@@ -25,6 +26,7 @@ from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.rechecks import Rechecks
 from ingest.service.settling import believable, settle
+from ingest.service.stopping import drain_time
 from ingest.steps.committed import Committed
 from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
 from ingest.steps.policy import StepPolicy
@@ -34,6 +36,8 @@ from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event
 
 _TICK_S = 0.25
+#: How long what is under way may take to finish after Ctrl-C, in seconds.
+INTERRUPTED_DRAIN_S = 2.0
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
 _SHORT_TICK_S = 0.05
 
@@ -72,6 +76,7 @@ class Service:
         Args:
             wake: called with the seconds to wait if nothing is to be done.
         """
+        self.dependencies.tend()
         if self.dependencies.probe.poll_recovered():
             self._resume()
         if self.schedule.is_due:
@@ -137,15 +142,36 @@ class Service:
         if foreign != self.policy.foreign_ranks or other_roots != self.policy.other_roots:
             self.policy = replace(self.policy, foreign_ranks=foreign, other_roots=other_roots)
 
-    def watch(self, stop: threading.Event, *, drain_s: float) -> None:
-        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds."""
+    def watch(
+        self, stop: threading.Event, *, drain_s: float, before_end: Callable[[float], object] | None = None
+    ) -> None:
+        """Go on until `stop` is set, then finish what is under way within `drain_s` seconds.
+
+        Args:
+            stop: ends it.
+            drain_s: how long it may take to end after SIGTERM.
+            before_end: called first when it ends, with the time by which it is to return; not after Ctrl-C.
+        """
         with without_old_objects():
+            look = DamageLook(self.committed.objects)
             while not stop.is_set():
                 self.tick(wake=stop.wait)
-            until = self.clock() + drain_s
-            while self.submitter.busy and self.clock() < until:
-                self._settle(_TICK_S)
-            self.submitter.cancel()
+                if self.view is not None and self.committed.is_checked:
+                    self._report_all(look.poll(self.table))
+            limit_s = drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=drain_s)
+            until = self.clock() + limit_s
+            if before_end is not None and limit_s >= drain_s:
+                before_end(until)
+            self.drain(until)
+
+    def drain(self, until: float) -> None:
+        """Finish what is under way until this time by the clock of the service, and drop the rest.
+
+        A store that is silent is not waited for: what needs it would not come to an end.
+        """
+        while self.submitter.busy and self.clock() < until and not self.dependencies.is_store_silent:
+            self._settle(_TICK_S)
+        self.submitter.cancel()
 
     def _ask_store(self) -> bool:
         """Ask the store for a part of what it has of the dump; return whether that was necessary."""
@@ -172,6 +198,7 @@ class Service:
         except ClusterError as exc:
             self.dependencies.endure(exc)
             return []
+        self._report_all(self.submitter.patrol.take_replaced())
         outcomes: list[Outcome] = [*self.offering.take_refused()]
         outcomes += [
             believable(outcome, self.table.ensure(outcome.plan.key))

@@ -9,9 +9,12 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ingest.reader.verify_listing import ExpectedObjects
 from ingest.steps.difference import CommittedFiles
+from ingest.steps.events import AnomalousCommitRead
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
+from workers.events import Observer
 from workers.model import SourceFile, StepKey
 from workers.store import commit, removed
 from workers.store.commit import Commit
@@ -35,6 +38,8 @@ class Committed:
     table: StepTable
     take_removed: bool = False
     """Whether a step that was removed on purpose counts as one that is missing."""
+    notify: Observer = lambda _: None
+    """Called with the commits that were there before, if they count anomalies."""
     _listed: set[int] = field(default_factory=set)
     """Ranks that were listed in the store."""
     _to_check: deque[StepState] = field(default_factory=deque)
@@ -86,12 +91,15 @@ class Committed:
             at_once = int(min(max(self._per_s * for_s, _FEWEST), _MOST))
             states = list(itertools.islice(self._to_check, at_once))
             # A damaged commit counts as none here: the source still exists, and makes a good one.
-            fingerprints = commit.read_fingerprints(self.objects, [state.key for state in states])
+            records = commit.read_records(self.objects, [state.key for state in states])
             for state in states:
                 self._to_check.popleft()
                 state.is_unchecked = False
-                if (fingerprint := fingerprints.get(state.key)) is not None:
-                    self._record(state, fingerprint)
+                if (record := records.get(state.key)) is not None:
+                    self._record(state, record.fingerprint)
+                    state.stored = ExpectedObjects.of(record)
+                    if (event := AnomalousCommitRead.of(record)) is not None:
+                        self.notify(event)
             now = time.monotonic()
             self._per_s = len(states) / max(now - started, 1e-3)
             if now >= until:

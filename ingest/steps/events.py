@@ -8,6 +8,8 @@ from ingest.steps.keep_reasons import KeepReason
 from workers.errors import ClusterError, StoreError
 from workers.events import Event
 from workers.model import StepKey
+from workers.store.model import Totals
+from workers.store.record import CommitRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,33 @@ class CommitReverted(Event):
     """An older generation of a step took the place of the one that was committed; the step is taken again."""
 
     key: StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class StepDamaged(Event):
+    """Objects of a committed step are missing in the store, or have another size."""
+
+    key: StepKey
+    reason: str
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalousCommitRead(Event):
+    """A commit of an earlier time, or of another process, was read, and it counts anomalies or findings."""
+
+    key: StepKey
+    summary: Totals
+    committed_at: float
+    """Unix time by the clock of the worker."""
+
+    @classmethod
+    def of(cls, record: CommitRecord) -> AnomalousCommitRead | None:
+        """Return the event for a commit record; None if the record counts nothing of interest."""
+        summary = record.summary
+        if not (summary.anomalous_tensors or summary.overflows or summary.disagreements or summary.findings):
+            return None
+        return cls(StepKey(record.rank, record.step), summary, record.committed_at_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from ingest.layouts.base import Listing, Problem
 from ingest.planning.inspection import Inspected
 from ingest.planning.plan import rewritten
+from ingest.reader.verify_listing import ExpectedObjects
 from ingest.steps.bad_files import NO_BAD_FILES, BadFiles
 from ingest.steps.deletion import Deletion, DeletionStage
 from ingest.steps.phases import Cover, Pause, Phase, Wait, WaitFor
@@ -73,6 +74,8 @@ class StepState:
     """Whether the store has something of the step and is still to be asked what."""
     committed: str | None = None
     """The generation that is committed, by its fingerprint, as far as is known."""
+    stored: ExpectedObjects | None = None
+    """What a listing has to show of its commit, if it had one when the store was asked first."""
     cover: Cover | None = None
     turn: int = 0
     """Commits are read again in the order of their turns."""

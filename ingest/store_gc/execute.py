@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from ingest.store_gc.inventory import Extent, committed_at, generations_in, is_of_tensors, is_temporary
 from ingest.store_gc.plan import GcAction, GcPlan
 from ingest.store_gc.policy import duration
-from workers.errors import DamagedStore, UsageError
+from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit, removed
@@ -119,7 +119,7 @@ class Execution:
         """Return the actions grouped by step: those on one step are carried out one after the other."""
         by_step: dict[StepKey | str, list[GcAction]] = {}
         for action in self.plan.actions:
-            by_step.setdefault(action.key or action.path, []).append(action)
+            by_step.setdefault(action.key or f"{action.path} {action.upload}", []).append(action)
         return list(by_step.values())
 
     def _carry_out(self, actions: Iterable[GcAction]) -> Iterator[GcDone]:
@@ -128,6 +128,7 @@ class Execution:
             "tensors": self._remove_tensors,
             "remains": self._remove_remains,
             "temporary": self._remove_temporary,
+            "upload": self._abort_upload,
         }
         for action in actions:
             try:
@@ -207,6 +208,20 @@ class Execution:
             return GcDone(action, left=reason)
         self.objects.delete(action.path)
         return GcDone(action, 1, listed[""].nbytes)
+
+    def _abort_upload(self, action: GcAction) -> GcDone:
+        uploads = self.objects.unfinished_uploads(action.path.rpartition("/")[0])
+        for upload in uploads:
+            if (upload.key, upload.upload_id) != (action.path, action.upload):
+                continue
+            if self.clock() - upload.written_at <= self.plan.policy.grace_s:
+                return GcDone(action, left=f"a part was written within {duration(self.plan.policy.grace_s)}")
+            try:
+                self.objects.abort_upload(upload)
+            except StoreDenied as exc:
+                return GcDone(action, left=f"{exc.message}; it takes s3:AbortMultipartUpload")
+            return GcDone(action, 0, upload.nbytes)
+        return GcDone(action)  # completed, or ended by somebody else
 
     def _why_left(self, action: GcAction, committed: Commit, listed: Mapping[str, StoredObject]) -> str:
         """Return why a step must not be touched; "" if it may be."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from ingest.findings.stored import read_series
+from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
 from workers.store import commit, metadata
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
-from workers.store.objects import ObjectStore, StoredObject
+from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.record import LEAF
 
 #: Ranks that are listed at once.
@@ -113,6 +114,10 @@ class Inventory:
     """Steps in which rules over several steps or ranks found something of severity warning or worse."""
     evaluated_steps: frozenset[int] = frozenset()
     """Steps for which such rules were evaluated."""
+    uploads: tuple[UnfinishedUpload, ...] = ()
+    """Uploads in parts that are under way, or that killed writers left."""
+    uploads_unknown: str = ""
+    """Why nothing is known of such uploads; "" if it is."""
 
 
 @dataclass(slots=True)
@@ -148,6 +153,7 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         for key, generations in listing.generations.items()
     ]
     anomalous, evaluated = _findings_of_series(objects) if anomalies else (frozenset(), frozenset())
+    uploads, unknown = _list_uploads(objects)
     return Inventory(
         objects.address.url,
         sum((listing.total for listing in listings), Extent()),
@@ -155,6 +161,8 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         {path: extent for listing in listings for path, extent in listing.temporaries.items()},
         anomalous,
         evaluated,
+        uploads,
+        unknown,
     )
 
 
@@ -170,8 +178,7 @@ def commit_facts(committed: Commit) -> CommitFacts:
 
 def committed_at(committed: Commit) -> datetime:
     """Return when a step was committed; a record without a time zone is in UTC."""
-    at = datetime.fromisoformat(committed.record.committed_at)
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return datetime.fromtimestamp(committed.record.committed_at_s, UTC)
 
 
 def generations_in(listed: Mapping[str, StoredObject]) -> dict[str, list[str]]:
@@ -192,6 +199,16 @@ def is_temporary(key: str) -> bool:
 def is_of_tensors(key: str) -> bool:
     """Return whether an object, given by its key in a step, belongs to payloads of tensors."""
     return metadata.is_of_tensors(key.partition("/")[2])
+
+
+def _list_uploads(objects: ObjectStore) -> tuple[tuple[UnfinishedUpload, ...], str]:
+    """Return the uploads that are not completed, or why they cannot be listed: gc goes on without them."""
+    try:
+        return tuple(objects.unfinished_uploads()), ""
+    except StoreDenied as exc:
+        return (), f"{exc.message}; it takes s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts"
+    except StoreError as exc:  # what speaks the protocol of S3 does not always have this request
+        return (), exc.message
 
 
 def _list_store(objects: ObjectStore) -> list[_Listing]:

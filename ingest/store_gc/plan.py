@@ -24,18 +24,21 @@ class GcAction:
 
     what: What
     """`step`: a step with everything below it. `tensors`: only the payloads of a step. `remains`: a
-    generation that no commit points to. `temporary`: what a killed writer left behind."""
+    generation that no commit points to. `temporary`: what a killed writer left behind. `upload`: parts of an
+    object that was never completed."""
     rank: int | None
-    """None for a temporary object."""
+    """None for a temporary object, and for an upload."""
     step: int | None
-    """None for run files, and for a temporary object."""
+    """None for run files, for a temporary object, and for an upload."""
     generation: str
     """The generation that goes, or that loses its tensors; "" if only empty directories go."""
     objects: int
     nbytes: int
     why: str
     path: str = ""
-    """The key of a temporary object; "" for everything else."""
+    """The key of a temporary object, or of what an upload was to become; "" for everything else."""
+    upload: str = ""
+    """What the store calls an upload; "" for everything else."""
 
     @property
     def key(self) -> StepKey | None:

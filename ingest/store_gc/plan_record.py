@@ -14,7 +14,7 @@ from ingest.store_gc.inventory import is_temporary
 from ingest.store_gc.policy import GcPolicy
 from workers.errors import UsageError
 
-What: TypeAlias = Literal["step", "tensors", "remains", "temporary"]
+What: TypeAlias = Literal["step", "tensors", "remains", "temporary", "upload"]
 Format: TypeAlias = Literal["dump-ingest gc plan 1"]
 FORMAT: Format = "dump-ingest gc plan 1"
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -32,6 +32,8 @@ class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
     tensors_around_anomalies: int | None
     keep_anomalous: bool
     grace_s: float
+    ranks: tuple[Natural, ...] | None = None
+    steps: tuple[Natural, ...] | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges of the numbers."""
@@ -46,11 +48,12 @@ class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActionRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="what"):
-    """What every action in a plan file has; `what` says which of the four kinds it is."""
+    """What every action in a plan file has; `what` says which of the five kinds it is."""
 
     objects: Natural
     nbytes: Natural
     why: str
+    upload: str = ""
 
     @property
     def what(self) -> What:
@@ -100,6 +103,21 @@ class RemoveTemporary(ActionRecord, frozen=True, kw_only=True, tag="temporary"):
             raise ValueError(message)
 
 
+class AbortUpload(ActionRecord, frozen=True, kw_only=True, tag="upload"):
+    """An upload in parts ends that was never completed."""
+
+    rank: None
+    step: None
+    generation: OptionalGenerationName
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check that the path is that of an object inside of the store."""
+        if not self.path or not self.upload or {"..", ""} & set(self.path.split("/")):
+            message = f"path {self.path!r} is not that of an upload into the store"
+            raise ValueError(message)
+
+
 class PlanRecord(Struct, frozen=True):
     """A plan file. It also holds totals, which are for people and are not read."""
 
@@ -107,7 +125,7 @@ class PlanRecord(Struct, frozen=True):
     store: str
     made_at: str
     policy: PolicyRecord
-    actions: tuple[RemoveStep | RemoveTensors | RemoveRemains | RemoveTemporary, ...]
+    actions: tuple[RemoveStep | RemoveTensors | RemoveRemains | RemoveTemporary | AbortUpload, ...]
     notes: tuple[str, ...]
     store_bytes: Natural
 

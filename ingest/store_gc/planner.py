@@ -16,6 +16,7 @@ from ingest.store_gc.plan import GcAction, GcPlan, shortly
 from ingest.store_gc.plan_record import What
 from ingest.store_gc.policy import GcPolicy, duration
 from ingest.units import human_bytes
+from workers.errors import UsageError
 from workers.model import StepKey
 
 #: The most steps that a note names.
@@ -73,21 +74,13 @@ class _Planner:
         self.busy = {step.key for step in self.steps if self._is_being_written(step)}
 
     def plan(self) -> GcPlan:
-        steps = self._steps_by_age_and_number()
-        tensors = self._tensors(steps)
-        remains, temporaries = list(self._remains()), list(self._temporaries())
-        self._shrink_to_size(steps, tensors, [*remains, *temporaries])
-        actions = [
-            *steps.values(),
-            *tensors.values(),
-            *(action for action in remains if action.key not in steps),
-            *(action for action in temporaries if not _is_below(action.path, steps)),
-        ]
+        actions = self._chosen() if self.policy.is_choice else self._by_policy()
         actions.sort(
             key=lambda action: (
                 _ORDER[action.what],
                 action.key.order if action.key else (),
                 action.path,
+                action.upload,
             )
         )
         self._note_what_stays()
@@ -99,6 +92,45 @@ class _Planner:
             tuple(self.notes),
             self.inventory.total.nbytes,
         )
+
+    def _by_policy(self) -> list[GcAction]:
+        """Return everything that the policy gives a reason for, and what no reader can see."""
+        steps = self._steps_by_age_and_number()
+        tensors = self._tensors(steps)
+        remains, temporaries = list(self._remains()), list(self._temporaries())
+        self._shrink_to_size(steps, tensors, [*remains, *temporaries])
+        return [
+            *steps.values(),
+            *tensors.values(),
+            *(action for action in remains if action.key not in steps),
+            *(action for action in temporaries if not _is_below(action.path, steps)),
+            *self._uploads(),
+        ]
+
+    def _chosen(self) -> list[GcAction]:
+        """Return the steps that were chosen by rank and number, and nothing else.
+
+        Raises:
+            UsageError: a chosen rank or step has no step in the store.
+        """
+        policy = self.policy
+        known = [step.key for step in self.inventory.steps if step.key.step is not None]
+        chosen = {key for key in known if key.step is not None and policy.chooses(key.rank, key.step)}
+        absent = {
+            "rank": set(policy.ranks or ()) - {key.rank for key in chosen},
+            "step": set(policy.steps or ()) - {key.step for key in chosen},
+        }
+        for what, numbers in absent.items():
+            if numbers:
+                raise UsageError(
+                    f"{self.inventory.url}: no {what} {min(numbers)} among the chosen steps",
+                    hint="`dump-ingest ls` lists the steps of each rank.",
+                )
+        return [
+            step.removal("chosen by rank and step")
+            for step in self.steps
+            if step.key in chosen and step.key not in self.busy
+        ]
 
     def _steps_by_age_and_number(self) -> dict[StepKey, GcAction]:
         """Return the steps that go because of their age, or because newer ones are kept."""
@@ -195,6 +227,30 @@ class _Planner:
             if self._is_old(extent):
                 why = "left by a writer that was killed"
                 yield GcAction("temporary", None, None, "", extent.objects, extent.nbytes, why, path)
+
+    def _uploads(self) -> Iterator[GcAction]:
+        """Yield the uploads that were never completed, if nothing was written into them for the grace period.
+
+        They are no part of the size of the store: no listing of objects has them.
+        """
+        uploads = self.inventory.uploads
+        old = [upload for upload in uploads if self.now - upload.written_at > self.policy.grace_s]
+        if len(old) < len(uploads):
+            young = [upload for upload in uploads if upload not in old]
+            self.notes.append(
+                f"{len(young)} uploads in parts ({human_bytes(sum(upload.nbytes for upload in young))}) are "
+                f"under way, or were left within {duration(self.policy.grace_s)}: they stay"
+            )
+        if self.inventory.uploads_unknown:
+            self.notes.append(f"uploads that were never completed: {self.inventory.uploads_unknown}")
+        if not old:
+            return
+        oldest = datetime.fromtimestamp(min(upload.written_at for upload in old), UTC)
+        why = f"never completed; nothing written since {oldest:%Y-%m-%d %H:%M} UTC or later"
+        for upload in old:
+            yield GcAction(
+                "upload", None, None, "", 0, upload.nbytes, why, upload.key, upload=upload.upload_id
+            )
 
     def _may_go(self, step: _CommittedStep) -> bool:
         """Return whether nothing protects a step."""

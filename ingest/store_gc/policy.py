@@ -39,6 +39,10 @@ class GcPolicy:
     """Never remove a step that has an anomaly on any rank."""
     grace_s: float = DAY_S
     """How long objects that no commit points to stay after the last write next to them."""
+    ranks: tuple[int, ...] | None = None
+    """With `steps`: remove exactly the steps of these ranks, and nothing else; of all ranks if None."""
+    steps: tuple[int, ...] | None = None
+    """The same for the numbers of the steps. Excludes all other reasons and all protections."""
 
     def __post_init__(self) -> None:
         """Check the numbers.
@@ -52,6 +56,23 @@ class GcPolicy:
                 raise UsageError(
                     f"{name} is {value!r}, which is out of range", hint=f"Give a number of at least {lowest}."
                 )
+        others = (self.older_than_s, self.keep_last, self.max_bytes, self.tensors_around_anomalies)
+        if self.is_choice and (others != (None,) * len(others) or self.keep_anomalous):
+            raise UsageError(
+                "chosen ranks and steps exclude other reasons to remove or to keep something",
+                hint="Give --rank and --step without --older-than, --keep-last, --max-size, --keep-anomalous "
+                "and --tensors-around-anomalies.",
+            )
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether steps go because they were chosen by rank and number."""
+        return self.ranks is not None or self.steps is not None
+
+    def chooses(self, rank: int, step: int) -> bool:
+        """Return whether a step is among the chosen ones."""
+        of_rank = self.ranks is None or rank in self.ranks
+        return self.is_choice and of_rank and (self.steps is None or step in self.steps)
 
     @property
     def keeps_only_newest(self) -> bool:

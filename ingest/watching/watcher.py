@@ -49,6 +49,8 @@ class DumpState(Event):
     unlisted: frozenset[StepKey] = frozenset()
     """Steps of which the store has something, and is still to be asked what: they were not listed yet, and
     are neither `present` nor `pending`."""
+    expected_ranks: int | None = None
+    """How many ranks the rank tables in the dump name; None without a rank table."""
 
     @property
     def there(self) -> frozenset[StepKey]:
@@ -90,6 +92,7 @@ class Watcher:
             self._problems(scan),
             scan.expected_steps,
             scan.unlisted,
+            scan.expected_ranks,
         )
 
     def next_complete(self, policy: StepPolicy, now: float) -> StepState | None:

@@ -2,7 +2,11 @@
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +181,58 @@ def test_on_object_storage(
     denied = connect(resolve(url, {"use_ssl": False}))
     with pytest.raises(StoreDenied):
         denied.delete_many(["zarr.json"])
+
+
+def test_chosen_steps_are_taken_back_and_can_be_taken_again(base: Path, store: Path) -> None:
+    planned = run("gc", store, "--rank", 0, "--step", 1, "--step", 3)
+    assert "chosen by rank and step" in planned.stdout
+    assert len(ingest.open_store(store).keys) == 12
+    run("gc", store, "--rank", 0, "--step", 1, "--step", 3, "--apply")
+    assert [(key.rank, key.step) for key in ingest.open_store(store).keys if key.rank == 0] == [
+        (0, step) for step in (0, 2, 4, 5)
+    ]
+    assert "removed by gc" in run("ingest", base / "dump", "--store", store).stderr
+    run("ingest", base / "dump", "--store", store, "--replace")
+    assert len(ingest.open_store(store).keys) == 12
+    refused = run("gc", store, "--step", 1, "--keep-last", 2, code=2)
+    assert "exclude" in refused.stderr
+
+
+_KILLED_WRITER = """
+import sys
+from workers.store.opening import connect, resolve
+connect(resolve(sys.argv[1])).put("rank_0/step_7/tensors/float32/c/0", bytes(2**30))
+"""
+
+
+@pytest.mark.s3
+def test_uploads_of_a_killed_writer_are_shown_and_ended(
+    s3_bucket: S3Bucket, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    objects = connect(resolve(s3_bucket.url))
+    beside = connect(resolve(f"{s3_bucket.url}-of-others"))
+    commit.ensure_root(objects)
+    with ExitStack() as running:
+        for url in (s3_bucket.url, f"{s3_bucket.url}-of-others"):
+            writer = running.enter_context(subprocess.Popen([sys.executable, "-c", _KILLED_WRITER, url]))
+            where = connect(resolve(url))
+            deadline = time.monotonic() + 60
+            while not any(upload.nbytes for upload in where.unfinished_uploads()):
+                assert time.monotonic() < deadline
+                assert writer.poll() is None
+                time.sleep(0.02)
+            writer.send_signal(signal.SIGKILL)
+    (left,) = objects.unfinished_uploads()
+    assert left.key == "rank_0/step_7/tensors/float32/c/0"
+    assert left.nbytes >= 32 * 2**20
+    young = run("gc", s3_bucket.url, env=s3_environment)
+    assert "1 uploads in parts" in young.stderr
+    planned = run("gc", s3_bucket.url, "--grace", "0s", env=s3_environment)
+    assert "incomplete uploads" in planned.stdout
+    assert objects.unfinished_uploads() == [left]
+    done = run("gc", s3_bucket.url, "--grace", "0s", "--apply", env=s3_environment)
+    assert "incomplete uploads" in done.stdout
+    assert objects.unfinished_uploads() == []
+    assert len(beside.unfinished_uploads()) == 1  # not below this store

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 #: The floors of the house, from the ground up: a room imports only rooms of lower floors.
 #: A room is a folder below a package, or a loose module in it; see `tests.structure`.
 FLOORS = (
-    ("workers.errors", "workers.events", "workers.model", "workers.scheduler", "ingest.units"),
-    ("workers.arrays", "ingest.disk"),
+    ("workers.clocks", "workers.errors", "workers.events", "workers.model", "ingest.units"),
+    ("workers.arrays", "workers.scheduler", "ingest.disk"),
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
     ("workers.rules", "ingest.reader"),
@@ -25,7 +25,7 @@ FLOORS = (
     ("ingest.dump_retention", "ingest.questions"),
     ("ingest.findings",),
     ("ingest.consolidating", "ingest.service", "ingest.store_gc"),
-    ("ingest.metrics", "ingest.reporting"),
+    ("ingest.metrics", "ingest.reporting", "ingest.repairing"),
     ("ingest.wiring",),
     ("ingest.api", "ingest.doctor"),
     ("ingest.cli",),

@@ -11,12 +11,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from functools import cache, lru_cache
-from importlib.metadata import version
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
-from workers.dump.paths import to_text
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
 from workers.store import metadata
@@ -29,8 +27,10 @@ from workers.store.record import (
     WithoutTensors,
     decode_nodes,
     decode_record,
+    format_version_of,
+    new_record,
+    not_ours,
     root_format,
-    totals_of,
 )
 
 ROOT = "zarr.json"
@@ -40,7 +40,6 @@ _AT_ONCE = 256
 CHANGED = "consolidated/changed"
 #: Stands there in the place of a generation if a commit was removed.
 REMOVED = "removed"
-_SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +113,40 @@ def ensure_root(objects: ObjectStore) -> None:
 
 def _ensure_root(objects: ObjectStore, data: bytes | None) -> None:
     if data is None:
-        root = metadata.group({metadata.ATTRIBUTE: {"format_version": metadata.FORMAT_VERSION}})
-        objects.put(ROOT, metadata.encode(root))
+        objects.put(ROOT, root_document())
     else:
-        root_format(data, objects.address.url)
+        _root_version(objects, data)
+
+
+def _root_version(objects: ObjectStore, data: bytes) -> int:
+    """Return the format version that a root states; if it states none, tell damage from something else."""
+    try:
+        return root_format(data, objects.address.url)
+    except DamagedStore as exc:
+        if holds_commits(objects):
+            raise
+        raise not_ours(objects.address.url) from exc
+
+
+def holds_commits(objects: ObjectStore) -> bool:
+    """Return whether any step is committed, whatever the root says. Takes a few requests."""
+    for rank in list_ranks(objects):
+        keys = list_keys(objects, [rank])
+        for start in range(0, len(keys), _AT_ONCE):
+            if objects.get_many([f"{key.path}/{LEAF}" for key in keys[start : start + _AT_ONCE]]):
+                return True
+    return False
+
+
+def root_document() -> bytes:
+    """Return the `zarr.json` of the root of a store."""
+    root = metadata.group({metadata.ATTRIBUTE: {"format_version": metadata.FORMAT_VERSION}})
+    return metadata.encode(root)
+
+
+def rank_document(rank: int) -> bytes:
+    """Return the `zarr.json` of the group of a rank."""
+    return metadata.encode(metadata.group({"rank": rank}))
 
 
 def read_root(objects: ObjectStore) -> int | None:
@@ -125,9 +154,10 @@ def read_root(objects: ObjectStore) -> int | None:
 
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.
+        DamagedStore: it is damaged, although there are commits.
     """
     data = objects.get(ROOT)
-    return None if data is None else root_format(data, objects.address.url)
+    return None if data is None else _root_version(objects, data)
 
 
 def write(
@@ -169,28 +199,19 @@ def write(
     if present is not None:
         _refuse_if_late(present, fingerprint, replaces, without_tensors)
     history = [] if present is None else [*present.record.previous, present.fingerprint]
-    record = CommitRecord(
-        format_version=_format_version(without_tensors),
+    record = new_record(
+        summary,
+        origin=origin,
+        contents=contents,
         without_tensors=without_tensors,
-        rank=key.rank,
-        step=key.step,
-        fingerprint=fingerprint,
-        committed_at=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
-        source=Origin(**{name: to_text(value) for name, value in asdict(origin).items()}),
-        summary=totals_of(summary),
-        software=_software(),
-        previous=tuple(name for name in dict.fromkeys(history) if name != fingerprint),
-        nets=contents.nets,
-        graphs=contents.graphs,
-        stored=dict(contents.stored),
-        problems=contents.problems,
-        poison=contents.poison,
+        previous=history,
+        now=now,
     )
     if key.step is not None and any(name != fingerprint for name in history):
         # Before the commit: an announcement too many is harmless, one too few would leave the cubes as they
         # were.
         objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
-    objects.put(f"{key.path}/{LEAF}", _encode_leaf(record.to_dict(), fingerprint, nodes))
+    objects.put(f"{key.path}/{LEAF}", encode_leaf(record.to_dict(), fingerprint, nodes))
 
 
 def _write_generation(
@@ -204,16 +225,15 @@ def _write_generation(
     present = objects.get_many([ROOT, rank])  # in one round trip
     _ensure_root(objects, present.get(ROOT))
     if rank not in present:
-        objects.put(rank, metadata.encode(metadata.group({"rank": summary.key.rank})))
+        objects.put(rank, rank_document(summary.key.rank))
     prefix = f"{summary.key.path}/{summary.fingerprint}"
     documents = {f"{prefix}/{path}/zarr.json": metadata.encode(node) for path, node in nodes.items() if path}
     documents[f"{prefix}/zarr.json"] = metadata.encode(nodes[""])
     objects.put_many({**{f"{prefix}/{path}": data for path, data in objects_to_write.items()}, **documents})
 
 
-def _encode_leaf(
-    record: Mapping[str, Any], fingerprint: str, nodes: Mapping[str, metadata.Document]
-) -> bytes:
+def encode_leaf(record: Mapping[str, Any], fingerprint: str, nodes: Mapping[str, metadata.Document]) -> bytes:
+    """Return the `zarr.json` of a step, which is its commit: the record, and the metadata of all nodes."""
     below = {(f"{fingerprint}/{path}" if path else fingerprint): node for path, node in nodes.items()}
     return metadata.encode(metadata.leaf(record, below))
 
@@ -228,18 +248,14 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
     record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
-    record["format_version"] = _format_version(without)
+    record["format_version"] = format_version_of(without)
     record["without_tensors"] = asdict(without)
     record["summary"]["stored_bytes"] = max(totals.stored_bytes - sum(dropped.values()), 0)
     record["summary"]["objects"] = max(totals.objects - len(dropped) - len(commit.nodes) + len(nodes), 0)
     record["stored"] = {path: size for path, size in stored.items() if path not in dropped}
-    data = _encode_leaf(record, commit.fingerprint, nodes)
+    data = encode_leaf(record, commit.fingerprint, nodes)
     objects.put(f"{commit.key.path}/{LEAF}", data)
     return parse(data, commit.key)
-
-
-def _format_version(without: WithoutTensors | None) -> int:
-    return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION
 
 
 def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
@@ -260,11 +276,6 @@ def _refuse_if_late(
             raise SourceChanged(f"{present.key}: its tensors were removed from the store meanwhile")
     elif replaces is not None and present.fingerprint != replaces:
         raise SourceChanged(f"{present.key}: another generation of it was committed since it was planned")
-
-
-@cache
-def _software() -> dict[str, str]:
-    return {name: version(name) for name in _SOFTWARE}
 
 
 def read(objects: ObjectStore, key: StepKey) -> Commit | None:
@@ -290,16 +301,16 @@ def read_many(
     return commits, damaged
 
 
-def read_fingerprints(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, str]:
-    """Return the name of the committed generation of those of the steps that are in the store.
+def read_records(objects: ObjectStore, keys: Sequence[StepKey]) -> dict[StepKey, CommitRecord]:
+    """Return the commit records of those of the steps that are in the store.
 
-    Leaves out damaged commits. Takes half the time of `read_many`, and keeps nothing else.
+    Leaves out damaged commits. Takes half the time of `read_many`.
     """
-    fingerprints: dict[StepKey, str] = {}
+    records: dict[StepKey, CommitRecord] = {}
     for key, data in _leaves(objects, keys):
         with suppress(DamagedStore):
-            fingerprints[key] = decode_record(data, key).fingerprint
-    return fingerprints
+            records[key] = decode_record(data, key)
+    return records
 
 
 def _leaves(objects: ObjectStore, keys: Sequence[StepKey]) -> Iterator[tuple[StepKey, bytes]]:

@@ -20,3 +20,20 @@ class StoreRequested(Event):
     seconds: float
     error: StoreError | None = None
     """Why it failed. That an object does not exist is an answer, not an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAbandoned(Event):
+    """A request made no progress for too long, and was given up. It ends by itself at some time, or never."""
+
+    verb: str
+    seconds: float
+    """How long it was waited for since its last progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreClockSeen(Event):
+    """The store has told the time."""
+
+    ahead_s: float
+    """How far the clock of this host is ahead of that of the store, in seconds; to a second."""

@@ -18,6 +18,9 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 SEVERITIES = ("info", "warning", "critical")
 WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
 
+#: How long a request to a store may go on without progress, unless somebody says otherwise, in seconds.
+STORE_TIMEOUT_S = 60.0
+
 
 class RowKind(StrEnum):
     """What a row of the index is."""
@@ -40,6 +43,8 @@ class StoreAddress:
     url: str
     options: str = "{}"
     """fsspec storage options as JSON text, so that an address can be hashed."""
+    timeout_s: float = STORE_TIMEOUT_S
+    """How long a request may go on without progress, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,21 @@ class StoredObject:
     """When it was written, in seconds since the epoch, by the clock of the store."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """An upload in parts that was begun and neither completed nor aborted: its parts take space."""
+
+    key: str
+    """The object that it was to become."""
+    upload_id: str
+    """What the store calls it."""
+    nbytes: int
+    """Of its parts so far."""
+    written_at: float
+    """When it was begun, or its newest part was written; in seconds since the epoch, by the clock of the
+    store."""
+
+
 class ObjectStore(Protocol):
     """Objects under one address, named by `/`-separated keys.
 
@@ -46,6 +61,10 @@ class ObjectStore(Protocol):
     @property
     def is_local(self) -> bool:
         """Whether this is a directory: the machine itself writes, and waiting less gains nothing."""
+
+    @property
+    def tells_progress(self) -> bool:
+        """Whether long requests call `deadline.made_progress` on their way."""
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object, replacing any of that name.
@@ -101,6 +120,15 @@ class ObjectStore(Protocol):
 
         In a directory, symbolic links are listed and not followed; behind a link, nothing is listed.
         """
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
+        """Return the uploads in parts below `prefix` that are under way, or that a killed writer left.
+
+        Only S3 has any. Takes a request for each thousand of them, and one for the parts of each.
+        """
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """End an upload and free its parts; nothing happens if it was completed or aborted meanwhile."""
 
     def flush(self, prefix: str) -> None:
         """Make sure that the disk holds an object, or all below `prefix`, and the names that lead to it.

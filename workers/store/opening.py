@@ -12,22 +12,33 @@ from typing import Any
 
 from workers.errors import UsageError
 from workers.store.backends import s3
+from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.fsspec_objects import PROTOCOL_HINT, FsspecObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.observed import ObservedObjects
 from workers.store.backends.s3 import S3Objects
-from workers.store.model import StoreAddress
+from workers.store.model import STORE_TIMEOUT_S, StoreAddress
 from workers.store.objects import ObjectStore
 
 _SECRET_WORDS = ("secret", "password", "token", "key")
 #: Names a key of the key management service; it is of no use to a thief.
 _NOT_SECRET = frozenset(["SSEKMSKeyId"])
+#: The setting `store_timeout_s`, for those who open a store without settings.
+TIMEOUT_VARIABLE = "DUMP_INGEST_STORE_TIMEOUT_S"
 _LOCAL_PROTOCOLS = ("file", "local")
 _TORN_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
 
 
-def resolve(url: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> StoreAddress:
+def resolve(
+    url: str | os.PathLike[str], options: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+) -> StoreAddress:
     """Turn what a user typed into an address: a URL as it is, anything else an absolute directory.
+
+    Args:
+        url: what the user typed.
+        options: for fsspec.
+        timeout_s: how long a request may go on without progress, in seconds; default: what the variable
+            `DUMP_INGEST_STORE_TIMEOUT_S` says, else a minute.
 
     Raises:
         UsageError: `url` names no place, or `options` hold a credential, which belongs into the environment.
@@ -35,13 +46,25 @@ def resolve(url: str | os.PathLike[str], options: Mapping[str, Any] | None = Non
     url = os.fspath(url)
     _refuse_torn(url)
     _refuse_credentials(options or {})
+    timeout_s = _default_timeout() if timeout_s is None else timeout_s
     protocol, is_url, path = url.partition("://")
     if is_url and protocol in _LOCAL_PROTOCOLS:
         url = path
     elif is_url or "::" in url:
-        return StoreAddress(url.rstrip("/"), _frozen(options))
+        return StoreAddress(url.rstrip("/"), _frozen(options), timeout_s)
     # Absolute: a relative one means a directory of this process, not of each worker.
-    return StoreAddress(str(Path(url).expanduser().absolute()), _frozen(options))
+    return StoreAddress(str(Path(url).expanduser().absolute()), _frozen(options), timeout_s)
+
+
+def _default_timeout() -> float:
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        timeout_s = float(text or STORE_TIMEOUT_S)
+    except ValueError:
+        timeout_s = 0.0
+    if not timeout_s > 0:
+        raise UsageError(f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, got {text!r}")
+    return timeout_s
 
 
 def _frozen(options: Mapping[str, Any] | None) -> str:
@@ -74,13 +97,15 @@ def _names(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def connect(address: StoreAddress) -> ObjectStore:
-    """Return access to the objects at an address, each request of which is observed.
+    """Return access to the objects at an address, each request of which is bounded and observed.
+
+    A request that makes no progress for the time of the address raises StoreSilent.
 
     Raises:
         UsageError: the URL names an unknown protocol, or an option is unknown to it.
         StoreUnavailable: the protocol connects at once, and cannot.
     """
-    return ObservedObjects(_backend(address))
+    return ObservedObjects(BoundedObjects(_backend(address), address.timeout_s))
 
 
 def _backend(address: StoreAddress) -> ObjectStore:

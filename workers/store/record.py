@@ -7,13 +7,16 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from workers.dump.paths import to_text
 from workers.errors import DamagedStore, StoreFormatError
 from workers.model import StepKey
 from workers.store import metadata
@@ -21,6 +24,8 @@ from workers.store.model import CommitSummary, Count, Origin, Totals
 
 #: The metadata of the group of a step, which is its commit; relative to it.
 LEAF = "zarr.json"
+#: Packages whose versions the record states.
+_SOFTWARE = ("dump-ingest", "numpy", "numcodecs", "distributed")
 #: The name of a generation: a part of keys, hence no `..` and no `/`.
 Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z_-]{1,64}\Z")]
 
@@ -94,6 +99,12 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
         datetime.fromisoformat(self.committed_at)
 
     @property
+    def committed_at_s(self) -> float:
+        """The time of the commit as Unix time; a record without a time zone is in UTC."""
+        at = datetime.fromisoformat(self.committed_at)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+    @property
     def generations(self) -> tuple[str, ...]:
         """The committed generation, and those that it has replaced."""
         return self.fingerprint, *self.previous
@@ -154,16 +165,36 @@ def root_format(data: bytes, url: str) -> int:
 
     Raises:
         StoreFormatError: it was written by a newer version, or is something else.
+        DamagedStore: it is not JSON: the root of this or of another store is damaged.
     """
     try:
         version = _DECODE_VERSION(metadata.own_attributes(data)).format_version
-    except (ValueError, RecursionError) as exc:
-        raise StoreFormatError(
-            f"{url} is a Zarr hierarchy, but not a dump-ingest store",
-            hint="Choose another --store; nothing was written.",
-        ) from exc
+    except (msgspec.ValidationError, RecursionError) as exc:
+        raise not_ours(url) from exc
+    except msgspec.DecodeError as exc:
+        message = f"{url}: its zarr.json is damaged: {exc!s:.200}"
+        raise DamagedStore(message, hint=_root_hint(url)) from exc
+    except ValueError as exc:
+        raise not_ours(url) from exc
     _check_format(version, url, metadata.FORMAT_VERSION)
     return version
+
+
+def not_ours(url: str) -> StoreFormatError:
+    """Return the error for a place that holds something else."""
+    return StoreFormatError(
+        f"{url} is a Zarr hierarchy, but not a dump-ingest store",
+        hint="Choose another --store; nothing was written.",
+    )
+
+
+def missing_root(url: str) -> DamagedStore:
+    """Return the error for a place that holds steps, but not the `zarr.json` of a store."""
+    return DamagedStore(f"{url}: its zarr.json is missing, although it holds commits", hint=_root_hint(url))
+
+
+def _root_hint(url: str) -> str:
+    return f"`dump-ingest repair {url} --apply` writes it again."
 
 
 def decode_record(data: bytes, key: StepKey) -> CommitRecord:
@@ -204,3 +235,51 @@ def _check_format(version: int, what: str, newest: int) -> None:
         f"{metadata.OLDEST_FORMAT_VERSION} to {newest}",
         hint=f"{hint}; nothing was written.",
     )
+
+
+def new_record(
+    summary: CommitSummary,
+    *,
+    origin: Origin,
+    contents: StepContents,
+    without_tensors: WithoutTensors | None = None,
+    previous: Sequence[str] = (),
+    now: datetime | None = None,
+) -> CommitRecord:
+    """Return the record of a commit that is made now; see `write`.
+
+    Args:
+        summary: the totals of the step.
+        origin: where it comes from.
+        contents: what else the record lists.
+        without_tensors: why no payloads of tensors are stored, if so.
+        previous: the generations that were committed before, the oldest first.
+        now: the time of the commit.
+    """
+    return CommitRecord(
+        format_version=format_version_of(without_tensors),
+        without_tensors=without_tensors,
+        rank=summary.key.rank,
+        step=summary.key.step,
+        fingerprint=summary.fingerprint,
+        committed_at=(now or datetime.now(UTC)).isoformat(timespec="milliseconds"),
+        source=Origin(**{name: to_text(value) for name, value in asdict(origin).items()}),
+        summary=totals_of(summary),
+        software=_software(),
+        previous=tuple(name for name in dict.fromkeys(previous) if name != summary.fingerprint),
+        nets=contents.nets,
+        graphs=contents.graphs,
+        stored=dict(contents.stored),
+        problems=contents.problems,
+        poison=contents.poison,
+    )
+
+
+def format_version_of(without: WithoutTensors | None) -> int:
+    """Return the format version of a commit."""
+    return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION
+
+
+@cache
+def _software() -> dict[str, str]:
+    return {name: version(name) for name in _SOFTWARE}

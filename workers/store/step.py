@@ -186,12 +186,12 @@ class StoredStep:
         first = int(self.tables.number("offset")[row])
         if int(self.tables.number("size")[row]) == 0:
             return None
-        if path not in self._readers:
-            spec = self.packed_spec(path)
-            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
         if first < 0:
             problem = self.tables.label("problem")[row]
             raise DamagedStore(f"{self.key}: row {row} has no bytes: {problem}")
+        if path not in self._readers:
+            spec = self.packed_spec(path)
+            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
         return self._readers[path], first
 
     def has_payload(self, row: int) -> bool:

@@ -167,17 +167,39 @@ def decode(documents: dict[str, metadata.Document], chunks: dict[str, bytes], wh
     Raises:
         DamagedStore: a chunk is missing or not what its metadata says; `where` names the step.
     """
-    arrays = {}
-    for name, table in _TABLES.items():
-        chunk = chunks.get(f"{table.path}/c/0/0")
-        if chunk is None or table.path not in documents:
-            raise DamagedStore(f"{where}: {table.path} is missing")
-        rows, columns = shape_of(documents[table.path], f"{where}: {table.path}")
-        array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
-        arrays[name] = _by_field(array, table, documents[table.path], where)
+    arrays = {name: _decode_one(table, documents, chunks, where) for name, table in _TABLES.items()}
     if len({len(array) for array in arrays.values()}) > 1:
         raise DamagedStore(f"{where}: its tables have different numbers of rows")
     return Tables(**arrays)
+
+
+def decode_each(
+    documents: dict[str, metadata.Document], chunks: dict[str, bytes], where: str
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Decode what can be decoded of a leaf with damaged tables; see `decode`.
+
+    Returns:
+        The whole tables by their fields in `Tables`; and what is wrong with each of the others, by the key of
+        its chunk in the generation.
+    """
+    arrays, damaged = {}, {}
+    for name, table in _TABLES.items():
+        try:
+            arrays[name] = _decode_one(table, documents, chunks, where)
+        except DamagedStore as exc:
+            damaged[f"{table.path}/c/0/0"] = exc.message
+    return arrays, damaged
+
+
+def _decode_one(
+    table: _TableFormat, documents: dict[str, metadata.Document], chunks: dict[str, bytes], where: str
+) -> npt.NDArray[Any]:
+    chunk = chunks.get(f"{table.path}/c/0/0")
+    if chunk is None or table.path not in documents:
+        raise DamagedStore(f"{where}: {table.path} is missing")
+    rows, columns = shape_of(documents[table.path], f"{where}: {table.path}")
+    array = decode_table(chunk, table.data_type, (rows, columns), f"{where}: {table.path}")
+    return _by_field(array, table, documents[table.path], where)
 
 
 def check(

@@ -81,11 +81,16 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
     return work.receipt(time.perf_counter() - started)
 
 
-def dry_run(job: ShardJob, begin: Callable[[int], None]) -> None:
-    """Read and decode the files of a job as `convert_here` does, but write nothing."""
+def dry_run(job: ShardJob, begin: Callable[[int], None] | None = None) -> Receipt:
+    """Read and convert the files of a job as `convert_here` does, but write nothing.
+
+    Returns the same receipt. Memory: that of `convert_here`, and one encoded shard.
+    """
+    started = time.perf_counter()
     work = _Conversion(job, lambda _key: Gathered(lambda _data: None), begin)
     for segment in job.segments:
         work.run(segment)
+    return work.receipt(time.perf_counter() - started)
 
 
 class _Conversion:

@@ -44,6 +44,12 @@ _LEAST_MEMORY_NBYTES = 256 * MIB
 _ROW_NBYTES = 8
 #: Exit code of a subprocess that ran out of memory, and could still report it.
 _OUT_OF_MEMORY = 99
+#: Stands for the exit code of a subprocess that was killed because it read one file for too long.
+_HUNG = 1000
+#: How long a subprocess may be at one row, in seconds, besides a second for each MiB; and how often that is
+#: looked at.
+ROW_TIMEOUT_S = 120.0
+_WATCH_CHILD_S = 1.0
 _WATCH_PARENT_S = 1.0
 
 _PROGRAM = "import sys; from workers.tasks.isolate import serve; serve(*map(int, sys.argv[1:]))"
@@ -169,7 +175,7 @@ def _carry_out(order: _Order) -> _Outcome:
             stdout=subprocess.DEVNULL,
         )
         try:
-            code = process.wait()
+            code = _wait(process, fds[2], order.job)
         finally:
             process.kill()
         if code == 0:
@@ -182,6 +188,22 @@ def _carry_out(order: _Order) -> _Outcome:
         return _Death(int.from_bytes(row, "little") if row else -1, _how(code))
 
 
+def _wait(process: subprocess.Popen[bytes], progress: int, job: ShardJob) -> int:
+    """Wait for the end of a subprocess; return its exit code, or `_HUNG` if it stays too long at one row."""
+    row, since = b"", time.monotonic()
+    while True:
+        try:
+            return process.wait(_WATCH_CHILD_S)
+        except subprocess.TimeoutExpired:
+            pass
+        now, at = os.pread(progress, _ROW_NBYTES, 0), time.monotonic()
+        if now != row:
+            row, since = now, at
+        entry = job.entries.get(int.from_bytes(row, "little")) if row else None
+        if at - since > ROW_TIMEOUT_S + (entry.nbytes if entry is not None else 0) / MIB:
+            return _HUNG
+
+
 def _python_path() -> str:
     here = str(Path(__file__).parents[1])
     return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), here]))
@@ -190,6 +212,8 @@ def _python_path() -> str:
 def _how(code: int) -> str:
     if code == _OUT_OF_MEMORY:
         return "out of memory"
+    if code == _HUNG:
+        return "it hung"
     try:
         return signal.Signals(-code).name
     except ValueError:

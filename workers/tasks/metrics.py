@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from workers import __version__
 from workers.errors import REASONS, DumpIngestError
 from workers.events import Event
-from workers.store.events import STORE_OPS, StoreRequested
+from workers.store.events import STORE_OPS, RequestAbandoned, StoreClockSeen, StoreRequested
 from workers.tasks.events import Converted, ConvertFailed, ConvertStarted, Published
 from workers.tasks.model import Receipt
 
@@ -16,7 +16,15 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: minutes.
 _REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 #: Reasons of `StoreError` and its subclasses.
-STORE_REASONS = ("damaged_store", "other", "store_denied", "store_format", "store_unavailable")
+STORE_REASONS = (
+    "clock_skew",
+    "damaged_store",
+    "other",
+    "store_denied",
+    "store_format",
+    "store_silent",
+    "store_unavailable",
+)
 
 
 def register_build_info(registry: CollectorRegistry) -> None:
@@ -26,7 +34,7 @@ def register_build_info(registry: CollectorRegistry) -> None:
 
 
 class StoreMetrics:
-    """Requests to the store. At most 19 series for each of six operations, and 30 of errors."""
+    """Requests to the store. At most 19 series for each of six operations, 42 of errors, and two more."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Register everything; every series exists from the first scrape."""
@@ -43,17 +51,32 @@ class StoreMetrics:
             ["op", "reason"],
             registry=registry,
         )
+        self._abandoned = Counter(
+            "dump_ingest_store_requests_abandoned",
+            "Requests that were given up because the store did not answer in time.",
+            registry=registry,
+        )
+        self._clock_ahead = Gauge(
+            "dump_ingest_clock_skew_seconds",
+            "How far the clock of this host is ahead of that of the store, to a second; 0 if unknown.",
+            registry=registry,
+        )
         for op in STORE_OPS:
             self._seconds.labels(op=op)
             for reason in STORE_REASONS:
                 self._errors.labels(op=op, reason=reason)
 
     def observe(self, event: Event) -> None:
-        """Count an event, if it is a request."""
-        if isinstance(event, StoreRequested):
-            self._seconds.labels(op=event.op).observe(event.seconds)
-            if event.error is not None:
-                self._errors.labels(op=event.op, reason=event.error.reason).inc()
+        """Count an event, if it is one of a store."""
+        match event:
+            case StoreRequested(op=op, error=error):
+                self._seconds.labels(op=op).observe(event.seconds)
+                if error is not None:
+                    self._errors.labels(op=op, reason=error.reason).inc()
+            case RequestAbandoned():
+                self._abandoned.inc()
+            case StoreClockSeen(ahead_s=ahead_s):
+                self._clock_ahead.set(ahead_s)
 
 
 class WorkerMetrics:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +35,20 @@ MAX_PROBLEMS_IN_RECORD = 100
 _FIRST_FINDINGS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Everything of a generation but its shards, before any of it is written."""
+
+    built: Tables
+    summary: CommitSummary
+    nodes: Mapping[str, metadata.Document]
+    """Metadata of every array and group of the generation, by path in it."""
+    chunks: Mapping[str, bytes]
+    """Index, statistics and findings, by path in the generation."""
+    contents: StepContents
+    without_tensors: WithoutTensors | None
+
+
 def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
     """Write index, statistics and metadata of a step, then its commit. Returns its totals.
 
@@ -42,6 +57,29 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         SourceChanged: the plan leaves out the tensors, but meanwhile the step was committed with them.
     """
     started = time.perf_counter()
+    assembled = assemble(plan, receipts)
+    objects = open_objects(plan.store)
+    if assembled.without_tensors is not None:
+        _refuse_to_replace_tensors(objects, plan.key)
+    commit.write(
+        objects,
+        assembled.summary,
+        origin=plan.origin,
+        nodes=assembled.nodes,
+        objects_to_write=assembled.chunks,
+        contents=assembled.contents,
+        without_tensors=assembled.without_tensors,
+        replaces=plan.replaces,
+    )
+    events.emit(Published(assembled.summary, time.perf_counter() - started))
+    return assembled.summary
+
+
+def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
+    """Return index, statistics, findings, metadata and totals of a step whose jobs are all done.
+
+    Nothing is written. The same plan and receipts give the same bytes.
+    """
     if {receipt.number for receipt in receipts} != {job.number for job in plan.jobs}:
         # A programming error, and one that would lose data: refuse rather than commit.
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
@@ -60,27 +98,14 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         objects=len(shards) + len(chunks) + len(nodes) + 1,
         result=result,
     )
-    objects = open_objects(plan.store)
-    if without is not None:
-        _refuse_to_replace_tensors(objects, plan.key)
-    commit.write(
-        objects,
-        summary,
-        origin=plan.origin,
-        nodes=nodes,
-        objects_to_write=chunks,
-        contents=StepContents(
-            nets=tuple(sorted(set(built.label("net")) - {""})),
-            graphs=tuple(sorted(set(built.label("graph")) - {""})),
-            stored=shards,
-            problems=tuple(_problems(plan, built)),
-            poison=_poison(plan.poison, entries),
-        ),
-        without_tensors=without,
-        replaces=plan.replaces,
+    contents = StepContents(
+        nets=tuple(sorted(set(built.label("net")) - {""})),
+        graphs=tuple(sorted(set(built.label("graph")) - {""})),
+        stored=shards,
+        problems=tuple(_problems(plan, built)),
+        poison=_poison(plan.poison, entries),
     )
-    events.emit(Published(summary, time.perf_counter() - started))
-    return summary
+    return Assembled(built, summary, nodes, chunks, contents, without)
 
 
 def _evaluate(plan: StepPlan, built: Tables) -> Evaluated | None:
@@ -168,38 +193,46 @@ def _summarise(
     objects: int,
     result: Evaluated | None,
 ) -> CommitSummary:
-    kinds, problems = built.label("kind"), built.label("problem")
-    is_tensor = kinds == RowKind.TENSOR
-    has_statistics = is_tensor | (kinds == RowKind.STATISTICS)
-    quarantined = int(np.count_nonzero(kinds == RowKind.QUARANTINED))
-    nan, pos_inf, neg_inf = (
-        np.nan_to_num(built.statistic(name)[has_statistics])
-        for name in ("nan_count", "pos_inf_count", "neg_inf_count")
-    )
+    counts = count_rows(built)
     return CommitSummary(
         key=plan.key,
         fingerprint=plan.fingerprint,
-        status="partial" if quarantined or plan.problems else "complete",
-        tensors=int(np.count_nonzero(is_tensor)),
-        files=int(np.count_nonzero(kinds == RowKind.FILE)),
-        quarantined=quarantined,
-        overflows=int(np.count_nonzero(kinds == RowKind.OVERFLOW)),
-        statistics_only=int(np.count_nonzero(kinds == RowKind.STATISTICS)),
-        disagreements=int(np.count_nonzero(built.disagreeing & is_tensor)),
-        unparsed=int(np.count_nonzero((kinds == RowKind.FILE) & (problems != ""))),
+        status="partial" if counts["quarantined"] or plan.problems else "complete",
         duplicates=sum(receipt.duplicates for receipt in receipts),
         raw_bytes=plan.nbytes,
         stored_bytes=stored_bytes,
         objects=objects,
-        nan_count=int(nan.sum()),
-        pos_inf_count=int(pos_inf.sum()),
-        neg_inf_count=int(neg_inf.sum()),
-        nan_tensors=int(np.count_nonzero(nan)),
-        pos_inf_tensors=int(np.count_nonzero(pos_inf)),
-        neg_inf_tensors=int(np.count_nonzero(neg_inf)),
-        anomalous_tensors=int(np.count_nonzero(nan + pos_inf + neg_inf)),
+        **counts,
         **_totals_of_rules(result),
     )
+
+
+def count_rows(built: Tables) -> dict[str, Any]:
+    """Return the totals of a summary that follow from the index and the statistics, by name."""
+    kinds, problems = built.label("kind"), built.label("problem")
+    is_tensor = kinds == RowKind.TENSOR.value
+    has_statistics = is_tensor | (kinds == RowKind.STATISTICS.value)
+    nan, pos_inf, neg_inf = (
+        np.nan_to_num(built.statistic(name)[has_statistics])
+        for name in ("nan_count", "pos_inf_count", "neg_inf_count")
+    )
+    masks = {
+        "tensors": is_tensor,
+        "files": kinds == RowKind.FILE.value,
+        "quarantined": kinds == RowKind.QUARANTINED.value,
+        "overflows": kinds == RowKind.OVERFLOW.value,
+        "statistics_only": kinds == RowKind.STATISTICS.value,
+        "disagreements": built.disagreeing & is_tensor,
+        "unparsed": (kinds == RowKind.FILE.value) & (problems != ""),
+        "nan_tensors": nan,
+        "pos_inf_tensors": pos_inf,
+        "neg_inf_tensors": neg_inf,
+        "anomalous_tensors": nan + pos_inf + neg_inf,
+    }
+    sums = {"nan_count": nan, "pos_inf_count": pos_inf, "neg_inf_count": neg_inf}
+    return {name: int(np.count_nonzero(mask)) for name, mask in masks.items()} | {
+        name: int(counts.sum()) for name, counts in sums.items()
+    }
 
 
 def _totals_of_rules(result: Evaluated | None) -> dict[str, Any]:

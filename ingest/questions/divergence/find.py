@@ -19,7 +19,7 @@ from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
 from ingest.reader.catalog import Catalog, Choice
 from ingest.reader.ranges import format_ranges
-from ingest.reader.snapshot import take_snapshot
+from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.errors import UsageError
 from workers.rules.names import matching
@@ -61,16 +61,25 @@ def divergence(
 
     Raises:
         UsageError: a rank, step, group or name fits nothing, or the store has only one rank.
-        DamagedStore: the index of a step is missing or damaged.
+        DamagedStore: no step can be read.
     """
     given = None if groups is None else checked_groups(groups)
-    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    chosen = take_snapshot(store, rank, step, include_partial=include_partial)
+    return ask_of_undamaged(
+        chosen, lambda snapshot: _divergence_in(snapshot, given, name, missed_ranks=rank is None)
+    )
+
+
+def _divergence_in(
+    snapshot: Snapshot, given: list[list[int]] | None, name: str | None, *, missed_ranks: bool
+) -> Divergence:
     if len(snapshot.ranks) < 2:
         raise UsageError(
-            f"{store.url}: only rank {snapshot.ranks[0]} has complete steps, so it has nothing to agree with",
+            f"{snapshot.store.url}: only rank {snapshot.ranks[0]} has complete steps, so it has nothing to "
+            "agree with",
             hint="--include-partial uses partial steps, too." if snapshot.left_out else "",
         )
-    return _DivergenceSearch(StepStatistics(snapshot), given).run(name, missed_ranks=rank is None)
+    return _DivergenceSearch(StepStatistics(snapshot), given).run(name, missed_ranks=missed_ranks)
 
 
 class _DivergenceSearch:

@@ -104,10 +104,13 @@ class KeptFiles:
         if key not in self._files:
             try:
                 opened = self.store.step(rank, step)
+                sources = opened.tables.label("source")
             except UsageError:  # it is not in the store
                 self._files[key] = {}
+            except DamagedStore as exc:
+                self._files[key] = {}
+                self.problems.append(exc.message)
             else:
-                sources = opened.tables.label("source")
                 rows = np.flatnonzero(opened.tables.label("kind") == RowKind.FILE.value)
                 files = [KeptFile(opened, int(row), str(sources[row])) for row in rows]
                 self._files[key] = {file.source: file for file in files}

@@ -16,15 +16,17 @@ from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
 from ingest.watching.watcher import DumpState
-from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened
+from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened, recorded
+from tests.alert_states import FALSE_ALARMS, SILENT_FAILURES, STATES, rules_tests
 from tests.servers.process import run_tool
 from tests.servers.prometheus import StartPrometheus
+from workers.errors import REASONS
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics
 
 RUNBOOKS = DEPLOY.parent / "docs" / "runbooks.md"
 CASES = RULES.with_name("rules_test.yml")
 DASHBOARD = DEPLOY / "grafana" / "dump-ingest.json"
-PARTS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Limits")
+PARTS = ("Meaning", "Impact", "Diagnosis", "Where", "Mitigation", "Limits")
 #: What Dask and client libraries serve; the test of alerts with real servers asks for them.
 OTHERS = {
     "up",
@@ -36,8 +38,17 @@ OTHERS = {
     "process_resident_memory_bytes",
     "process_cpu_seconds_total",
     "process_open_fds",
+    "process_start_time_seconds",
+    "kube_cronjob_status_last_schedule_time",
+    "kube_cronjob_status_last_successful_time",
+    "kube_cronjob_status_active",
+    "node_systemd_unit_state",
 }
-_NAME = re.compile(r"\b(?:(?:dump_ingest|dask|process)_\w+|up|ALERTS)\b(?=[{\[ )]|$)")
+_NAME = re.compile(
+    r"\b(?:dump_ingest:[a-z_:]+|(?:dump_ingest|dask|process|kube|node)_\w+|up|ALERTS)\b(?=[{\[ )]|$)"
+)
+#: The beginning of each command in an annotation: it finds the URL of the store.
+_FIND_STORE = re.compile(r"^\{\{ \$store := .*\{\{ end -\}\} ")
 _SELECTOR = re.compile(r'"[^"]*"')
 
 
@@ -80,8 +91,12 @@ def commands() -> list[str]:
     """Return every command in the runbooks, and in the messages of the alerts."""
     fences = re.findall(r"^```bash\n(.*?)^```$", RUNBOOKS.read_text(), re.MULTILINE | re.DOTALL)
     found = [line for fence in fences for line in fence.splitlines() if line.startswith("dump-ingest ")]
-    messages = " ".join(rule["annotations"]["description"] for rule in alerts())
-    shown = re.findall(r"`(dump-ingest [^`]*)`", messages)
+    shown = [
+        command
+        for rule in alerts()
+        for command in _FIND_STORE.sub("", rule["annotations"].get("command", "")).split("; ")
+        if command
+    ]
     return [*found, *(re.sub(r"\{\{.*?\}\}", "1", command) for command in shown)]
 
 
@@ -90,8 +105,17 @@ class TestAlert:
     def test_says_what_how_bad_and_what_to_do(self, rule: dict[str, Any]) -> None:
         assert re.fullmatch(r"DumpIngest([A-Z][a-z]+)+", rule["alert"])
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-        assert rule["annotations"]["runbook_url"] == f"docs/runbooks.md#{rule['alert']}"
+        assert set(rule["annotations"]) - {"command"} == {"summary", "description", "runbook_url"}
+        runbook = f"docs/runbooks.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == "{{ $externalLabels.runbooks }}" + runbook
+        assert _FIND_STORE.match(rule["annotations"].get("command", "{{ $store := 1 }}{{ end -}} "))
+
+    def test_keeps_runs_apart(self, rule: dict[str, Any]) -> None:
+        """Two runs in one Prometheus neither mute nor overwrite each other."""
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"]):
+            names = set(labels.split(", "))
+            assert {"cluster", "namespace"} <= names or names == {"cluster", "instance", "name"}
+            assert names & {"run", "cronjob", "name"}
 
     def test_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(self, rule: dict[str, Any]) -> None:
         name = rule["alert"]
@@ -101,12 +125,49 @@ class TestAlert:
             for case in cases
             for ask in case.get("promql_expr_test", [])
         ]
-        assert any(fires and f'alertname="{name}"' in samples for _, fires, samples in expected)
-        assert any(not fires and f'alertname="{name}"' in asked for asked, fires, _ in expected)
+        short = name.removeprefix("DumpIngest")
+        assert any(fires and f'alertname="{name}"' in samples for _, fires, samples in expected) or any(
+            short in state.fires for state in STATES
+        )
+        assert any(not fires and f'alertname="{name}"' in asked for asked, fires, _ in expected) or any(
+            short in state.spares for state in STATES
+        )
 
     def test_has_a_runbook(self, rule: dict[str, Any]) -> None:
         text = sections()[rule["alert"]]
         assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == list(PARTS)
+
+
+def test_every_state_has_a_name_of_its_own_and_names_real_alerts() -> None:
+    assert len({state.name for state in STATES}) == len(STATES)
+    assert len(SILENT_FAILURES) > 30
+    assert len(FALSE_ALARMS) > 20
+    named = {name for state in STATES for name in state.fires | state.later | state.spares}
+    assert named <= {rule["alert"].removeprefix("DumpIngest") for rule in alerts()}
+
+
+def test_inhibitions_stay_within_a_run() -> None:
+    for inhibition in yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]:
+        assert {"cluster", "namespace", "run"} <= set(inhibition["equal"])
+
+
+def test_every_reason_of_a_failure_is_in_its_runbook() -> None:
+    text = sections()["DumpIngestCommitsFailing"]
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", text, re.MULTILINE)
+    assert set(re.findall(r"`([a-z_]+)`", " ".join(rows))) - {"reason"} == set(REASONS)
+
+
+def test_every_runbook_has_lines_for_each_place() -> None:
+    """Whoever is woken has Kubernetes, systemd or Slurm, and should not have to translate."""
+    for name, text in sections().items():
+        for tool in ("kubectl ", "journalctl ", "scontrol "):
+            assert tool in text, (name, tool)
+
+
+def test_anchors_of_runbooks_are_written_in_one_way() -> None:
+    """Renderers that make anchors of headings use lower case."""
+    for page in (DEPLOY.parent / "docs").rglob("*.md"):
+        assert not re.search(r"#DumpIngest", page.read_text()), page
 
 
 def test_every_runbook_has_an_alert() -> None:
@@ -126,7 +187,7 @@ def test_a_command_of_a_runbook_can_be_typed(command: str) -> None:
 
 
 def test_metrics_in_alerts_and_on_the_dashboard_exist() -> None:
-    known = exported() | OTHERS
+    known = exported() | OTHERS | recorded()
     for expression in (*(rule["expr"] for rule in alerts()), *questions()):
         names = used(expression)
         assert names, expression
@@ -165,6 +226,14 @@ class TestWithTheTools:
 
     def test_every_case_comes_out_as_expected(self) -> None:
         run_tool(["promtool", "test", "rules", str(CASES)], timeout_s=60)
+
+    @pytest.mark.parametrize("states", ["failures", "false_alarms", "disks"])
+    def test_every_state_raises_the_alerts_that_it_must_and_no_others(
+        self, states: str, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "states.yml"
+        path.write_text(yaml.safe_dump(rules_tests(str(RULES))[states], width=10**6))
+        run_tool(["promtool", "test", "rules", str(path)], timeout_s=240)
 
     def test_questions_of_the_dashboard_are_understood(self, tmp_path: Path) -> None:
         names = {"$__rate_interval": "1m", "$__range": "1h", "$instance": ".*", "$rank": ".*"}

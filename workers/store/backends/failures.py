@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
-from workers.errors import DumpIngestError, StoreDenied, StoreError, StoreUnavailable
+from workers.errors import ClockSkewed, DumpIngestError, StoreDenied, StoreError, StoreUnavailable
+from workers.store.backends.s3_session import seconds_ahead
 from workers.store.model import StoreAddress
 
 _MISSING_HINT = "Create the bucket, or correct the URL."
 #: Exceptions of botocore that mean what `PermissionError` means.
 _DENIED = frozenset(["NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"])
+#: S3 refuses signatures that are so old, or so far in the future, in seconds.
+_SKEW_REFUSED_S = 15 * 60
 
 
 class Translated:
@@ -39,9 +44,32 @@ class Translated:
 def _translate(exc: Exception, action: str) -> StoreError:
     if isinstance(exc, FileNotFoundError | NotADirectoryError):
         return StoreUnavailable(f"cannot {action}: no such bucket or directory", hint=_MISSING_HINT)
+    if (skewed := _as_skewed(exc, action)) is not None:
+        return skewed
     is_denied = isinstance(exc, PermissionError) or type(exc).__name__ in _DENIED
     kind = StoreDenied if is_denied else StoreUnavailable
     return kind(f"cannot {action}: {reason_of(exc)}")
+
+
+def _as_skewed(exc: Exception, action: str) -> ClockSkewed | None:
+    """Return the error for a refusal of S3 because of the clocks, with both times; None for another one."""
+    response = getattr(exc if hasattr(exc, "response") else exc.__cause__, "response", None)
+    if not isinstance(response, Mapping):
+        return None
+    code = response.get("Error", {}).get("Code")
+    ahead_s = seconds_ahead(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
+    # An answer to HEAD has no body that would say why.
+    if code != "RequestTimeTooSkewed" and not (code == "403" and abs(ahead_s or 0.0) > _SKEW_REFUSED_S):
+        return None
+    here = datetime.now(UTC)
+    if ahead_s is None:
+        return ClockSkewed(f"cannot {action}: the store refuses the time, {here:%Y-%m-%d %H:%M:%S} UTC")
+    there = here - timedelta(seconds=ahead_s)
+    which = "ahead" if ahead_s > 0 else "behind"
+    return ClockSkewed(
+        f"cannot {action}: here it is {here:%Y-%m-%d %H:%M:%S} UTC, at the store {there:%Y-%m-%d %H:%M:%S}: "
+        f"the clock of this host is {abs(ahead_s):.0f} s {which}"
+    )
 
 
 def reason_of(exc: BaseException) -> str:

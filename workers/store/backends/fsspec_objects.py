@@ -15,7 +15,7 @@ import fsspec
 from workers.errors import StoreUnavailable, UsageError
 from workers.store.backends.failures import Translated, reason_of
 from workers.store.model import StoreAddress
-from workers.store.objects import REQUESTS_AT_ONCE, StoredObject
+from workers.store.objects import REQUESTS_AT_ONCE, StoredObject, UnfinishedUpload
 from workers.store.pieces import Gathered, NewObject
 
 PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
@@ -30,6 +30,7 @@ class FsspecObjects:
     """
 
     is_local = False
+    tells_progress = False
     #: Further options of each read and of each write of one object.
     _read_options: ClassVar[Mapping[str, Any]] = {}
     _write_options: ClassVar[Mapping[str, Any]] = {}
@@ -138,6 +139,13 @@ class FsspecObjects:
                 str(path)[len(base) :].lstrip("/"): StoredObject(int(info["size"]), _modified_at(info))
                 for path, info in listing.items()
             }
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
+        """Return none: there are no uploads in parts, or no way to list them."""
+        return []
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Do nothing: `unfinished_uploads` never returns one."""
 
     def flush(self, prefix: str) -> None:
         """Do nothing: an object store that has acknowledged an object has it on its disks."""

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from workers.store.backends.deadline import made_progress
 from workers.store.backends.failures import Translated
 from workers.store.backends.new_file import NewFile
 from workers.store.model import StoreAddress
-from workers.store.objects import StoredObject
+from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 
@@ -17,6 +18,7 @@ class LocalObjects:
     """Objects as files below a directory, each written under a temporary name and then renamed."""
 
     is_local = True
+    tells_progress = True
 
     def __init__(self, address: StoreAddress) -> None:
         """Prepare access to the directory that is the URL of `address`; nothing is read or made yet."""
@@ -41,6 +43,7 @@ class LocalObjects:
         """Write several objects, one after the other."""
         for key, data in objects.items():
             self.put(key, data)
+            made_progress()
 
     def create(self, key: str) -> NewObject:
         """Begin one object that comes in pieces."""
@@ -56,6 +59,7 @@ class LocalObjects:
         contents = {}
         for key in keys:
             data = self.get(key)
+            made_progress()
             if data is not None:
                 contents[key] = data
         return contents
@@ -74,6 +78,7 @@ class LocalObjects:
         """Remove several objects, one after the other."""
         for key in keys:
             self.delete(key)
+            made_progress()
 
     def children(self, prefix: str = "") -> list[str]:
         """Return the names in a directory; fsspec looks at each file, which takes ten times as long."""
@@ -95,6 +100,13 @@ class LocalObjects:
                 name: StoredObject(stat.st_size, stat.st_mtime)
                 for name, stat in _walk(self._path(prefix), follow_file_links=False)
             }
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
+        """Return none: there are no uploads in parts, or no way to list them."""
+        return []
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """Do nothing: `unfinished_uploads` never returns one."""
 
     def flush(self, prefix: str) -> None:
         """Have the operating system write all files below a directory, and the directories, to the disk."""
@@ -168,6 +180,7 @@ def _walk(base: str, *, follow_file_links: bool) -> Iterator[tuple[str, os.stat_
     left = [""]
     while left:
         prefix = left.pop()
+        made_progress()
         try:
             entries = os.scandir(f"{base}/{prefix}")
         except FileNotFoundError:
@@ -187,6 +200,7 @@ def _walk(base: str, *, follow_file_links: bool) -> Iterator[tuple[str, os.stat_
 
 
 def _fsync(path: str) -> None:
+    made_progress()
     try:
         # Without O_NONBLOCK, a pipe that somebody put there blocks for good; the disk refuses to flush it.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

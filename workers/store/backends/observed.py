@@ -11,7 +11,7 @@ from workers import events
 from workers.errors import StoreError
 from workers.store.events import StoreRequested
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, StoredObject
+from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 T = TypeVar("T")
@@ -39,6 +39,11 @@ class ObservedObjects:
     def is_local(self) -> bool:
         """Whether the store inside is a directory."""
         return self._inner.is_local
+
+    @property
+    def tells_progress(self) -> bool:
+        """Whether the store inside tells of the progress of its requests."""
+        return self._inner.tells_progress
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object: a `put`."""
@@ -101,6 +106,16 @@ class ObservedObjects:
         """Return every object below `prefix`: a `list`."""
         with _Request("list"):
             return self._inner.listed(prefix)
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
+        """Return the uploads in parts that are not completed: a `list`."""
+        with _Request("list"):
+            return self._inner.unfinished_uploads(prefix)
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """End an upload: a `delete`."""
+        with _Request("delete"):
+            self._inner.abort_upload(upload)
 
     def flush(self, prefix: str) -> None:
         """Have the store inside flush."""

@@ -2,10 +2,17 @@
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ingest.api import open_store
 from ingest.cli.exits import exit_code_of, report_error, stop_on_signals
+from ingest.reader.catalog import DamagedStepWarning
+from tests.cli import Answer
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, DumpIngestError, StoreUnavailable, UsageError
 
 
@@ -42,3 +49,68 @@ def test_the_first_signal_asks_to_stop_and_the_second_ends_the_process(number: s
     with pytest.raises(SystemExit) as end:
         signal.raise_signal(number)
     assert end.value.code == 130
+
+
+#: Every command that asks a store, each of which must answer about the undamaged steps.
+ASKING = {
+    "ls": ("ls", "STORE"),
+    "ls --tensors": ("ls", "STORE", "--tensors"),
+    "ls --problems": ("ls", "STORE", "--problems"),
+    "find": ("find", "STORE", "--op-type", "MatMul"),
+    "anomalies": ("anomalies", "STORE"),
+    "origin": ("origin", "STORE", "--where", "max > 0"),
+    "divergence": ("divergence", "STORE", "--group", "0-1"),
+    "trend": ("trend", "STORE", "*"),
+    "heatmap": ("heatmap", "STORE", "*"),
+    "export": ("export", "STORE", "OUT"),
+    "rules test": ("rules", "test", "STORE"),
+    "compare": ("compare", "STORE", "STORE"),
+    "verify": ("verify", "STORE"),
+    "repair": ("repair", "STORE"),
+    "consolidate": ("consolidate", "STORE", "--check"),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "damaged"),
+    [
+        *((command, "zarr.json") for command in ASKING),
+        # The others read no index.
+        *((command, "*/index/labels/c/0/0") for command in ASKING if command not in ("ls", "anomalies")),
+    ],
+)
+def test_one_damaged_step_stops_no_answer_about_others(
+    command: str, damaged: str, answer: Answer, tmp_path: Path
+) -> None:
+    """Every command names the step on stderr or in its list of damage, and exits with 3."""
+    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    for step in range(3):
+        for rank in range(2):
+            dump.add(np.arange(5.0), tensor_name(time=1), step=step, rank=rank)
+    ingest_directly(dump.root, store)
+    (path,) = (store / "rank_0/step_1").glob(damaged)
+    path.write_text("{}")
+    places = {"STORE": store, "OUT": tmp_path / "out"}
+
+    done = answer(*(places.get(word, word) for word in ASKING[command]), code=3)
+
+    assert "rank 0 step 1" in done.stderr + done.stdout
+    if command not in ("verify", "repair", "consolidate", "compare"):
+        assert done.stdout or command in ("export", "anomalies", "divergence", "ls --problems")
+    if command == "export":
+        assert len([path for path in (tmp_path / "out").rglob("*") if path.is_file()]) == 5
+
+
+def test_python_answers_about_the_rest_and_warns(tmp_path: Path) -> None:
+    dump, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    for step in range(3):
+        dump.add(np.arange(5.0), step=step)
+    ingest_directly(dump.root, store)
+    (store / "rank_0/step_1/zarr.json").write_text("{}")
+    opened = open_store(store)
+    with pytest.warns(DamagedStepWarning, match="rank 0 step 1"):
+        tensors = opened.tensors()
+    assert [tensor.step for tensor in tensors] == [0, 2]
+    with pytest.raises(DamagedStore, match="rank_0/step_1"):
+        opened.tensors(step=1)
+    assert [left.key.step for left in opened.snapshot().left_out] == [1]

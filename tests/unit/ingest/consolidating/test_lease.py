@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -21,11 +23,55 @@ def test_a_second_consolidator_is_refused_and_says_who_the_first_is(objects: Obj
     assert once(objects).appended == (1,)
 
 
+@dataclass
+class Clock:
+    """A monotonic clock that moves when somebody sleeps, and a wall clock that says what it likes."""
+
+    now: float = 1000.0
+    wall: float = 1_800_000_000.0
+    slept: Callable[[], None] = lambda: None
+
+    def lease(self, objects: ObjectStore, owner: str = "") -> Lease:
+        lease = Lease(
+            objects,
+            "consolidated/lease",
+            "the view",
+            clock=lambda: self.now,
+            wall_clock=lambda: self.wall,
+            sleep=self.sleep,
+        )
+        if owner:
+            lease.owner = owner
+        return lease
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.wall += seconds
+        self.slept()
+
+
 def test_a_lease_of_a_dead_process_ends(objects: ObjectStore) -> None:
-    put(objects, 0, 1)
-    dead = Lease(objects, "consolidated/lease", "the view", clock=lambda: 0.0)
-    dead.acquire()
-    assert once(objects).appended == (1,)
+    """By what is seen of it: for a minute, nobody renews it."""
+    clock = Clock()
+    clock.lease(objects, "another-host:1:dead").acquire()
+    clock.wall += 3600
+    mine = clock.lease(objects)
+    mine.acquire()
+    assert LEASE_S <= clock.now - 1000 < LEASE_S + 10
+    mine.keep()
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, -600.0, 600.0, 86_400.0])
+def test_a_lease_that_is_renewed_holds_whatever_the_clocks_say(objects: ObjectStore, jump_s: float) -> None:
+    clock = Clock()
+    alive = clock.lease(objects, "another-host:1:alive")
+    alive.acquire()
+    mine = clock.lease(objects)
+    mine.wall_clock = lambda: clock.wall + jump_s
+    clock.slept = alive.keep_in_time
+    with pytest.raises(LeaseHeld, match="process 1 on another-host"):
+        mine.acquire()
+    alive.keep()
 
 
 def test_a_lease_of_a_process_of_this_host_ends_with_it(objects: ObjectStore) -> None:
@@ -46,24 +92,24 @@ def test_a_lease_of_a_process_of_this_host_ends_with_it(objects: ObjectStore) ->
 def test_who_lost_the_lease_writes_nothing_more(objects: ObjectStore) -> None:
     """A process that was stopped for a minute goes on when another one has taken its place."""
     put(objects, 0, 1)
-    now = 1000.0
+    clock = Clock()
     stopped = Consolidator(objects)
-    stopped._lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    stopped._lease = clock.lease(objects, "another-host:1:stopped")
     stopped._lease.acquire()
-    other = Lease(objects, "consolidated/lease", "the view", clock=lambda: now + LEASE_S + 1)
-    other.acquire()
-    now += LEASE_S + 2
+    clock.wall += LEASE_S + 2
+    clock.lease(objects).acquire()
     with pytest.raises(LeaseHeld):
         stopped.once()
     assert open_cubes(objects) is None
 
 
 def test_a_lease_that_another_one_had_meanwhile_is_lost(objects: ObjectStore) -> None:
-    """Also where the other one has let go of it, or its clock is far off."""
-    now = 1000.0
-    stopped = Lease(objects, "consolidated/lease", "the view", clock=lambda: now)
+    """Also where the other one has let go of it."""
+    clock = Clock()
+    stopped = clock.lease(objects, "another-host:1:stopped")
     stopped.acquire()
-    other = Lease(objects, "consolidated/lease", "the view", clock=lambda: now + 10 * LEASE_S)
+    clock.wall += 10 * LEASE_S
+    other = clock.lease(objects)
     other.acquire()
     with pytest.raises(LeaseHeld):
         stopped.keep()
@@ -97,7 +143,7 @@ def test_what_is_not_a_lease_protects_nobody(objects: ObjectStore, data: bytes) 
 
 
 def test_the_stored_lease_says_who_holds_it_and_since_when(objects: ObjectStore) -> None:
-    lease = Lease(objects, "consolidated/lease", "the view", clock=lambda: 1000.5)
+    lease = Lease(objects, "consolidated/lease", "the view", wall_clock=lambda: 1000.5)
     lease.acquire()
     stored = json.loads(objects.get("consolidated/lease") or b"")
     assert stored == {"owner": lease.owner, "renewed_at": 1000.5}

@@ -71,7 +71,7 @@ def test_ten_thousand_ranks_make_a_bounded_number_of_series(registry: CollectorR
     metrics.observe(StepsConsolidated(findings=(StepFindings(8, result),)))
     count = series(registry)
     print(f"{count} series for 10,000 ranks")
-    assert count <= MAX_RANKS + 1 + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 200
+    assert count <= 2 * (MAX_RANKS + 1) + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 210
     assert value(registry, "dump_ingest_consolidator_committed_step", rank=OTHER) == 1
     assert value(registry, "dump_ingest_consolidator_committed_step", rank="0") == 10_000
     labels = {"rank": "all", "rule": "missing", "severity": "warning"}

@@ -47,7 +47,7 @@ def test_ten_thousand_ranks_of_a_hundred_thousand_tensors_make_a_bounded_number_
     metrics.observe(look(steps, steps[:5000]))
     count = series(registry)
     print(f"{count} series for 10,000 ranks")
-    assert count <= 14 * (MAX_RANKS + 1) + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 250
+    assert count <= 15 * (MAX_RANKS + 1) + MAX_RULES + 1 + 2 * (MAX_PLACES + MAX_RULES + 1) + 250
     # What the others have together is told of the worst of them, and summed up.
     assert value(registry, "dump_ingest_watcher_pending_steps", rank=OTHER) == 5000 - MAX_RANKS
     oldest = value(registry, "dump_ingest_watcher_oldest_pending_timestamp_seconds", rank=OTHER)

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.reader import catalog
-from ingest.reader.catalog import Damage
+from ingest.reader.catalog import Damage, DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
@@ -94,8 +94,10 @@ def test_one_damaged_commit_is_listed_beside_the_others(many: Path) -> None:
     assert len(opened.select(damages=damages)) == RANKS * STEPS - 1
     assert [damage.key for damage in damages] == [StepKey(1, 3)]
     assert "rank_1/step_3/zarr.json" in damages[0].reason
+    with pytest.warns(DamagedStepWarning, match="rank_1/step_3"):
+        assert len(opened.select()) == RANKS * STEPS - 1
     with pytest.raises(DamagedStore, match="rank_1/step_3"):
-        opened.select()
+        opened.select(rank=1, step=3)
     # It is there, after all.
     assert StepKey(1, 3) in opened.keys
     assert opened.ranks == [0, 1, 2, 3]

@@ -21,7 +21,14 @@ from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, configure, log_findings
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
-from ingest.steps.events import CommitKept, CommitReverted, DependencyDown, SourceKept, StoreRecovered
+from ingest.steps.events import (
+    CommitKept,
+    CommitReverted,
+    DependencyDown,
+    SourceKept,
+    StepDamaged,
+    StoreRecovered,
+)
 from ingest.steps.keep_reasons import KeepReason
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
@@ -110,6 +117,7 @@ def test_failures_name_the_step(committed: tuple[StepPlan, CommitSummary], lines
         (ReadBackFailed(KEY, DamagedStore("a shard is missing"), 1.0), "read_back_failed", "error"),
         (CommitKept(KEY, 4), "commit_kept", "warning"),
         (CommitReverted(KEY), "commit_went_back", "warning"),
+        (StepDamaged(KEY, "a shard is missing", "run.zarr"), "step_damaged", "warning"),
     ],
 )
 def test_what_happens_to_a_dump_is_logged(event: Event, name: str, level: str, lines: list[Any]) -> None:

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 
 from ingest.store_gc.inventory import Inventory, StepInventory
-from ingest.store_gc.plan import GcAction
+from ingest.store_gc.plan import GcAction, GcPlan
 from ingest.store_gc.planner import make_plan
 from ingest.store_gc.policy import GcPolicy
 from tests.gc_inventories import DAY_S, NOW, POLICIES, inventories, one_rank
+from workers.errors import UsageError
+from workers.store.objects import UnfinishedUpload
 
 
 @given(inventories(), POLICIES)
@@ -132,3 +135,28 @@ def test_the_newest_are_kept_and_others_go_only_if_nothing_else_gives_a_reason()
 
 def _gone(inventory: Inventory, policy: GcPolicy) -> list[tuple[str, int | None]]:
     return [(action.what, action.step) for action in make_plan(inventory, policy, NOW).actions]
+
+
+def test_chosen_steps_go_and_nothing_else() -> None:
+    """What went in by mistake is taken back, however old or anomalous it is."""
+    steps = one_rank(1, 2, 3, 4, 5, anomalous=(4,))
+    assert _gone(steps, GcPolicy(ranks=(0,), steps=(2, 4))) == [("step", 2), ("step", 4)]
+    assert _gone(steps, GcPolicy(steps=(5,))) == [("step", 5)]
+    assert len(_gone(steps, GcPolicy(ranks=(0,)))) == 5
+    with pytest.raises(UsageError, match="no step 9"):
+        make_plan(steps, GcPolicy(steps=(1, 9)), NOW)
+    with pytest.raises(UsageError, match="no rank 7"):
+        make_plan(steps, GcPolicy(ranks=(7,)), NOW)
+
+
+def test_uploads_go_after_the_grace_period_and_are_counted_before() -> None:
+    old = UnfinishedUpload("rank_0/step_9/x/tensors/float32/c/0", "a", 64, NOW - 2 * DAY_S)
+    young = replace(old, upload_id="b", written_at=NOW - 60)
+    plan = make_plan(replace(one_rank(1), uploads=(old, young)), GcPolicy(), NOW)
+    assert [(action.what, action.path, action.upload, action.nbytes) for action in plan.actions] == [
+        ("upload", old.key, "a", 64)
+    ]
+    assert any("1 uploads in parts (64 B) are under way" in note for note in plan.notes)
+    assert GcPlan.from_json(plan.to_json()) == plan
+    unknown = replace(one_rank(1), uploads_unknown="it takes s3:ListBucketMultipartUploads")
+    assert "s3:ListBucketMultipartUploads" in make_plan(unknown, GcPolicy(), NOW).notes[0]

@@ -1,0 +1,75 @@
+"""Worker processes of our own, which Ctrl-C on the terminal does not reach, and which end with us."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import warnings
+from contextlib import suppress
+from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING, Any
+
+from workers.errors import ClusterError
+
+if TYPE_CHECKING:  # importing distributed takes 0.5 s
+    from distributed import LocalCluster
+
+#: What Dask logs of processes that we have started ourselves says nothing to the user.
+_QUIET_LOGGERS = ("distributed", "tornado.application", "bokeh")
+_CLOSE_S = 5.0
+
+
+def start_workers(**options: Any) -> LocalCluster:
+    """Start a scheduler in this process and workers in others; `options` are those of `LocalCluster`.
+
+    The terminal sends Ctrl-C to all processes of its foreground group. Workers would die of it, while the
+    main process waits for them. So they are started, now and whenever one dies, by threads in which the
+    signal is blocked: a process inherits that from the thread that starts it.
+
+    Raises:
+        ClusterError: they do not start.
+    """
+    from distributed import LocalCluster  # deferred: 0.5 s
+
+    started: list[LocalCluster | BaseException] = []
+
+    def start() -> None:
+        # If it starts later, it unblocks the signal in the thread that needs it first.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
+                started.append(LocalCluster(**options))
+        except BaseException as exc:  # noqa: BLE001  (raised where it is waited for)
+            started.append(exc)
+
+    for name in _QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    starting = threading.Thread(target=start, name="dump-ingest-workers")
+    # A daemon: whoever is told to stop while they start does not wait for them.
+    starting.daemon = True
+    starting.start()
+    starting.join()
+    (outcome,) = started
+    if isinstance(outcome, Exception):
+        raise ClusterError(f"cannot start workers: {outcome}"[:500]) from outcome
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def end_workers(local: LocalCluster) -> None:
+    """End the workers at once, whatever they are at, and the scheduler.
+
+    What they were at is not visible: a step is, or is not, by a single write.
+    """
+    for nanny in list(local.workers.values()):
+        nanny.auto_restart = False
+        pid = nanny.pid
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    local.close(timeout=_CLOSE_S)

@@ -1,0 +1,60 @@
+"""Which process of which run this is: its clock, its store, and how many ranks its run is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlsplit, urlunsplit
+
+from prometheus_client import CollectorRegistry
+
+from ingest.metrics.declare import Declare
+from ingest.watching.watcher import DumpState
+from workers.events import Event
+from workers.tasks.metrics import register_build_info
+
+
+class ProcessMetrics:
+    """Clock, store, expected ranks and version of a process. Four series."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        clock: Callable[[], float],
+        store: str = "",
+        expected_ranks: int | None = None,
+    ) -> None:
+        """Register everything.
+
+        Args:
+            registry: where.
+            clock: returns Unix time.
+            store: the URL of the store; credentials in it are left out.
+            expected_ranks: how many ranks the run is to have; 0 for any number, None if a rank table in the
+                dump is to tell.
+        """
+        self._is_given = expected_ranks is not None
+        declare = Declare(registry, "dump_ingest_")
+        declare.gauge(
+            "time_seconds", "Unix time by the clock of this host; its distance from the scrape is its error."
+        ).set_function(clock)
+        declare.gauge("store_info", "1, with the URL of the store.", "store").labels(
+            store=without_credentials(store)
+        ).set(1)
+        self._expected = declare.gauge(
+            "expected_ranks", "Ranks that the run is to have, by its settings or rank tables; 0: not known."
+        )
+        self._expected.set(expected_ranks or 0)
+        register_build_info(registry)
+
+    def observe(self, event: Event) -> None:
+        """Show how many ranks the rank tables of the dump name, unless the settings say it."""
+        if isinstance(event, DumpState) and not self._is_given and event.expected_ranks is not None:
+            self._expected.set(event.expected_ranks)
+
+
+def without_credentials(url: str) -> str:
+    """Return a URL without user and password."""
+    if "@" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,0 +1,58 @@
+"""How many steps other ranks have begun since a rank wrote its last file. Arithmetic over listings."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from ingest.layouts.base import Listing
+from workers.model import StepKey
+
+#: How many steps are remembered, the ones that were written last. No rank is shown further behind.
+MAX_STEPS_BEHIND = 1024
+
+
+@dataclass(slots=True)
+class Stragglers:
+    """Compares ranks by what they wrote last, not by the number of their highest step.
+
+    A job that returns to a checkpoint writes lower steps than before, and a job that is killed in the middle
+    of a dump leaves ranks one step apart for ever. Neither is a rank that has stopped while others go on.
+
+    Memory: two numbers for each rank, and for each of `MAX_STEPS_BEHIND` steps.
+    """
+
+    _last_write: dict[int, tuple[float, int]] = field(default_factory=dict)
+    """By rank: when it last wrote, by the clock of the file system, and into which step."""
+    _written_at: dict[int, float] = field(default_factory=dict)
+    """By step: when any rank last wrote into it."""
+
+    def see(self, listings: Iterable[Listing]) -> None:
+        """Take in what a look has listed. What was seen before counts on when its files are cleaned away."""
+        for listing in listings:
+            rank, step = listing.key.rank, listing.key.step
+            if step is None:
+                continue
+            at = listing.newest_change
+            self._written_at[step] = max(self._written_at.get(step, at), at)
+            self._last_write[rank] = max(self._last_write.get(rank, (at, step)), (at, step))
+        if len(self._written_at) > MAX_STEPS_BEHIND:
+            newest = sorted(self._written_at.items(), key=lambda item: item[1])[-MAX_STEPS_BEHIND:]
+            self._written_at = dict(newest)
+
+    def steps_behind(self, present: Collection[StepKey]) -> dict[int, int]:
+        """Return by rank how many steps others have written into since, of which it has nothing.
+
+        Args:
+            present: the steps of all ranks that the dump has now.
+        """
+        in_order = sorted(self._written_at.items(), key=lambda item: item[1])
+        times = [at for _, at in in_order]
+        return {
+            rank: sum(
+                step != own and StepKey(rank, step) not in present
+                for step, _ in in_order[bisect_right(times, at) :]
+            )
+            for rank, (at, own) in self._last_write.items()
+        }

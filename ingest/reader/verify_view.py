@@ -1,0 +1,123 @@
+"""Verify what lies beside the steps of a store: the groups of ranks, and the consolidated view."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from workers.errors import DamagedStore
+from workers.model import StepKey
+from workers.store import commit
+from workers.store.cubes import GROUP
+from workers.store.objects import ObjectStore
+from workers.store.record import LEAF
+
+#: How long an ingest may be under way before objects without a commit are worth a note, in seconds.
+UNCOMMITTED_AFTER_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDamage:
+    """A damaged part of a store that belongs to no single step."""
+
+    path: str
+    """The object, or the group, relative to the store."""
+    reason: str
+    key: None = None
+    """As for the damage of a step."""
+    source: str = ""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def verify_surroundings(objects: ObjectStore) -> Iterator[StoreDamage]:
+    """Read the groups of all ranks and the whole consolidated view, and yield what is damaged."""
+    ranks = {f"rank_{rank}/zarr.json": rank for rank in commit.list_ranks(objects)}
+    contents = objects.get_many(list(ranks))
+    for path in ranks:
+        if path not in contents:
+            yield StoreDamage(path, f"{path} is missing")
+        elif not _is_group(contents[path]):
+            yield StoreDamage(path, f"{path} is not the metadata of a group")
+    yield from verify_view(objects)
+
+
+def verify_view(objects: ObjectStore) -> Iterator[StoreDamage]:
+    """Read the whole consolidated view, and yield what is damaged; a store may have none."""
+    try:
+        cubes = open_cubes(objects)
+        if cubes is None:
+            if objects.children(GROUP) and _holds_arrays(objects):
+                yield StoreDamage(GROUP, f"{GROUP}/zarr.json is missing: the view cannot be opened")
+            return
+        yield from _verify_cubes(objects, cubes)
+    except DamagedStore as exc:
+        yield StoreDamage(GROUP, _in_view(exc.message))
+
+
+def _verify_cubes(objects: ObjectStore, cubes: ConsolidatedCubes) -> Iterator[StoreDamage]:
+    """Read every cube; and compare how many tensors it has of each commit with the count in the commit.
+
+    A chunk that is missing would otherwise look like tensors that nobody dumped.
+    """
+    _ = cubes.axis, cubes.tensors
+    fingerprints, counts = cubes.table("fingerprint"), cubes.table("tensors")
+    ranks = cubes.ranks.tolist()
+    for place, step in enumerate(cubes.steps.tolist()):
+        if place in cubes.state.rewriting:
+            continue
+        block = cubes.block(place)
+        present = dict(zip(block.ranks, block.present.sum(axis=1).tolist(), strict=True))
+        keys = [StepKey(rank, step) for rank in ranks]
+        commits, _ = commit.read_many(objects, keys)
+        for number, key in enumerate(keys):
+            committed = commits.get(key)
+            if committed is None or committed.fingerprint != fingerprints[place, number]:
+                continue  # the next round takes it in
+            totals = committed.summary
+            expected = totals.tensors + totals.statistics_only
+            if present[key.rank] != expected or np.any(counts[place, number] < 0):
+                yield StoreDamage(
+                    GROUP, f"{GROUP}: {key}: it has {present[key.rank]} tensors instead of {expected}"
+                )
+
+
+def uncommitted(objects: ObjectStore, now: float | None = None) -> list[StepKey]:
+    """Return the steps that have objects but no commit, and to which nothing was written for a day.
+
+    An ingest was interrupted there, or the commit was deleted. Takes one listing for each of them.
+    """
+    then = (time.time() if now is None else now) - UNCOMMITTED_AFTER_S
+    keys = commit.list_keys(objects)
+    commits, damaged = commit.read_many(objects, keys)
+    found = []
+    for key in keys:
+        if key in commits or key in damaged:
+            continue
+        listed = objects.listed(key.path)
+        if listed and LEAF not in listed and max(held.modified_at for held in listed.values()) < then:
+            found.append(key)
+    return found
+
+
+def _holds_arrays(objects: ObjectStore) -> bool:
+    """Return whether the view has more than announcements and a lease, which stand there before it."""
+    return f"{GROUP}/step/zarr.json" in objects.get_many([f"{GROUP}/step/zarr.json"])
+
+
+def _is_group(data: bytes) -> bool:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("node_type") == "group"
+
+
+def _in_view(message: str) -> str:
+    return message if message.startswith(GROUP) else f"{GROUP}: {message}"

@@ -1,0 +1,151 @@
+"""A commit from the objects of its generation, for a step whose own commit is damaged or long replaced."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from workers.errors import DamagedStore
+from workers.model import StepKey
+from workers.store import commit, findings, metadata, tables
+from workers.store.commit import Commit
+from workers.store.model import CommitSummary, Finding, Origin, RowKind
+from workers.store.objects import ObjectStore
+from workers.store.record import StepContents, new_record
+from workers.store.tables import Tables
+from workers.tasks.publish import count_rows
+
+_GENERATION = re.compile(r"[0-9a-f]{32}")
+_NODE = "zarr.json"
+_FINGERPRINT_IN_TEXT = re.compile(rb'"fingerprint": ?"([0-9a-f]{32})"')
+_NOT_KNOWN = "the commit was damaged and made again from its objects: files that were skipped are not known"
+
+
+def list_generations(objects: ObjectStore, key: StepKey) -> list[str]:
+    """Return the generations of which a step has any object."""
+    return [name for name in objects.children(key.path) if _GENERATION.fullmatch(name)]
+
+
+def name_in(leaf: bytes) -> str:
+    """Return the generation that a damaged commit still names; "" if it names none."""
+    match = _FINGERPRINT_IN_TEXT.search(leaf)
+    return match[1].decode() if match else ""
+
+
+def commit_from_objects(
+    objects: ObjectStore, key: StepKey, fingerprint: str, *, leaf: bytes = b"", origin: Origin | None = None
+) -> Commit:
+    """Return the commit of a generation as its objects give it. Writes nothing.
+
+    Totals, networks and graphs follow from the index. What the index does not have is taken from `leaf`, or
+    the step is `partial` and says so.
+
+    Args:
+        objects: the store.
+        key: the step.
+        fingerprint: the generation.
+        leaf: what is left of the commit.
+        origin: where the step comes from, if it is known.
+
+    Raises:
+        DamagedStore: its metadata or its index is damaged.
+    """
+    prefix = f"{key.path}/{fingerprint}"
+    sizes = objects.sizes(prefix)
+    nodes = _read_nodes(objects, prefix, [name for name in sizes if name.rpartition("/")[2] == _NODE])
+    chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
+    by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
+    where = str(key)
+    built = tables.check(tables.decode(nodes, by_name, where), nodes, where)
+    stored = {
+        name: nbytes
+        for name, nbytes in sizes.items()
+        if name.startswith(("tensors/", "files/")) and "/c/" in name
+    }
+    is_complete = b'"status":"complete"' in leaf
+    counts = count_rows(built)
+    rules, found = _read_findings(objects, key, prefix, nodes)
+    summary = CommitSummary(
+        key=key,
+        fingerprint=fingerprint,
+        status="complete" if is_complete and not counts["quarantined"] else "partial",
+        duplicates=_duplicates(built),
+        raw_bytes=_raw_bytes(built),
+        stored_bytes=sum(stored.values()) + sum(map(len, by_name.values())),
+        objects=len(sizes) + 1,
+        rules=rules,
+        findings=dict(Counter(finding.rule for finding in found)),
+        severities={finding.rule: finding.severity for finding in found},
+        **counts,
+    )
+    problems = _problems(built)
+    contents = StepContents(
+        nets=tuple(sorted(set(built.label("net")) - {""})),
+        graphs=tuple(sorted(set(built.label("graph")) - {""})),
+        stored=stored,
+        problems=tuple(problems if is_complete else [_NOT_KNOWN, *problems])[:100],
+    )
+    record = new_record(
+        summary,
+        origin=origin or Origin("", "", ""),
+        contents=contents,
+        previous=[name for name in list_generations(objects, key) if name != fingerprint],
+    )
+    return commit.parse(commit.encode_leaf(record.to_dict(), fingerprint, nodes), key)
+
+
+def leaf_of(made: Commit) -> bytes:
+    """Return the `zarr.json` of a commit."""
+    return zlib.decompress(made.packed_leaf)
+
+
+def _read_nodes(objects: ObjectStore, prefix: str, names: Sequence[str]) -> dict[str, metadata.Document]:
+    nodes: dict[str, metadata.Document] = {}
+    contents = objects.get_many([f"{prefix}/{name}" for name in names])
+    for name in names:
+        path = name.rpartition("/")[0]
+        try:
+            document = json.loads(contents[f"{prefix}/{name}"])
+        except (KeyError, ValueError) as exc:
+            raise DamagedStore(f"{prefix}/{name} is damaged: {exc!r:.200}") from exc
+        if not isinstance(document, dict) or document.get("node_type") not in ("array", "group"):
+            raise DamagedStore(f"{prefix}/{name} is not the metadata of a node")
+        nodes[path] = document
+    if not {"", "index"} <= nodes.keys():
+        raise DamagedStore(f"{prefix}: metadata of its groups is missing")
+    return nodes
+
+
+def _read_findings(
+    objects: ObjectStore, key: StepKey, prefix: str, nodes: dict[str, metadata.Document]
+) -> tuple[str, list[Finding]]:
+    """Return the rule set that was evaluated and what it found; "" for none that is known."""
+    names = sorted({path.split("/")[1] for path in nodes if path.startswith(f"{findings.GROUP}/")})
+    if not names:
+        return "", []
+    keys = findings.chunk_keys(names[0], nodes)
+    contents = objects.get_many([f"{prefix}/{name}" for name in keys])
+    chunks = {name[len(prefix) + 1 :]: data for name, data in contents.items()}
+    return names[0], findings.decode(names[0], key, nodes, chunks)
+
+
+def _duplicates(built: Tables) -> int:
+    """Return how many tensors share the place of another one."""
+    is_tensor = (built.label("kind") == RowKind.TENSOR.value) & (built.number("size") > 0)
+    places = zip(built.label("array")[is_tensor], built.number("offset")[is_tensor].tolist(), strict=True)
+    return int(np.count_nonzero(is_tensor)) - len(set(places))
+
+
+def _raw_bytes(built: Tables) -> int:
+    sizes = dict(zip(built.label("source"), built.number("source_size").tolist(), strict=True))
+    return sum(sizes.values())
+
+
+def _problems(built: Tables) -> list[str]:
+    pairs = zip(built.label("source"), built.label("problem"), strict=True)
+    return [f"{source}: {problem}" for source, problem in pairs if problem]

@@ -1,0 +1,91 @@
+"""`repair` for Python and the command line: a whole store, or some of its steps."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ingest.reader.catalog import Catalog, Choice, Damage, require_store
+from ingest.repairing.remaking import Dumps, grids_like, name_dump
+from ingest.repairing.result import RepairReport
+from ingest.repairing.step import RepairPolicy, mend_step
+from ingest.repairing.surroundings import damage_of_root, mend_surroundings
+from workers.model import StepKey
+from workers.rules.load import load_rules
+from workers.rules.values import RuleSet
+from workers.store import commit
+from workers.store.model import Grid
+from workers.store.opening import open_objects, resolve
+
+
+def repair(
+    store: str | PathLike[str],
+    dumps: Sequence[str | PathLike[str]] = (),
+    *,
+    rank: Choice = None,
+    step: Choice = None,
+    apply: bool = False,
+    accept_loss: bool = False,
+    grid: Grid | None = None,
+    rules: RuleSet | None = None,
+    host: str | None = None,
+    progress: Callable[[StepKey], None] = lambda _: None,
+    **storage_options: Any,
+) -> RepairReport:
+    """Make what is damaged in a store again, as `dump-ingest repair` does.
+
+    Everything is read and checked, as by `verify`. A damaged payload is taken from the dump if it still has
+    the file, else from an earlier generation or another step that has the same digest. Objects are written
+    under their own keys if they are byte for byte what was lost, and never if they are undamaged.
+
+    Args:
+        store: a directory or any fsspec URL.
+        dumps: directories of dumps, besides those that the commits name.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all, and what lies beside the steps, if None.
+        apply: whether to write. By default the report says what would be written.
+        accept_loss: whether a step is committed again, as `partial`, without the payloads that are found
+            nowhere.
+        grid: how the store was written, if not by default: chunk, shard and job sizes.
+        rules: evaluated for steps whose findings are lost; the built-in ones if None.
+        host: what this host is called in commits.
+        progress: called with each step before it is read.
+        storage_options: passed to fsspec.
+
+    Raises:
+        UsageError: there is no store, one of the dumps is not a dump, or a rank or step is not in the store.
+        StoreFormatError: a later version of dump-ingest wrote the store, or it is something else.
+        StoreError: the store refused. What was repaired stays repaired.
+    """
+    objects = open_objects(resolve(store, storage_options))
+    catalog = Catalog(objects)
+    if damage_of_root(objects) is None:
+        require_store(objects, objects.address.url)
+    sources = Dumps(
+        objects.address,
+        grids_like(grid or Grid()),
+        rules or load_rules().enabled,
+        host or socket.gethostname(),
+        tuple(name_dump(Path(directory)) for directory in dumps),
+    )
+    policy = RepairPolicy(apply, accept_loss)
+    report = RepairReport(objects.address.url, apply)
+    for key in _chosen(catalog, rank, step):
+        progress(key)
+        report.checked += 1
+        if outcome := mend_step(catalog, key, sources, policy):
+            report.repairs.append(outcome)
+    if rank is None and step is None and (outcome := mend_surroundings(objects, apply=apply)):
+        report.repairs.append(outcome)
+    return report
+
+
+def _chosen(catalog: Catalog, rank: Choice, step: Choice) -> list[StepKey]:
+    if rank is None and step is None:
+        return commit.list_keys(catalog.objects)
+    damages: list[Damage] = []
+    opened = catalog.select(rank, step, damages=damages)
+    return [*(chosen.key for chosen in opened), *(damage.key for damage in damages)]
