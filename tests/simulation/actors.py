@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 QUIET = CompletenessPolicy(quiet_s=10.0, settle_s=1.0)
 #: A watcher that sees no change looks less and less often, so that idle time costs no steps.
 _IDLE_S = (2.0, 400.0)
+_BUSY_S = 20.0
 _RESTART_S = 2.0
+#: How long a task may run: longer than a worker stands still.
+TASK_TIMEOUT_S = 120.0
 _PAUSES_S = (0.2, 3.0, 14.0, 75.0)
 
 
@@ -204,11 +207,14 @@ class Watcher:
             retention=RetentionPolicy() if self.deletes else None,
             quiet_clock=QuietClock(process.monotonic, process.wall),
             clock=process.monotonic,
+            task_timeout_s=TASK_TIMEOUT_S,
         )
         client = cast("DaskClient", self.cluster.client())
         view = DumpView(self.dump, process)
         service = build_service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]
+        service.dependencies.ask = lambda: None  # the answers of a simulated store are not late
+        service.submitter.patrol.clock = process.monotonic
         service.submitter._finished = FinishedTasks(process, self._idle)  # type: ignore[assignment]
         if service.retention is not None:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]
@@ -223,7 +229,9 @@ class Watcher:
     def _idle(self, seconds: float) -> None:
         assert self.process is not None
         seen = self.dump.version, self.bucket.version
-        self._pause_s = min(self._pause_s * 2, _IDLE_S[1]) if seen == self._seen else _IDLE_S[0]
+        is_busy = self.service is not None and self.service.submitter.offered_steps
+        longest_s = _BUSY_S if is_busy else _IDLE_S[1]
+        self._pause_s = min(self._pause_s * 2, longest_s) if seen == self._seen else _IDLE_S[0]
         self._seen = seen
         self.process.sleep(max(seconds, self._pause_s))
 
@@ -248,7 +256,7 @@ class Consolidator:
             self._starts += 1
             objects = SimulatedObjects(process, self.bucket, self.faults)
             owner = f"{self.name}:1:{self._starts}"
-            lease = Lease(objects, LEASE, "the view", process.wall, process.sleep, owner)
+            lease = Lease(objects, LEASE, "the view", process.monotonic, process.wall, process.sleep, owner)
             try:
                 self._consolidate(objects, lease)
             except LeaseHeld as exc:

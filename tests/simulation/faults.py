@@ -15,6 +15,8 @@ LATE_S = (1.0, 20.0, 70.0)
 OF_WRITES = ("refused", "answer lost", "stall", "kill before", "kill after", "late")
 OF_SHARDS = ("spoiled",)
 OF_READS = ("refused", "stall", "kill before")
+#: The scheduler forgets the task; or the task never comes to an end.
+OF_TASKS = ("forgotten", "blocked")
 OF_FILES = ("stall", "kill before")
 #: Jumps of a wall clock, in seconds.
 JUMPS_S = (600.0, -600.0, 3600.0, -86400.0, -63_072_000.0)

@@ -12,7 +12,7 @@ from tests.simulation.kernel import EPOCH, Kernel, Process
 from workers.errors import StoreUnavailable
 from workers.store.commit import CHANGED
 from workers.store.model import StoreAddress
-from workers.store.objects import StoredObject
+from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.record import LEAF
 
 ADDRESS = StoreAddress("/store")
@@ -82,6 +82,7 @@ class SimulatedObjects:
     faults: Faults
     windows_open: bool = False
     is_local: bool = False
+    tells_progress: bool = True
     address: StoreAddress = ADDRESS
     _window: str = ""
     """The key, or prefix, that was looked at just now."""
@@ -146,6 +147,13 @@ class SimulatedObjects:
             for key, (data, modified_at) in self.bucket.objects.items()
             if key == prefix or key.startswith(start)
         }
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
+        """Return nothing: the store takes objects as a whole."""
+        return []
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        raise NotImplementedError(upload)
 
     def flush(self, prefix: str) -> None:
         """Do nothing: what the store has acknowledged it keeps."""
