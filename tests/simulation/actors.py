@@ -20,7 +20,7 @@ from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.planner import make_plan
 from ingest.store_gc.policy import GcPolicy
 from ingest.watching.quiet_clock import QuietClock
-from tests.simulation.cluster import Cluster, FinishedTasks, read_generation
+from tests.simulation.cluster import Client, Cluster, FinishedTasks, read_generation
 from tests.simulation.dump import Content, DumpView, SimulatedDump
 from tests.simulation.faults import Faults
 from tests.simulation.judge import CUBES, GRACE_S, LEASE, Judge
@@ -171,6 +171,7 @@ class Watcher:
     """By how much the wall clock of its host is wrong."""
     process: Process | None = None
     service: Service | None = None
+    client: Client | None = None
     _seen: tuple[int, int] = (0, 0)
     _pause_s: float = _IDLE_S[0]
 
@@ -185,6 +186,8 @@ class Watcher:
                     service.tick(wake=self._idle)
             except Killed:
                 process.note("is killed")
+                if self.client is not None:
+                    self.cluster.release(self.client)
             self.service = None
             kernel.sleep(_RESTART_S)
 
@@ -209,7 +212,8 @@ class Watcher:
             clock=process.monotonic,
             task_timeout_s=TASK_TIMEOUT_S,
         )
-        client = cast("DaskClient", self.cluster.client())
+        self.client = self.cluster.client()
+        client = cast("DaskClient", self.client)
         view = DumpView(self.dump, process)
         service = build_service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]

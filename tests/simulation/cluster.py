@@ -48,6 +48,7 @@ class SimulatedReceipt:
 class Future:
     """A task, as the client sees it."""
 
+    client: Client
     key: str
     function: Callable[..., Any]
     argument: Any
@@ -121,11 +122,23 @@ class Cluster:
 
     def processing(self, **_: Any) -> dict[str, list[str]]:
         """Return the tasks that each worker runs."""
-        running: dict[str, list[str]] = {}
-        for key, future in self.futures.items():
-            if future.worker and future.status == "pending":
-                running.setdefault(future.worker, []).append(key)
+        running: dict[str, list[str]] = {name: [] for name in self.processes}
+        pending = {key: future for key, future in self.futures.items() if future.status == "pending"}
+        for key, future in pending.items():
+            if future.worker:
+                running[future.worker].append(key)
+        # A worker is believed to be free as soon as the client of its task has gone.
+        free = [name for name, keys in running.items() if not keys]
+        for key, name in zip(
+            (key for key, future in pending.items() if not future.worker), free, strict=False
+        ):
+            running[name].append(key)
         return running
+
+    def release(self, client: Client) -> None:
+        """Forget the tasks of a client that has gone; a worker goes on with the one that it runs."""
+        for key in [key for key, future in self.futures.items() if future.client is client]:
+            self.futures.pop(key).end("cancelled", None)
 
     def client(self) -> Client:
         return Client(self)
@@ -177,7 +190,7 @@ class Cluster:
             future.end("finished", value)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Client:
     """The part of `distributed.Client` that is used."""
 
@@ -186,7 +199,7 @@ class Client:
 
     def submit(self, function: Callable[..., Any], argument: Any, key: str, **_: Any) -> Future:
         cluster = self.cluster
-        future = Future(key, function, argument)
+        future = Future(self, key, function, argument)
         fault = cluster.faults.draw(cluster.process, OF_TASKS)
         if fault:
             cluster.process.note(f"{key}: is {fault}")

@@ -41,7 +41,7 @@ def test_a_seed_replays(cast: Cast) -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_planted_bug_is_found(bug: Planted) -> None:
     """Found, replayed from its seed, and made short enough to read."""
-    setting = Setting(bug.cast)
+    setting = Setting(bug.cast, only=bug.only)
     with planted(bug):
         found = play(range(bug.first, bug.first + _MOST), setting).found
         assert found, f"{bug.name} was not found"

@@ -41,6 +41,8 @@ class Setting:
     """None to draw it."""
     also: frozenset[str] = frozenset()
     """Of `OPEN`: what may happen, too."""
+    only: frozenset[str] = frozenset()
+    """The kinds of faults that may happen; empty for all."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,7 @@ class World:
         without = set()
         if self.cast != "delete":
             without.add("spoiled")  # damage is repaired by `verify --repair`, which takes no part
-        self.faults.without = frozenset(without)
+        self.faults.without, self.faults.only = frozenset(without), self.setting.only
 
     def _jump_clocks(self) -> None:
         """Have the clock of a host jump, once or twice."""
