@@ -129,9 +129,8 @@ class Cluster:
                 running[future.worker].append(key)
         # A worker is believed to be free as soon as the client of its task has gone.
         free = [name for name, keys in running.items() if not keys]
-        for key, name in zip(
-            (key for key, future in pending.items() if not future.worker), free, strict=False
-        ):
+        waiting = [key for key, future in pending.items() if not future.worker]
+        for key, name in zip(waiting, free, strict=False):
             running[name].append(key)
         return running
 

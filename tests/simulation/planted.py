@@ -146,7 +146,7 @@ BUGS = (
         "delete",
         "only what is stored is deleted",
         _no_read_back,
-        frozenset(["spoiled"]),
+        _SPOILED,
     ),
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),

@@ -14,4 +14,4 @@ def _sleep(seconds: float) -> None:
     select.select([], [], [], seconds)
 
 
-time.sleep = _sleep
+time.sleep = _sleep  # type: ignore[assignment]  # all callers here pass floats
