@@ -42,7 +42,7 @@ chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
 
-servers: ## Install the servers that tests run: Ceph with its S3 gateway, Prometheus, Alertmanager (Debian, root)
+servers: ## Install what tests run: Ceph with its S3 gateway, Prometheus, Alertmanager, Podman (Debian, root)
 	@tests/servers/install.sh
 
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.

@@ -25,7 +25,7 @@ PARTS = {
     "scaling": "two workers against one",
     "reading": "reading back",
     "comparing": "two ranks against each other, against numpy file by file",
-    "consolidating": "a question about all ranks and steps; the cost of adding a step",
+    "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",

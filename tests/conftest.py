@@ -6,18 +6,20 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from tests.dumps import DumpLibrary, unpack
 from tests.servers import alertmanager as alertmanager_server
 from tests.servers import ceph as ceph_server
+from tests.servers import containers
 from tests.servers import network as network_of_hosts
 from tests.servers import prometheus as prometheus_server
 from tests.servers.alertmanager import Alertmanager
 from tests.servers.ceph import CephS3, S3Bucket
 from tests.servers.cluster import DaskCluster
+from tests.servers.containers import Podman
 from tests.servers.network import Network
 from tests.servers.prometheus import Prometheus, StartPrometheus
 
@@ -82,6 +84,16 @@ def s3_cluster(s3_environment: dict[str, str]) -> Iterator[DaskCluster]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def podman(pytestconfig: pytest.Config) -> Iterator[Podman]:
+    """A container engine of its own; it keeps its images for the next test run."""
+    _need(pytestconfig, containers.PROGRAMS)
+    if os.geteuid() != 0:
+        pytest.skip("limits of memory and networks of containers need root")
+    with Podman() as engine:
+        yield engine
+
+
 @pytest.fixture
 def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
     """The words to put before a command so that file modes apply to it even if root runs the tests."""
@@ -89,6 +101,20 @@ def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
         return ()
     _need(pytestconfig, ("setpriv",))
     return ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+@pytest.fixture
+def other_user(pytestconfig: pytest.Config) -> int:
+    """The id of a user that owns nothing here. Only root can become it: without root, skip; in CI, fail."""
+    if os.geteuid() != 0:
+        _do_not_run(pytestconfig, "only root can act as a second user")
+    return 65534
+
+
+@pytest.fixture
+def cluster_port(cluster: DaskCluster) -> int:
+    """The port of a scheduler without TLS."""
+    return int(cluster.address.rpartition(":")[2])
 
 
 @pytest.fixture
@@ -135,7 +161,11 @@ def _need(config: pytest.Config, programs: Sequence[str]) -> None:
     missing = [program for program in programs if shutil.which(program) is None]
     if not missing:
         return
-    reason = f"not installed: {', '.join(missing)} (make servers)"
+    _do_not_run(config, f"not installed: {', '.join(missing)} (make servers)")
+
+
+def _do_not_run(config: pytest.Config, reason: str) -> NoReturn:
+    """Skip the test, and repeat the reason at the end. In CI, fail it."""
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     config.stash[_not_run].add(reason)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+from pathlib import Path
 from typing import Any
 
 from distributed import Worker, WorkerPlugin
@@ -18,6 +19,7 @@ from prometheus_client import REGISTRY
 from workers import events
 from workers.arrays import kernels
 from workers.clocks.steady import steady_dask
+from workers.host.temporary import check_scratch
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
 _installed = threading.Lock()
@@ -36,7 +38,11 @@ def dask_setup(worker: Worker) -> None:
 
     Dask's profiler of tasks is switched off: it samples every thread a hundred times per second, and keeps
     the samples of the last 1000 s, some 30 MiB.
+
+    Raises:
+        ClusterError: another user may write where this process looks for modules.
     """
+    check_scratch(Path(worker.local_directory).parent)
     steady_dask()
     install_metrics()
     for name in ("profile", "profile-cycle"):
@@ -54,6 +60,13 @@ def _is_relevant(record: logging.LogRecord) -> bool:
     """Return False for the error of a heartbeat that was under way when its worker ended."""
     exc = record.exc_info[1] if record.exc_info else None
     return not (isinstance(exc, RuntimeError) and str(exc) == "ConnectionPool is closed")
+
+
+class PortlessWorker(Worker):
+    """A worker without HTTP, for a cluster that ends with the process that has started it."""
+
+    def start_http_server(self, *args: object, **options: object) -> None:
+        """Open no port. By default, Dask opens one for `/metrics`, without TLS."""
 
 
 class IngestPlugin(WorkerPlugin):

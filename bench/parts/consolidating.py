@@ -1,4 +1,4 @@
-"""The consolidated view: a question about all ranks and steps, and the cost of adding a step."""
+"""The consolidated view: a question about all ranks and steps, the cost of adding a step, idle rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.steps import CountingStore, commit_tables, make_tables
 from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
-from workers.model import StepKey
+from workers.model import StepKey, ceil_div
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
@@ -26,6 +26,14 @@ from workers.store.opening import open_objects, resolve
 _ASKED = (64, 100, 5000)
 _GROWING = (8, 1000, 1000)
 _APPENDED = 8
+#: Numbers of ranks for rounds in which nothing is new, and how long the store takes to answer each request.
+_IDLE = (64, 1024, 10_000)
+_LATENCY_S = 0.02
+#: Names that one answer to a listing holds.
+_PAGE = 1000
+_IDLE_ROUNDS = 5
+#: Ranks that have a new step when a round begins in which something is new.
+_WITH_NEWS = 64
 
 
 def measure(setting: Setting) -> Iterator[Measure | Table]:
@@ -36,6 +44,52 @@ def measure(setting: Setting) -> Iterator[Measure | Table]:
         yield from _question(setting, store, *asked)
     with setting.target() as short, setting.target() as long:
         yield _appending(short, long, *growing)
+    with setting.target() as store:
+        yield _idling(store, (8, 64) if setting.quick else _IDLE)
+
+
+class _Distant(CountingStore):
+    """Answers each request after `_LATENCY_S`; counts requests, and pages of listings."""
+
+    def get(self, key: str) -> bytes | None:
+        time.sleep(_LATENCY_S)
+        return super().get(key)
+
+    def children(self, prefix: str = "") -> list[str]:
+        names = super().children(prefix)
+        pages = max(1, ceil_div(len(names), _PAGE))
+        self.requests += pages
+        time.sleep(pages * _LATENCY_S)
+        return names
+
+
+def _idling(store: Path, sizes: Sequence[int]) -> Table:
+    """Measure rounds of `consolidate --follow` in which nothing is new, and the round of a new step."""
+    rows, committed = [], 0
+    for ranks in sizes:
+        _commit(store, range(committed, ranks), [0], ["op0", "op1", "op2"])
+        committed = ranks
+        _consolidate(open_objects(resolve(str(store))))
+        distant = _Distant(open_objects(resolve(str(store))))
+        with Consolidator(distant, patience_s=3600) as consolidator:
+            first = _timed(lambda: consolidator.once(listed_in_turn=True))
+            distant.requests = 0
+            idle = [_timed(lambda: consolidator.once(listed_in_turn=True)) for _ in range(_IDLE_ROUNDS)]
+            requests = distant.requests // _IDLE_ROUNDS
+            _commit(store, range(0, ranks, max(1, ranks // _WITH_NEWS)), [ranks], ["op0", "op1", "op2"])
+            news = _timed(lambda: consolidator.once(listed_in_turn=True))
+        rows.append((f"{ranks}", str(requests), shown(median(idle)), shown(news), shown(first)))
+    return Table(
+        f"Rounds of `consolidate --follow`, with {_LATENCY_S * 1000:g} ms for each request",
+        (
+            "ranks",
+            "requests, nothing new",
+            "s, nothing new",
+            "s, a new step has begun",
+            "s, first round",
+        ),
+        tuple(rows),
+    )
 
 
 def _question(

@@ -1,12 +1,14 @@
 #!/bin/sh
 # Installs dump-ingest and everything it needs into a directory of its own, ready to run read-only.
 #
-#   deploy/container/build.sh PREFIX
+#   deploy/container/build.sh PREFIX [FINAL]
+#
+# FINAL is where PREFIX will be when it runs, for packages that are built below another root (DESTDIR); by default PREFIX.
 #
 # The Dockerfile runs this. Run it on a host to get the same installation there, for instance for the systemd units:
 #   deploy/container/build.sh /opt/dump-ingest
 #
-# The installation cannot be moved from PREFIX, because scripts and kernels contain their path. Environment:
+# The installation cannot be moved from there, because scripts contain their path. Environment:
 #   PYTHON       interpreter to use (python3); every user must be able to execute it
 #   TOOLS        virtual environment with uv and hatchling; by default one is made from requirements/build.txt
 #   WHEELHOUSE   directory of wheels; then nothing is downloaded. Fill it elsewhere, on the same kind of machine:
@@ -15,7 +17,7 @@
 #   BYTECODE     0: do not compile modules here, for a quick try; Python compiles what it imports
 set -eu
 
-prefix=${1:?usage: build.sh PREFIX}
+prefix=${1:?usage: build.sh PREFIX [FINAL]}
 python=${PYTHON:-python3}
 source=$(cd "$(dirname "$0")/../.." && pwd)
 scratch=$(mktemp -d)
@@ -34,6 +36,7 @@ uv=$tools/bin/uv
 # 2. The dependencies: only wheels, so that nothing is compiled, and only those with the pinned hashes.
 mkdir -p "$prefix"
 prefix=$(cd "$prefix" && pwd)
+final=${2:-$prefix}
 "$uv" venv --quiet --allow-existing --python "$python" --no-project "$prefix"
 "$uv" pip install --quiet --python "$prefix/bin/python" --require-hashes --only-binary :all: \
     ${WHEELHOUSE:+--no-index --find-links "$WHEELHOUSE"} -r "$source/requirements/runtime.txt"
@@ -56,12 +59,21 @@ done
 
 # 5. Bytecode. On a read-only file system Python cannot store it, and each start would compile it again. It is not
 #    checked against its source (`unchecked-hash`): the files do not change, and image layers round modification times.
-[ "${BYTECODE:-1}" = 0 ] || "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash "$site"
+[ "${BYTECODE:-1}" = 0 ] || "$prefix/bin/python" -m compileall -q -j 0 --invalidation-mode unchecked-hash \
+    -s "$prefix" -p "$final" "$site"
 
 # 6. The kernels of the statistics, for a processor type that all machines have; see workers/arrays/kernel_cache.py.
 #    -P: use the installation, not the directory that this script runs in.
 env -u NUMBA_CACHE_DIR -u NUMBA_CPU_NAME -u NUMBA_CPU_FEATURES "$prefix/bin/python" -P -m workers.arrays.ship_kernels
 
-# 7. Check that the programs start.
+# 7. The list of what is installed, and the scripts for Slurm.
+mkdir -p "$prefix/share/slurm"
+"$prefix/bin/python" -I "$source/deploy/container/sbom.py" >"$prefix/share/sbom.cdx.json"
+cp "$source"/deploy/slurm/*.sh "$source"/deploy/slurm/*.sbatch "$prefix/share/slurm/"
+
+# 8. Check that the programs start.
 "$prefix/bin/dump-ingest" --version
 "$prefix/bin/dask" --version
+
+# 9. Scripts name the place where they will be. Everything else finds itself.
+[ "$final" = "$prefix" ] || grep -rlIF "$prefix" "$prefix/bin" | xargs -r sed -i "s|$prefix|$final|g"

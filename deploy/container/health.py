@@ -2,9 +2,11 @@
 """Checks the health of the process in this container; exits with 0, or with 1 and the reason.
 
 - `dask scheduler` and `dask worker` must answer at `/health` of their dashboard port.
-- `dump-ingest watch` must serve its metrics, and have looked at the dump within `STALE_S`.
-- `dump-ingest consolidate --follow` must serve its metrics.
+- `dump-ingest watch` and `dump-ingest consolidate --follow` must serve their metrics, with a heartbeat that
+  is younger than `STALE_S`.
 - Any other process only has to run: if it cannot go on, it ends, and the container with it.
+
+Process 1 may be an init (`docker run --init`, tini) or a shell: then the command is that of its children.
 """
 
 from __future__ import annotations
@@ -13,22 +15,22 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-#: A look at a very large dump on a slow file system takes minutes.
+#: Without a heartbeat for that long, a process hangs. A look at a very large dump beats for each directory.
 STALE_S = 600
 _TIMEOUT_S = 5
-_HEARTBEAT = "dump_ingest_watcher_last_look_timestamp_seconds"
+_HEARTBEAT = "dump_ingest_heartbeat_timestamp_seconds"
 _DASHBOARDS = {"scheduler": "8787", "worker": "8790"}
+_PROC = Path("/proc")
 
 
 def main() -> int:
     """Check process 1, or the process whose id is on the command line."""
-    pid = sys.argv[1] if len(sys.argv) > 1 else "1"
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    pid = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     try:
-        reason = problem_of(words)
+        reason = problem_of(command_of(pid))
     except (OSError, ValueError, urllib.error.URLError) as exc:
         reason = f"{type(exc).__name__}: {exc}"
     if reason:
@@ -36,19 +38,62 @@ def main() -> int:
     return 1 if reason else 0
 
 
+def command_of(pid: int) -> Sequence[str]:
+    """Return the command with a role of a process, or of the nearest process that it has started.
+
+    Without a role among them, return the command of the process itself.
+    """
+    own = _words(pid)
+    generation = [pid]
+    while generation:
+        for candidate in generation:
+            words = _program(_words(candidate))
+            if words and words[0] in {"dask", "dump-ingest"}:
+                return words
+        generation = [child for parent in generation for child in _children(parent)]
+    return own
+
+
 def problem_of(words: Sequence[str]) -> str:
     """Return what is wrong with a running command; "" if nothing is."""
-    match [Path(words[0]).name, *words[1:]]:
+    match _program(words):
         case ["dask", ("scheduler" | "worker") as role, *options]:
             dashboard = _option(options, "--dashboard-address") or _DASHBOARDS[role]
             _get(f"http://{_local(dashboard)}/health")
         case ["dump-ingest", "watch", *options]:
             return _stale(_metrics(options, "metrics"))
         case ["dump-ingest", "consolidate", *options] if {"--follow", "-f"} & {*options}:
-            _metrics(options, "consolidator_metrics")
-        case [interpreter, *command] if interpreter.startswith("python") and command:
-            return problem_of(command)
+            return _stale(_metrics(options, "consolidator_metrics"))
     return ""
+
+
+def _program(words: Sequence[str]) -> list[str]:
+    """Return a command without the interpreter, and without the directory of the program."""
+    match [Path(words[0]).name, *words[1:]] if words else []:
+        case [interpreter, *command] if interpreter.startswith("python") and command:
+            return _program(command)
+        case program:
+            return program
+
+
+def _words(pid: int) -> list[str]:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _children(pid: int) -> Iterator[int]:
+    """Yield the processes that a process has started or taken over, in the order of their ids."""
+    for candidate in sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()):
+        try:
+            status = (_PROC / str(candidate) / "stat").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        # The name of the program is in parentheses, and may have some itself.
+        if int(status.rpartition(")")[2].split()[1]) == pid:
+            yield candidate
 
 
 def _metrics(options: Sequence[str], setting: str) -> str:
@@ -67,9 +112,8 @@ def _setting(name: str, options: Sequence[str]) -> str:
 def _stale(metrics: str) -> str:
     for line in metrics.splitlines():
         name, _, value = line.rpartition(" ")
-        # It is 0 before the first look: the watcher still waits for the dump.
-        if name == _HEARTBEAT and 0 < float(value) < time.time() - STALE_S:
-            return f"has not looked at the dump for {time.time() - float(value):.0f} s"
+        if name == _HEARTBEAT and float(value) < time.time() - STALE_S:
+            return f"hangs: it has not got on with its work for {time.time() - float(value):.0f} s"
     return ""
 
 

@@ -6,7 +6,8 @@
 #   systemctl enable --now dump-ingest-gc.timer                                 on the same host: retention of the store
 #   systemctl enable --now dump-ingest-worker@{0..3} dump-ingest-watcher@NAME   on each training host
 #
-# --units installs only the units. With DESTDIR, files go below that directory, and no user is created.
+# --units installs only the units. With DESTDIR, files go below that directory, ready to be packed and to run at
+# /opt/dump-ingest; no user is created.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,8 +15,8 @@ root=${DESTDIR:-}
 units=$root/etc/systemd/system
 
 if [ "${1-}" != --units ]; then
-    "$here/../container/build.sh" "$root/opt/dump-ingest"
-    install -D -m 644 "$here/../../docs/deployment.md" "$root/opt/dump-ingest/share/doc/deployment.md"
+    "$here/../container/build.sh" "$root/opt/dump-ingest" /opt/dump-ingest
+    install -D -m 644 -t "$root/opt/dump-ingest/share/doc" "$here"/../../docs/*.md
 fi
 if [ -z "$root" ] && ! getent passwd dump-ingest >/dev/null; then
     useradd --system --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin dump-ingest

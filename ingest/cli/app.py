@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found dam
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -159,6 +160,8 @@ def _top(
 def main() -> None:
     """Run the command line; end the process with one of the documented exit codes."""
     raise_on_interrupt()
+    # Child processes import nothing from the working directory, which may be one that others can write to.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         app()
     except DumpIngestError as exc:

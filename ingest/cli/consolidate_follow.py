@@ -12,6 +12,7 @@ from ingest.cli.consolidate_report import say_consolidated
 from ingest.cli.printing import say
 from ingest.consolidating.last_findings import LastFindings
 from ingest.consolidating.lease import LeaseHeld
+from ingest.heartbeat import beat, tell_ready
 from ingest.metrics import ConsolidatorMetrics, serve
 from ingest.reporting.logs import SeriesLog, configure
 from ingest.reporting.reminders import Reminders
@@ -61,7 +62,9 @@ class Following:
             serve(registry, self.settings.consolidator_metrics)
         with open_webhook(self.settings) as webhook:
             observers = [metrics.observe, SeriesLog().observe, *([webhook.observe] if webhook else [])]
+            tell_ready()
             while not stop.is_set():
+                beat()
                 try:
                     self._hold(stop, metrics, observers)
                 except (LeaseHeld, StoreUnavailable, ClusterError) as exc:

@@ -31,6 +31,7 @@ from ingest.cli.options import (
     WorkersOption,
 )
 from ingest.cli.watch_explain import chosen, print_rows, rows_of_dump, rows_of_watcher
+from ingest.heartbeat import beat, tell_ready
 from workers import events
 from workers.errors import AccessDenied, DumpIngestError, UsageError
 
@@ -181,6 +182,7 @@ def _watch(dump: Path, settings: Settings) -> None:
     if settings.metrics:
         events.subscribe(watcher_metrics.observe)
         serve(registry, settings.metrics, {PATH: live.page}, lambda: readiness.reason)
+    tell_ready()
     tree = _wait_for_dump(dump, stop, settings, readiness)
     if tree is None:
         return
@@ -224,6 +226,7 @@ def _wait_for_dump(
     log = structlog.get_logger("dump_ingest")
     reminders = Reminders()
     while not stop.is_set():
+        beat()
         try:
             tree = find_dump(directory, rank_map=settings.rank_map)
         except DumpIngestError as exc:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 from ingest.consolidating.announcements import clear_announcements, read_announcements
 from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
-from ingest.consolidating.listing import CommittedSteps, list_committed
+from ingest.consolidating.listing import CommitListing, CommittedSteps
 from ingest.consolidating.round_plan import NothingHeld, RoundPlan, RoundState, Unreadable, plan_round
 from ingest.consolidating.runners import RunJobs, in_threads
 from ingest.consolidating.step_writer import StepWriter
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
+from ingest.heartbeat import beat
 from ingest.reader.catalog import require_store
 from ingest.reader.verify_view import verify_view
 from ingest.steps.events import AnomalousCommitRead
@@ -88,6 +89,8 @@ class Consolidator:
     keeper: SeriesEvaluator | None = None
     """Evaluates rules over several steps or ranks; None if there are none."""
     _lease: Lease | None = None
+    _listing: CommitListing | None = None
+    """None before the first round."""
     _writer: CubeWriter | None = None
     """None before the first cubes are written."""
     _waiting_since: Mapping[int, float] = field(default_factory=dict)
@@ -105,7 +108,9 @@ class Consolidator:
             self._lease.release()
             self._lease = None
 
-    def once(self, *, check: bool = False, rebuild: bool = False, most: int = 0) -> StepsConsolidated:
+    def once(
+        self, *, check: bool = False, rebuild: bool = False, most: int = 0, listed_in_turn: bool = False
+    ) -> StepsConsolidated:
         """Bring the cubes up to date with what is committed now.
 
         Args:
@@ -113,6 +118,8 @@ class Consolidator:
                 as replaced; and every cube: if one is damaged, all of them are written again.
             rebuild: delete the cubes and write them again.
             most: evaluate rules for at most this many steps, and leave the rest to the next round; 0 for all.
+            listed_in_turn: list only the ranks that may have news, and some of the others: one round after
+                the other, see `CommitListing`.
 
         Raises:
             LeaseHeld: another process writes the cubes.
@@ -129,14 +136,14 @@ class Consolidator:
         if check or rebuild:
             self._unreadable = {}
         try:
-            return self._run_round(check=check, limit=most)
+            return self._run_round(check=check, limit=most, listed_in_turn=listed_in_turn)
         except BaseException:
-            self._writer = None
+            self._writer = self._listing = None
             raise
 
-    def _run_round(self, *, check: bool, limit: int) -> StepsConsolidated:
+    def _run_round(self, *, check: bool, limit: int, listed_in_turn: bool) -> StepsConsolidated:
         announced = read_announcements(self.objects)
-        listed = self._list()
+        listed = self._list({key.rank for key in announced} if listed_in_turn else None)
         asked = listed.keys if check else {*listed.new, *(key for key in announced if key in listed)}
         commits, damaged = commit.read_many(self.objects, sorted(asked, key=lambda key: key.order))
         self._tell_findings(commits)
@@ -168,15 +175,26 @@ class Consolidator:
         self._emit(done)
         return done
 
-    def _list(self) -> CommittedSteps:
-        """List the commits, and report it. Cubes that were begun for fewer ranks are deleted."""
-        listed = list_committed(self.objects, self._writer)
+    def _list(self, announced: Collection[int] | None) -> CommittedSteps:
+        """List the commits, and report it. Cubes that were begun for fewer ranks are deleted.
+
+        Args:
+            announced: ranks with replaced or removed commits, to list them and those whose turn it is; None
+                to list every rank.
+        """
+        listing = self._listing or CommitListing(self.objects)
+        if announced is None:
+            listing.list_all(keep=self._keep_lease_in_time)
+        else:
+            listing.list_due(lacking=self._waiting_since, named=announced, keep=self._keep_lease_in_time)
+        self._listing = listing
+        listed = listing.compare(self._writer)
         if self._writer is not None and self._writer.is_outgrown(len(listed.by_rank)):
             self._writer = CubeWriter.load(self.objects, None, rebuild=True)
-            listed = list_committed(self.objects, self._writer)
+            listed = listing.compare(self._writer)
         self._emit(
             CommitsListed(
-                {rank: max(steps) for rank, steps in listed.by_rank.items()},
+                {rank: int(steps[-1]) for rank, steps in listed.by_rank.items()},
                 tuple(sorted({key.step for key in listed.new if key.step is not None})),
                 max(self._writer.steps, default=-1) if self._writer else -1,
             )
@@ -213,7 +231,7 @@ class Consolidator:
         """
         while not stop.is_set():
             started = time.monotonic()
-            done = self.once(most=_EVALUATED_AT_ONCE)
+            done = self.once(most=_EVALUATED_AT_ONCE, listed_in_turn=True)
             if done:
                 observe(done)
             rest_s = min(_REST * (time.monotonic() - started), _LONGEST_REST_S) if self._evaluated else 0.0
@@ -238,5 +256,11 @@ class Consolidator:
             observer(event)
 
     def _keep_lease(self) -> None:
+        beat()
         if self._lease is not None:
             self._lease.keep()
+
+    def _keep_lease_in_time(self) -> None:
+        beat()
+        if self._lease is not None:
+            self._lease.keep_in_time()

@@ -147,13 +147,12 @@ class CubeWriter:
         """Return the place of a step on its axis."""
         return self._step_places[step]
 
-    def steps_of(self, rank: int) -> npt.NDArray[np.int64]:
-        """Return the steps that the cubes have of a rank, (n,), int64."""
-        if rank not in self._rank_places:
-            return np.zeros(0, np.int64)
-        is_held = self.fingerprints[:, self._rank_places[rank]] != ""
-        steps: npt.NDArray[np.int64] = np.array(self.steps, np.int64)[is_held]
-        return steps
+    def steps_by_rank(self) -> dict[int, npt.NDArray[np.int64]]:
+        """Return the steps that the cubes have of each rank: (n,), int64, ascending."""
+        steps = np.array(self.steps, np.int64)
+        order = np.argsort(steps)
+        is_held = (self.fingerprints != "")[order].T
+        return {rank: steps[order][is_held[place]] for place, rank in enumerate(self.ranks)}
 
     def generations(self) -> dict[int, dict[int, str]]:
         """Return the generations of each step that is whole in the cubes, by step and rank."""

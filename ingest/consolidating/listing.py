@@ -1,21 +1,42 @@
-"""Which steps are committed, compared with the steps that the cubes hold. Lists names; reads no commit."""
+"""Which steps are committed, compared with the steps that the cubes hold. Lists names; reads no commit.
+
+A listing tells what one rank has committed, so listing every rank in every round costs a run of ten thousand
+ranks ten thousand requests, most of which tell nothing new. Ranks of one job dump the same steps. So a round
+of `follow` lists `WINDOW` ranks in turn, and lists every rank when one of these shows a step that no rank had
+before. What is listed is what is committed; only *when* a rank is listed differs. See
+docs/design/007-consolidated-view.md.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from ingest.consolidating.cube_writer import CubeWriter
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.objects import ObjectStore
 
+#: Ranks that each round lists in turn. Runs with at most this many ranks are listed whole in every round.
+WINDOW = 512
+#: An object store answers each listing after tens of milliseconds.
+_LISTINGS_AT_ONCE = 64
+#: Ranks that are listed before the lease is looked after.
+_LISTINGS_OF_A_BATCH = 512
+
+Steps = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedSteps:
     """The steps that are committed, and how they differ from those in the cubes."""
 
-    by_rank: dict[int, set[int]] = field(default_factory=dict)
-    """The steps of each rank that has any."""
+    by_rank: Mapping[int, Steps] = field(default_factory=dict)
+    """The steps of each rank that has any, (n,), ascending."""
     new: set[StepKey] = field(default_factory=set)
     """Committed, and not in the cubes."""
     gone: set[StepKey] = field(default_factory=set)
@@ -24,26 +45,103 @@ class CommittedSteps:
     @property
     def keys(self) -> set[StepKey]:
         """All committed steps."""
-        return {StepKey(rank, step) for rank, steps in self.by_rank.items() for step in steps}
+        return {StepKey(rank, step) for rank, steps in self.by_rank.items() for step in steps.tolist()}
 
     def __contains__(self, key: StepKey) -> bool:
-        return key.step in self.by_rank.get(key.rank, ())
+        return key.rank in self.by_rank and key.step in self.by_rank[key.rank]
 
 
-def list_committed(objects: ObjectStore, writer: CubeWriter | None) -> CommittedSteps:
-    """List the steps of all ranks, and compare them with what `writer` has in the cubes; None for nothing.
+@dataclass(slots=True, eq=False)
+class CommitListing:
+    """The steps of each rank, as of when the rank was last listed.
 
-    Raises:
-        StoreError: the store refused.
+    Memory: 8 bytes for each step and rank of the run.
     """
-    committed = CommittedSteps()
-    ranks = commit.list_ranks(objects)
-    for rank in {*ranks, *(writer.ranks if writer else ())}:
-        # Sets of plain numbers: with a run of a thousand steps, this is all that grows with it.
-        listed = commit.list_steps(objects, rank) if rank in ranks else set()
-        held = set(writer.steps_of(rank).tolist()) if writer else set()
-        if listed:
-            committed.by_rank[rank] = listed
-        committed.new.update(StepKey(rank, step) for step in listed - held)
-        committed.gone.update(StepKey(rank, step) for step in held - listed)
-    return committed
+
+    objects: ObjectStore
+    _steps: dict[int, Steps] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+    """Every step that any rank had."""
+    _listed_last: int = -1
+    """The rank at which the last window ended; the next one begins behind it."""
+
+    def list_all(self, *, keep: Callable[[], None]) -> None:
+        """List every rank.
+
+        Args:
+            keep: called between listings.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        self._known |= self._list(self._current_ranks(), keep)
+
+    def list_due(self, *, lacking: Collection[int], named: Iterable[int], keep: Callable[[], None]) -> None:
+        """List the ranks that may have news, and the next `WINDOW` in turn; every rank if a step is new.
+
+        Args:
+            lacking: steps that wait for ranks; ranks that lack one of them are listed.
+            named: ranks that are listed in any case.
+            keep: called between listings.
+
+        Raises:
+            StoreError: the store refused.
+        """
+        ranks = self._current_ranks()
+        unlisted = ranks - self._steps.keys()
+        chosen = unlisted | self._that_lack(lacking) | (ranks & {*named}) | {*self._next_window(ranks)}
+        steps = self._list(chosen, keep)
+        if not steps <= self._known:
+            steps |= self._list(ranks - chosen, keep)
+        self._known |= steps
+
+    def compare(self, writer: CubeWriter | None) -> CommittedSteps:
+        """Return what is listed, compared with what `writer` has in the cubes; None for nothing."""
+        held_by_rank = writer.steps_by_rank() if writer else {}
+        committed = CommittedSteps({rank: steps for rank, steps in self._steps.items() if len(steps)})
+        nothing = np.zeros(0, np.int64)
+        for rank in {*committed.by_rank, *held_by_rank}:
+            listed, held = committed.by_rank.get(rank, nothing), held_by_rank.get(rank, nothing)
+            if np.array_equal(listed, held):
+                continue
+            committed.new.update(StepKey(rank, step) for step in np.setdiff1d(listed, held).tolist())
+            committed.gone.update(StepKey(rank, step) for step in np.setdiff1d(held, listed).tolist())
+        return committed
+
+    def _current_ranks(self) -> set[int]:
+        """Return the ranks of which the store has anything; forget the others."""
+        ranks = set(commit.list_ranks(self.objects))
+        for rank in self._steps.keys() - ranks:
+            del self._steps[rank]
+        return ranks
+
+    def _that_lack(self, steps: Collection[int]) -> set[int]:
+        """Return the ranks that were listed without one of these steps."""
+        if not steps:
+            return set()
+        wanted = np.array([*steps], np.int64)
+        return {rank for rank, listed in self._steps.items() if not np.isin(wanted, listed).all()}
+
+    def _next_window(self, ranks: Collection[int]) -> Sequence[int]:
+        """Return the ranks whose turn it is."""
+        in_turn = sorted(ranks, key=lambda rank: (rank <= self._listed_last, rank))[:WINDOW]
+        self._listed_last = in_turn[-1] if in_turn else -1
+        return in_turn
+
+    def _list(self, ranks: Collection[int], keep: Callable[[], None]) -> set[int]:
+        """List these ranks, many at once; return the steps that any of them has."""
+        all_steps: set[int] = set()
+        if not ranks:
+            return all_steps
+        in_order = sorted(ranks)
+        at_once = min(_LISTINGS_AT_ONCE, len(in_order))
+        with ThreadPoolExecutor(at_once, thread_name_prefix="dump-ingest-list") as threads:
+            for start in range(0, len(in_order), _LISTINGS_OF_A_BATCH):
+                keep()
+                batch = in_order[start : start + _LISTINGS_OF_A_BATCH]
+                listings = threads.map(lambda rank: commit.list_steps(self.objects, rank), batch)
+                for rank, steps in zip(batch, listings, strict=True):
+                    all_steps |= steps
+                    self._steps[rank] = np.array(sorted(steps), np.int64)
+        keep()
+        return all_steps

@@ -9,6 +9,7 @@ from ingest.consolidating.cube_writer import CubeWriter
 from ingest.consolidating.lease import Lease
 from ingest.consolidating.round_plan import RoundPlan, Unreadable
 from ingest.consolidating.runners import RunJobs
+from ingest.heartbeat import beat
 from workers.model import StepKey
 from workers.tasks.consolidate import Consolidated, ConsolidateJob, UnknownTensors
 
@@ -76,6 +77,7 @@ class StepWriter:
         """Run tasks; return the results of those that have to run again on a longer axis of tensors."""
         unknown: list[UnknownTensors] = []
         for result in self.run(jobs):
+            beat()
             if self.lease is not None:
                 self.lease.keep_in_time()
             if isinstance(result, UnknownTensors):

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
 from ingest.dispatch.futures import NO_WORKER_HINT
-from ingest.dispatch.own_workers import end_workers, start_workers
+from ingest.dispatch.own_workers import start_workers
 from ingest.settings import Settings
 from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
 from workers.model import MIB
 from workers.plugin import IngestPlugin
-from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S, keep_no_spans, replace_lost_workers
+from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S, replace_lost_workers
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client, LocalCluster, Scheduler
+    from distributed import Client, SpecCluster
+
+    from ingest.dispatch.own_cluster import OwnCluster
 
 _log = logging.getLogger(__name__)
 _MAX_OWN_WORKERS = 8
@@ -57,7 +59,7 @@ class Cluster:
     def __init__(self, settings: Settings) -> None:
         """Remember where to connect; nothing is started yet."""
         self._settings = settings
-        self._local: LocalCluster | None = None
+        self._local: OwnCluster | None = None
         self._client: Client | None = None
         self._warned = False
 
@@ -101,7 +103,7 @@ class Cluster:
             self._client.close(timeout=5)
             self._client = None
         if self._local is not None:
-            end_workers(self._local)
+            self._local.close()
             self._local = None
 
     def _address(self) -> dict[str, Any]:
@@ -112,21 +114,15 @@ class Cluster:
             return {"scheduler_file": scheduler}
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
-    def _own(self) -> LocalCluster:
+    def _own(self) -> SpecCluster:
+        from ingest.dispatch.own_cluster import OwnCluster  # deferred: distributed 0.5 s, cryptography 0.15 s
+
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
-            self._local = start_workers(
-                n_workers=workers,
-                threads_per_worker=1,
-                dashboard_address=None,
-                worker_dashboard_address="127.0.0.1:0",
-                silence_logs=logging.CRITICAL,
-                resources=self._settings.worker_resources or None,
-            )
-            scheduler = cast("Scheduler", self._local.scheduler)
-            keep_no_spans(scheduler)
+            self._local = start_workers(lambda: OwnCluster(workers, self._settings.worker_resources))
+            scheduler = cast("Scheduler", self._local.cluster.scheduler)
             replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
-        return self._local
+        return self._local.cluster
 
     def _wait_for_resources(self, client: Client) -> None:
         """Wait for a worker that may run the tasks of this host: without one, Dask would let them wait."""

@@ -7,22 +7,24 @@ import os
 import signal
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import resource_tracker
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from workers.errors import ClusterError
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import LocalCluster
+    from distributed import SpecCluster
 
 #: What Dask logs of processes that we have started ourselves says nothing to the user.
 _QUIET_LOGGERS = ("distributed", "tornado.application", "bokeh")
 _CLOSE_S = 5.0
+Started = TypeVar("Started")
 
 
-def start_workers(**options: Any) -> LocalCluster:
-    """Start a scheduler in this process and workers in others; `options` are those of `LocalCluster`.
+def start_workers(start: Callable[[], Started]) -> Started:
+    """Return what `start` returns: a scheduler in this process, and workers in others.
 
     The terminal sends Ctrl-C to all processes of its foreground group. Workers would die of it, while the
     main process waits for them. So they are started, now and whenever one dies, by threads in which the
@@ -31,24 +33,22 @@ def start_workers(**options: Any) -> LocalCluster:
     Raises:
         ClusterError: they do not start.
     """
-    from distributed import LocalCluster  # deferred: 0.5 s
+    started: list[Started | BaseException] = []
 
-    started: list[LocalCluster | BaseException] = []
-
-    def start() -> None:
+    def start_shielded() -> None:
         # If it starts later, it unblocks the signal in the thread that needs it first.
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
-                started.append(LocalCluster(**options))
+                started.append(start())
         except BaseException as exc:  # noqa: BLE001  (raised where it is waited for)
             started.append(exc)
 
     for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    starting = threading.Thread(target=start, name="dump-ingest-workers")
+    starting = threading.Thread(target=start_shielded, name="dump-ingest-workers")
     # A daemon: whoever is told to stop while they start does not wait for them.
     starting.daemon = True
     starting.start()
@@ -61,15 +61,15 @@ def start_workers(**options: Any) -> LocalCluster:
     return outcome
 
 
-def end_workers(local: LocalCluster) -> None:
+def end_workers(cluster: SpecCluster) -> None:
     """End the workers at once, whatever they are at, and the scheduler.
 
     What they were at is not visible: a step is, or is not, by a single write.
     """
-    for nanny in list(local.workers.values()):
+    for nanny in list(cluster.workers.values()):
         nanny.auto_restart = False
         pid = nanny.pid
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    local.close(timeout=_CLOSE_S)
+    cluster.close(timeout=_CLOSE_S)

@@ -78,7 +78,9 @@ class SeriesEvaluator:
         known = {step for step, _ in self._done or ()}
         if known.isdisjoint(new):
             return list(new)
-        tombstones = {rank: removed.read(self.objects, rank) for rank in commit.list_ranks(self.objects)}
+        ranks = commit.list_ranks(self.objects)
+        absent = {rank for step in known.intersection(new) for rank in ranks if rank not in generations[step]}
+        tombstones = {rank: removed.read(self.objects, rank) for rank in sorted(absent)}
         return [
             step
             for step in new

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ingest.heartbeat import beat
 from ingest.layouts.base import LayoutPlace, Listing
 from ingest.layouts.places import parents
 from ingest.layouts.walk import Walk
@@ -42,6 +43,7 @@ def list_places(
         later_begun: whether a later step has begun.
         known: an earlier listing, which is used again if its directories have not changed.
     """
+    beat()
     listed_at = time.time()
     places = tuple(sorted(places, key=lambda located: located.place.path))
     if known is not None and _is_unchanged(root, known, [place.place.path for place in places]):

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingest.heartbeat import beat
 from ingest.layouts.base import Problem
 from workers.errors import AccessDenied
 from workers.model import MIB, SourceFile
@@ -51,6 +52,7 @@ class Walk:
 
     def entries(self, directory: str) -> list[os.DirEntry[str]]:
         """Return the entries of a directory, sorted by name; none, and a problem, if it cannot be listed."""
+        beat()
         try:
             with os.scandir(f"{self.root}/{directory}") as entries:
                 return sorted(entries, key=lambda entry: entry.name)

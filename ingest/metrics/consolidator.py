@@ -13,6 +13,7 @@ from ingest.consolidating.consolidator import CommitsListed, StepsConsolidated
 from ingest.metrics.declare import Declare
 from ingest.metrics.findings import FindingMetrics
 from ingest.metrics.gc import GcMetrics
+from ingest.metrics.heartbeat import register_heartbeat
 from ingest.metrics.process import ProcessMetrics
 from ingest.metrics.ranks import RankLabels
 from ingest.metrics.stragglers import MAX_STEPS_BEHIND
@@ -56,6 +57,7 @@ class ConsolidatorMetrics:
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
+        register_heartbeat(registry)
 
     def lease(self, *, held: bool) -> None:
         """Show whether this process holds the lease."""

@@ -11,6 +11,7 @@ from ingest.metrics.commits import CommitMetrics
 from ingest.metrics.disk import DiskMetrics
 from ingest.metrics.failures import FailureMetrics
 from ingest.metrics.findings import COUNTED, FindingMetrics
+from ingest.metrics.heartbeat import register_heartbeat
 from ingest.metrics.process import ProcessMetrics
 from ingest.metrics.progress import ProgressMetrics
 from ingest.metrics.ranks import RankLabels
@@ -56,6 +57,7 @@ class WatcherMetrics:
             StoreMetrics(registry),
         )
         self._observers = [group.observe for group in groups]
+        register_heartbeat(registry)
 
     def observe(self, event: Event) -> None:
         """Take in an event of the service, or of the data plane in this process."""

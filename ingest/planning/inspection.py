@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
 from workers.dump.formats import dump_data, npy, overflow, pt, raw
 from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
@@ -112,6 +113,7 @@ def inspect(
     denied: list[Problem] = []
     dump, where = str(root), str(listing.key)
     for file in listing.files:
+        beat()
         if (unreadable or poison) and (bad := _known_bad(file, unreadable, poison)) is not None:
             inspections[file.path] = bad
             continue

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.reader.target import Parts, TargetDirectory
 from workers.dump import paths
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB, StepKey
@@ -44,32 +44,32 @@ def export(
         overwrite: whether to replace existing files.
 
     Raises:
-        UsageError: a file exists already, or `directory` cannot be written.
+        UsageError: a file exists already, `directory` cannot be written, or it is or holds a symbolic link on
+            the way to a file: no link is followed.
     """
     table = step.tables
-    files = _files(step, directory, range(len(table.labels)) if rows is None else rows)
-    if not overwrite:
-        _check_targets(files)
-    by_row: dict[int, _File] = {}
-    for file in files:
-        if problem := _why_unavailable(step, file):
-            yield Exported(step.key, file.source, file.target, 0, problem)
-        else:
-            by_row.update(dict.fromkeys(file.rows, file))
-    try:
-        yield from _write(step, by_row)
-    finally:
+    with TargetDirectory(directory) as target:
+        files = _files(step, directory, target, range(len(table.labels)) if rows is None else rows)
+        _check_targets(files, overwrite=overwrite)
+        by_row: dict[int, _File] = {}
         for file in files:
-            with suppress(FileNotFoundError, NotADirectoryError):
-                file.temporary.unlink()
+            if problem := _why_unavailable(step, file):
+                yield Exported(step.key, file.source, file.path, 0, problem)
+            else:
+                by_row.update(dict.fromkeys(file.rows, file))
+        try:
+            yield from _write(step, by_row)
+        finally:
+            for file in files:
+                file.discard()
 
 
-def _check_targets(files: Iterable[_File]) -> None:
+def _check_targets(files: Iterable[_File], *, overwrite: bool) -> None:
     """Refuse to begin an export that could not be completed."""
     for file in files:
-        if file.target.exists():
+        if file.exists() and not overwrite:
             raise UsageError(
-                f"{file.target} exists", hint="Export into an empty directory, or pass --overwrite."
+                f"{file.path} exists", hint="Export into an empty directory, or pass --overwrite."
             )
 
 
@@ -83,10 +83,10 @@ def _write(step: StoredStep, by_row: dict[int, _File]) -> Iterator[Exported]:
         if not file.rows:
             file.close()
             nbytes = 0 if file.problem else file.nbytes
-            yield Exported(step.key, file.source, file.target, nbytes, file.problem)
+            yield Exported(step.key, file.source, file.path, nbytes, file.problem)
 
 
-def _files(step: StoredStep, directory: Path, rows: Iterable[int]) -> list[_File]:
+def _files(step: StoredStep, directory: Path, target: TargetDirectory, rows: Iterable[int]) -> list[_File]:
     """Return the files of these rows, each with all rows that hold a part of it."""
     table = step.tables
     sources = table.label("source")
@@ -98,10 +98,13 @@ def _files(step: StoredStep, directory: Path, rows: Iterable[int]) -> list[_File
         if source in wanted and kinds[row] != RowKind.STATISTICS.value:
             parts.setdefault(source, set()).add(row)
     sizes = table.number("source_size")
-    return [
-        _File(source, paths.inside(directory, paths.from_text(source)), int(sizes[min(members)]), members)
-        for source, members in parts.items()
-    ]
+    files = []
+    for source, members in parts.items():
+        path = paths.inside(directory, paths.from_text(source))
+        files.append(
+            _File(source, path, path.relative_to(directory), target, int(sizes[min(members)]), members)
+        )
+    return files
 
 
 @dataclass(slots=True)
@@ -109,38 +112,52 @@ class _File:
     """A file that is put together from the rows that hold its parts, in any order."""
 
     source: str
-    target: Path
+    path: Path
+    relative: Path
+    """Its path below the target directory."""
+    target: TargetDirectory
     nbytes: int
     rows: set[int]
     """The rows that are still to be written."""
     problem: str = ""
-    temporary: Path = field(init=False)
+    _temporary: str = ""
+    """Its name until it is complete; empty if nothing was written yet."""
 
-    def __post_init__(self) -> None:
-        self.temporary = self.target.with_name(f".{uuid.uuid4().hex}.tmp")
+    @property
+    def _parts(self) -> Parts:
+        return self.relative.parts[:-1]
+
+    def exists(self) -> bool:
+        """Return whether there is a file already where it will be."""
+        return self.target.check(self._parts, self.relative.name)
 
     def write(self, step: StoredStep, row: int, pieces: Iterator[bytearray]) -> None:
         """Write the part of one row; set `problem` if it is damaged."""
+        self._temporary = self._temporary or f".{uuid.uuid4().hex}.tmp"
         try:
-            _make_directory(self.target.parent)
-            self.temporary.touch()
-            with self.temporary.open("r+b") as file:
+            with self.target.open(self._parts, self._temporary) as file:
                 file.seek(begin_of(step, row))
                 file.writelines(part(step, row, pieces))
         except DamagedStore as exc:
             self.problem = exc.message
         except OSError as exc:
-            raise UsageError(f"cannot write {self.target}: {exc.strerror}") from exc
+            raise UsageError(f"cannot write {self.path}: {exc.strerror}") from exc
 
     def close(self) -> None:
         """Rename the temporary file to its final name, unless the file has a problem."""
         if self.problem:
             return
-        written = self.temporary.stat().st_size
+        written = self.target.nbytes(self._parts, self._temporary)
         if written != self.nbytes:
             self.problem = f"{written} bytes were put together instead of {self.nbytes}"
             return
-        self.temporary.replace(self.target)
+        self.target.rename(self._parts, self._temporary, self.relative.name)
+        self._temporary = ""
+
+    def discard(self) -> None:
+        """Remove what was written, unless the file is complete."""
+        if self._temporary:
+            self.target.remove(self._parts, self._temporary)
 
 
 def _why_unavailable(step: StoredStep, file: _File) -> str:
@@ -149,13 +166,3 @@ def _why_unavailable(step: StoredStep, file: _File) -> str:
         return str(step.commit.without_tensors)
     unread = [row for row in file.rows if step.tables.number("offset")[row] < 0]
     return f"never read: {step.tables.label('problem')[unread[0]]}" if unread else ""
-
-
-def _make_directory(directory: Path) -> None:
-    """Create a directory and its parents, without recursion: a dump may be nested deeper than its limit."""
-    missing = []
-    while not directory.exists():
-        missing.append(directory)
-        directory = directory.parent
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)

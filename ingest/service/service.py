@@ -16,6 +16,7 @@ from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.dump_retention.events import SourceDeleted
 from ingest.dump_retention.retention import SourceRetention
+from ingest.heartbeat import beat
 from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
 from ingest.service.damage_look import DamageLook
@@ -193,6 +194,7 @@ class Service:
 
     def _settle(self, timeout_s: float) -> list[Outcome]:
         """Wait for tasks to finish, and record what came of their steps."""
+        beat()
         try:
             finished = self.submitter.poll(timeout_s)
         except ClusterError as exc:

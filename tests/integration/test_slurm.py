@@ -1,7 +1,10 @@
 """The Slurm scripts, run from beginning to end with a `srun` that has this machine for its only node."""
 
+import json
 import os
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.dumps import DumpLibrary
+from tests.servers.process import free_port
 
 SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 #: The one of Slurm starts a command on each node, and passes signals on to it.
@@ -18,6 +22,25 @@ while [[ $1 == --* ]]; do shift; done
 echo "$@" >>"$SRUN_LOG"
 SLURM_PROCID=0 exec "$@"
 """
+SCONTROL = """\
+#!/bin/bash
+[[ "$1 $2" == "show hostnames" ]] && hostname
+"""
+#: A training job: keeps what others can see of the ingestion while it runs, and leaves a dump.
+TRAIN = """\
+set -e
+until [[ -s $INGEST_TARGETS/dump-ingest-17.json ]]; do sleep 0.1; done
+cp "$INGEST_TARGETS/dump-ingest-17.json" "$KEEP/targets.json"
+cp dump-ingest-17.json "$KEEP/scheduler.json"
+stat -c %a dump-ingest-17.tls >"$KEEP/modes"
+ls dump-ingest-17.tls >"$KEEP/certificates"
+for port in "$@"; do
+    until python3 -c "import urllib.request as u; u.urlopen('http://127.0.0.1:$port/metrics')" 2>/dev/null; do
+        sleep 0.2
+    done
+done
+cp -r "$RECORDED" "$DUMP"
+"""
 
 
 @pytest.fixture
@@ -26,7 +49,9 @@ def job(tmp_path: Path) -> dict[str, str]:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "srun").write_text(SRUN)
-    (programs / "srun").chmod(0o755)
+    (programs / "scontrol").write_text(SCONTROL)
+    for program in programs.iterdir():
+        program.chmod(0o755)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("DUMP_INGEST_", "AWS_", "DASK_"))}
     return {
         **inherited,
@@ -39,8 +64,9 @@ def job(tmp_path: Path) -> dict[str, str]:
         "INGEST_PREFIX": str(Path(sys.executable).parent.parent),
         "INGEST_SLURM": str(SCRIPTS),
         "INGEST_CPUS": "1",
-        "DUMP_INGEST_METRICS": "",
-        "DUMP_INGEST_CONSOLIDATOR_METRICS": "",
+        "INGEST_PORT": str(free_port()),
+        "DUMP_INGEST_METRICS": f"127.0.0.1:{free_port()}",
+        "DUMP_INGEST_CONSOLIDATOR_METRICS": f"127.0.0.1:{free_port()}",
         "DUMP_INGEST_SETTLE_S": "0",
         "DUMP_INGEST_POLL_S": "0.2",
         "INGEST_INTERFACE": "lo",
@@ -54,21 +80,52 @@ def test_a_job_leaves_its_whole_dump_in_the_store(
     job: dict[str, str], dumps: DumpLibrary, tmp_path: Path
 ) -> None:
     """Its last step is written just before it ends, and nothing runs on afterwards."""
-    dump = tmp_path / "dump"
-    train = ["cp", "-r", str(dumps["nan-log-2rank"] / "dump"), str(dump)]
+    dump, kept, targets = tmp_path / "dump", tmp_path / "kept", tmp_path / "targets"
+    kept.mkdir()
+    targets.mkdir()
+    (tmp_path / "train.sh").write_text(TRAIN)
+    first = int(job["INGEST_PORT"])
+    ports = [
+        first + 1,
+        first + 4,
+        *(int(job[f"DUMP_INGEST_{name}METRICS"][10:]) for name in ("", "CONSOLIDATOR_")),
+    ]
     done = subprocess.run(
         [SCRIPTS / "train.sbatch"],
-        env={**job, "DUMP": str(dump), "TRAIN": shlex.join(train)},
+        env={
+            **job,
+            "DUMP": str(dump),
+            "TRAIN": shlex.join(["bash", str(tmp_path / "train.sh"), *map(str, ports)]),
+            "RECORDED": str(dumps["nan-log-2rank"] / "dump"),
+            "KEEP": str(kept),
+            "INGEST_TARGETS": str(targets),
+        },
+        cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     store = tmp_path / "run.zarr"
     assert len(list(store.glob("rank_[01]/step_[123]/zarr.json"))) == 6
     assert (store / "consolidated").is_dir()
-    assert not (tmp_path / "dump-ingest-17.json").exists()
+    # Nothing is left behind: no key, no address of a scheduler, and no targets that would be missed.
+    assert list(tmp_path.glob("dump-ingest-17*")) == []
+    assert list(targets.iterdir()) == []
+    assert json.loads((kept / "scheduler.json").read_text())["address"] == f"tls://127.0.0.1:{first}"
+    assert (kept / "modes").read_text().split() == ["700"]
+    assert (kept / "certificates").read_text().split() == ["ca.pem", "tls.key", "tls.pem"]
+    host = socket.gethostname()
+    assert {
+        group["labels"]["job"]: group["targets"] for group in json.loads((kept / "targets.json").read_text())
+    } == dict(
+        zip(
+            (f"dump-ingest-{role}" for role in ("scheduler", "worker", "watcher", "consolidator")),
+            ([f"{host}:{port}"] for port in ports),
+            strict=True,
+        )
+    )
     started = (tmp_path / "srun.log").read_text()
     assert [
         what for what in ("scheduler", "worker", "watch", "consolidate", "ingest") if what not in started
@@ -85,3 +142,38 @@ def test_options_of_slurm_stand_before_the_first_command(name: str) -> None:
     options = [i for i, line in enumerate(lines) if line.startswith("#SBATCH ")]
     assert options
     assert max(options) < first
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_is_not_scraped_any_more(job: dict[str, str], tmp_path: Path) -> None:
+    """Its batch script ends early; what it told Prometheus and its keys go with it."""
+    targets = tmp_path / "targets"
+    targets.mkdir()
+    start = f"source {SCRIPTS}/dump-ingest.sh; dump_ingest_start /none $STORE"
+    script = f"set -e; {start}; ls $INGEST_TARGETS >seen; false"
+    with subprocess.Popen(
+        ["bash", "-c", script],
+        env={**job, "INGEST_TARGETS": str(targets)},
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    ) as batch:
+        try:
+            assert batch.wait(100) == 1
+        finally:
+            os.killpg(batch.pid, signal.SIGKILL)  # as Slurm does with what is left
+    assert (tmp_path / "seen").read_text().split() == ["dump-ingest-17.json"]
+    assert list(targets.iterdir()) == []
+    assert list(tmp_path.glob("dump-ingest-17*")) == []
+
+
+def test_the_epilog_takes_the_targets_of_one_job_away(tmp_path: Path) -> None:
+    for number in (17, 18):
+        (tmp_path / f"dump-ingest-{number}.json").touch()
+    subprocess.run(
+        [SCRIPTS / "epilog.sh"],
+        env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", "INGEST_TARGETS": str(tmp_path)},
+        check=True,
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["dump-ingest-18.json"]

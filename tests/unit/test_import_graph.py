@@ -13,8 +13,16 @@ ROOT = Path(__file__).parents[2]
 #: The floors of the house, from the ground up: a room imports only rooms of lower floors.
 #: A room is a folder below a package, or a loose module in it; see `tests.structure`.
 FLOORS = (
-    ("workers.clocks", "workers.errors", "workers.events", "workers.model", "ingest.units"),
-    ("workers.arrays", "workers.scheduler", "ingest.disk"),
+    (
+        "workers.clocks",
+        "workers.errors",
+        "workers.events",
+        "workers.model",
+        "ingest.heartbeat",
+        "ingest.units",
+    ),
+    ("workers.host", "workers.scheduler"),
+    ("workers.arrays", "ingest.disk"),
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
     ("workers.rules", "ingest.reader"),

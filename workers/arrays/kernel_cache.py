@@ -15,8 +15,6 @@ directory for temporary files, whichever can be written first.
 from __future__ import annotations
 
 import os
-import stat
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +22,8 @@ from typing import Any, Final
 import numba
 from llvmlite import binding  # type: ignore[import-untyped]
 from numba.core import caching, config
+
+from workers.host.temporary import own_directory
 
 #: Names the processor that the shipped kernels were compiled for.
 TARGET: Final = Path(__file__).with_name("kernels.target")
@@ -73,7 +73,7 @@ def _dispatcher(function: Callable[..., Any], fastmath: set[str]) -> Any:
     try:
         dispatcher: Any = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no directory that numba may write to: a container that is read-only
-        directory = _own_directory()
+        directory = own_directory()
         if directory is not None:
             config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]
         # Without one, every process compiles for itself.
@@ -82,22 +82,6 @@ def _dispatcher(function: Callable[..., Any], fastmath: set[str]) -> Any:
         shipped = _ShippedCache(function)  # type: ignore[no-untyped-call]
         dispatcher._cache = _ShippedFirst(shipped, dispatcher._cache)  # noqa: SLF001
     return dispatcher
-
-
-def _own_directory() -> Path | None:
-    """Return a directory for temporary files that nobody else can write to, or None.
-
-    Whatever is in a cache is executed.
-    """
-    try:
-        directory = Path(tempfile.gettempdir(), f"dump-ingest-{os.getuid()}")
-        directory.mkdir(mode=0o700, exist_ok=True)
-        status = directory.lstat()
-        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError:
-        return None
-    return directory if is_ours else None
 
 
 class _ShippedLocator(caching.InTreeCacheLocator):

@@ -13,7 +13,7 @@ from workers.model import MIB
 from workers.store.backends.deadline import NoAnswer, call_within
 from workers.store.events import RequestAbandoned
 from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, StoredObject
+from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 T = TypeVar("T")
@@ -138,6 +138,14 @@ class BoundedObjects:
     def listed(self, prefix: str = "") -> dict[str, StoredObject]:
         """Return every object below `prefix`."""
         return self._ask("list", prefix, lambda: self._inner.listed(prefix), self._unseen_s)
+
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
+        """Return the uploads in parts that are not completed."""
+        return self._ask("list", prefix, lambda: self._inner.unfinished_uploads(prefix), self._unseen_s)
+
+    def abort_upload(self, upload: UnfinishedUpload) -> None:
+        """End an upload."""
+        self._ask("delete", upload.key, lambda: self._inner.abort_upload(upload))
 
     def flush(self, prefix: str) -> None:
         """Have the store inside flush."""

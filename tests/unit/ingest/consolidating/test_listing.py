@@ -1,22 +1,72 @@
-"""What is committed, compared with what the cubes hold."""
+"""What is committed, compared with what the cubes hold, and which ranks are listed for it."""
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
+import pytest
+
+from ingest.consolidating import listing
 from ingest.consolidating.consolidator import Consolidator
 from ingest.consolidating.cube_writer import CubeWriter
-from ingest.consolidating.listing import list_committed
-from tests.cube_stores import put
+from ingest.consolidating.listing import CommitListing, CommittedSteps
+from tests.cube_stores import once, put
+from tests.wrapped_objects import WrappedObjects
+from workers.errors import StoreUnavailable
 from workers.model import StepKey
 from workers.store.objects import ObjectStore
+
+
+class Listings(WrappedObjects):
+    """Remembers which ranks are listed; refuses to list one of them."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.ranks: set[int] = set()
+        self.refused = -1
+
+    def children(self, prefix: str = "") -> list[str]:
+        if prefix.startswith("rank_"):
+            rank = int(prefix.removeprefix("rank_"))
+            if rank == self.refused:
+                raise StoreUnavailable("the store does not answer")
+            self.ranks.add(rank)
+        return super().children(prefix)
+
+    def taken(self) -> set[int]:
+        """Return the ranks that were listed since the last call."""
+        taken, self.ranks = self.ranks, set()
+        return taken
+
+
+def list_due(
+    listed: CommitListing, lacking: Collection[int] = (), named: Collection[int] = ()
+) -> CommittedSteps:
+    listed.list_due(lacking=lacking, named=named, keep=lambda: None)
+    return listed.compare(None)
+
+
+def list_all(objects: ObjectStore) -> CommitListing:
+    listed = CommitListing(objects)
+    listed.list_all(keep=lambda: None)
+    return listed
+
+
+@pytest.fixture
+def counted(objects: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Listings:
+    """Ten ranks with one step, of which a round lists three in turn."""
+    monkeypatch.setattr(listing, "WINDOW", 3)
+    for rank in range(10):
+        put(objects, rank, 1)
+    return Listings(objects)
 
 
 def test_without_cubes_every_committed_step_is_new(objects: ObjectStore) -> None:
     put(objects, 0, 1)
     put(objects, 0, 2)
     put(objects, 5, 2)
-    listed = list_committed(objects, None)
-    assert listed.by_rank == {0: {1, 2}, 5: {2}}
+    listed = list_all(objects).compare(None)
+    assert {rank: steps.tolist() for rank, steps in listed.by_rank.items()} == {0: [1, 2], 5: [2]}
     assert listed.new == listed.keys == {StepKey(0, 1), StepKey(0, 2), StepKey(5, 2)}
     assert listed.gone == set()
     assert StepKey(5, 2) in listed
@@ -25,15 +75,111 @@ def test_without_cubes_every_committed_step_is_new(objects: ObjectStore) -> None
 
 
 def test_steps_that_came_and_steps_that_went_are_told_from_those_that_are_held(objects: ObjectStore) -> None:
-    put(objects, 0, 1)
     put(objects, 0, 2)
     put(objects, 1, 1)
-    with Consolidator(objects) as consolidator:
-        consolidator.once()
+    once(objects)
+    put(objects, 0, 1)
+    once(objects)
     put(objects, 0, 3)
     for rank in (0, 1):
         shutil.rmtree(Path(objects.address.url) / f"rank_{rank}" / "step_1")
-    listed = list_committed(objects, CubeWriter.load(objects, None, rebuild=False))
-    assert listed.by_rank[0] == {2, 3}
+    listed = list_all(objects).compare(CubeWriter.load(objects, None, rebuild=False))
+    assert listed.by_rank[0].tolist() == [2, 3]
     assert listed.new == {StepKey(0, 3)}
     assert listed.gone == {StepKey(0, 1), StepKey(1, 1)}
+
+
+def test_a_round_lists_some_ranks_in_turn_and_comes_to_all_of_them(counted: Listings) -> None:
+    listed = CommitListing(counted)
+    list_due(listed)
+    assert counted.taken() == {*range(10)}  # none was listed before
+    rounds = []
+    for _ in range(4):
+        list_due(listed)
+        rounds.append(counted.taken())
+    assert {len(ranks) for ranks in rounds} == {3}
+    assert set().union(*rounds) == {*range(10)}
+
+
+def test_a_step_that_no_rank_had_before_makes_a_round_list_every_rank(counted: Listings) -> None:
+    listed = list_all(counted)
+    put(counted, 2, 2)
+    put(counted, 7, 2)
+    counted.taken()
+    assert {StepKey(2, 2), StepKey(7, 2)} <= list_due(listed).new
+    assert counted.taken() == {*range(10)}
+
+
+def test_a_rank_that_a_step_waits_for_is_listed_in_each_round(counted: Listings) -> None:
+    listed = list_all(counted)
+    for rank in range(9):
+        put(counted, rank, 2)
+    list_due(listed)
+    counted.taken()
+    for _ in range(5):
+        list_due(listed, lacking=[2])
+        assert 9 in counted.taken()
+    put(counted, 9, 2)
+    assert StepKey(9, 2) in list_due(listed, lacking=[2])
+    counted.taken()
+    list_due(listed, lacking=[2])
+    assert len(counted.taken()) == 3
+
+
+def test_a_step_of_one_rank_alone_is_seen_when_it_is_the_turn_of_the_rank(counted: Listings) -> None:
+    """The bound on how late a commit is seen: the number of ranks, divided by the window, in rounds."""
+    for rank in range(9):
+        put(counted, rank, 2)
+    listed = list_all(counted)
+    list_due(listed)
+    put(counted, 9, 2)
+    seen = [StepKey(9, 2) in list_due(listed) for _ in range(4)]
+    assert seen[-1]
+
+
+def test_ranks_that_are_named_or_new_are_listed_and_ranks_that_are_gone_forgotten(counted: Listings) -> None:
+    listed = list_all(counted)
+    shutil.rmtree(Path(counted.address.url) / "rank_5")
+    put(counted, 40, 1)
+    counted.taken()
+    steps = list_due(listed, named=[8, 77])
+    assert counted.taken() == {0, 1, 2, 8, 40}
+    assert 5 not in steps.by_rank
+    assert 40 in steps.by_rank
+
+
+def test_what_a_failed_round_saw_of_a_new_step_is_not_forgotten(counted: Listings) -> None:
+    with Consolidator(counted) as consolidator:
+        consolidator.once(listed_in_turn=True)
+        for rank in range(10):
+            put(counted, rank, 2)
+        counted.refused = 9
+        with pytest.raises(StoreUnavailable):
+            consolidator.once(listed_in_turn=True)
+        counted.refused = -1
+        assert consolidator.once(listed_in_turn=True).appended == (2,)
+
+
+def test_rounds_in_turn_take_in_what_comes_late_is_replaced_or_goes(counted: Listings) -> None:
+    with Consolidator(counted, patience_s=1000) as consolidator:
+        assert consolidator.once(listed_in_turn=True).appended == (1,)
+        for rank in range(9):
+            put(counted, rank, 2)
+        assert consolidator.once(listed_in_turn=True).waiting == (2,)
+        put(counted, 9, 2)
+        assert consolidator.once(listed_in_turn=True).appended == (2,)
+        put(counted, 9, 1, seed=1)  # replaced, and announced
+        assert consolidator.once(listed_in_turn=True).rewritten == (1,)
+        shutil.rmtree(Path(counted.address.url) / "rank_9" / "step_1")  # removed, and not announced
+        rounds = [consolidator.once(listed_in_turn=True).rewritten for _ in range(4)]
+        assert (1,) in rounds
+    assert not once(counted)
+
+
+def test_the_lease_is_looked_after_between_listings(
+    counted: Listings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_LISTINGS_OF_A_BATCH", 2)
+    kept = []
+    CommitListing(counted).list_all(keep=lambda: kept.append(len(counted.ranks)))
+    assert kept == [0, 2, 4, 6, 8, 10]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from distributed import Client
 
-from ingest.dispatch.own_workers import end_workers, start_workers
+from ingest.dispatch.own_cluster import OwnCluster
+from ingest.dispatch.own_workers import start_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
 from ingest.dispatch.patrol import Patrol
 from workers.errors import ClusterError, WorkerDied
 
 if TYPE_CHECKING:
-    from distributed import LocalCluster
+    from distributed import SpecCluster
 
 pytestmark = [
     pytest.mark.dask,
@@ -28,16 +29,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator["LocalCluster"]:
-    local = start_workers(
-        n_workers=1, threads_per_worker=1, dashboard_address=None, worker_dashboard_address="127.0.0.1:0"
-    )
-    yield local
-    end_workers(local)
+def local() -> Iterator["SpecCluster"]:
+    own = start_workers(lambda: OwnCluster(1, {}))
+    yield own.cluster
+    own.close()
 
 
 @pytest.fixture
-def client(local: "LocalCluster") -> Iterator[Client]:
+def client(local: "SpecCluster") -> Iterator[Client]:
     with Client(local, set_as_default=False) as client:
         yield client
 
@@ -80,13 +79,13 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
     error = _patrolled(patrol, client, task)
     task.future.cancel()
     assert isinstance(error, WorkerDied)
-    assert "rank 0 step 7: a task did not come to an end on tcp://127.0.0.1:" in error.message
+    assert "rank 0 step 7: a task did not come to an end on tls://127.0.0.1:" in error.message
     (replaced,) = patrol.take_replaced()
     assert replaced.seconds >= 1.0
     assert _pid(client) != before
 
 
-def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "LocalCluster", client: Client) -> None:
+def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "SpecCluster", client: Client) -> None:
     task = _task(client, 0.0)
     task.future.result(timeout=60)
     task.future._state.status = "pending"  # nobody tells the client
@@ -105,7 +104,7 @@ def test_a_task_that_is_at_work_is_left_alone(client: Client) -> None:
     assert task.future.status == "finished"
 
 
-def test_workers_end_although_they_are_at_work(local: "LocalCluster") -> None:
+def test_workers_end_although_they_are_at_work(local: "SpecCluster") -> None:
     """Last: the cluster is of no use after it."""
     with Client(local, set_as_default=False) as client:
         pid = _pid(client)

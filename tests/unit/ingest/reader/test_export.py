@@ -69,3 +69,32 @@ def test_target_that_cannot_be_written_is_named(filled: DumpStore, tmp_path: Pat
     (tmp_path / "rank_0").write_bytes(b"a file in the way")
     with pytest.raises(UsageError, match=r"cannot write .*: Not a directory"):
         filled.step(0, 8).export(tmp_path)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("where", ["", "rank_0", "rank_0/Net", "file", "dangling"])
+def test_links_of_the_target_are_not_followed(
+    filled: DumpStore, tmp_path: Path, where: str, *, overwrite: bool
+) -> None:
+    """Whoever may write to the target could else have files written anywhere."""
+    step, out, elsewhere = filled.step(0, 8), tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    secret = elsewhere / "secret"
+    secret.write_bytes(b"precious")
+    source = step.export(tmp_path / "model")[0].source
+    link = out / (source if where in {"file", "dangling"} else where)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to({"file": secret, "dangling": elsewhere / "new"}.get(where, elsewhere))
+    with pytest.raises(UsageError, match=rf"{link} is a symbolic link") as raised:
+        step.export(out, overwrite=overwrite)
+    assert "Export into a new directory" in raised.value.hint
+    assert secret.read_bytes() == b"precious"
+    assert list(elsewhere.iterdir()) == [secret]
+
+
+def test_links_above_the_target_are_followed(filled: DumpStore, tmp_path: Path) -> None:
+    """The user has named them."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    exported = filled.step(0, 8).export(tmp_path / "link" / "out")
+    assert len(contents(tmp_path / "real" / "out")) == len(exported) > 0

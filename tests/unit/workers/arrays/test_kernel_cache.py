@@ -63,6 +63,7 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
     shutil.copy(source / "__init__.py", package.parent)
     for name in ("__init__.py", "kernels.py", "kernel_cache.py", "lazy_compile.py"):
         shutil.copy(source / "arrays" / name, package)
+    shutil.copytree(source / "host", package.parent / "host", ignore=shutil.ignore_patterns("__pycache__"))
     return Installation(package, unprivileged)
 
 

@@ -1,0 +1,127 @@
+"""Worker processes of this process, which accept no connection from anybody else.
+
+A process that can talk to a Dask scheduler or worker runs code in it, and every user of a host can connect to
+a port on its loopback interface. So these speak TLS with a certificate that is made for the run, and that
+both ends of a connection must show. Its key is held in memory; worker processes get it through a pipe.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import ssl
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any, Self, cast
+
+import dask
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from distributed import Nanny, Security, SpecCluster
+from distributed.worker_memory import parse_memory_limit
+
+from ingest.dispatch.own_workers import end_workers
+from workers.host.temporary import own_directory
+from workers.plugin import PortlessWorker
+from workers.scheduler import PortlessScheduler, keep_no_spans
+
+_log = logging.getLogger(__name__)
+_LOOPBACK = "127.0.0.1"
+#: For ever (RFC 5280, 4.1.2.5), so that no clock that jumps ends the connections of a run.
+_VALID = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC))
+
+
+class OwnCluster:
+    """A scheduler in this process, and worker processes. A context manager; everything ends with it."""
+
+    def __init__(self, workers: int, resources: Mapping[str, float]) -> None:
+        """Start everything.
+
+        Args:
+            workers: the number of worker processes, of one thread each.
+            resources: the Dask resources that each of them offers.
+        """
+        with ExitStack() as stack:
+            scratch = _scratch(stack)
+            security = run_security()
+            common = {"host": _LOOPBACK, "protocol": "tls://", "security": security}
+            options = common | {
+                "nthreads": 1,
+                "memory_limit": parse_memory_limit("auto", 1, workers, logger=_log),
+                "resources": dict(resources) or None,
+                "silence_logs": logging.CRITICAL,
+                "worker_class": PortlessWorker,
+            }
+            # The scheduler takes its directory from nowhere else.
+            with dask.config.set({"temporary-directory": scratch}):
+                self.cluster = SpecCluster(
+                    scheduler={"cls": PortlessScheduler, "options": common},
+                    workers={number: {"cls": Nanny, "options": options} for number in range(workers)},
+                    security=security,
+                    silence_logs=logging.CRITICAL,
+                )
+            keep_no_spans(cast("PortlessScheduler", self.cluster.scheduler))
+            self._at_end = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and the scheduler."""
+        with self._at_end:
+            end_workers(self.cluster)
+
+
+def run_security() -> Security:
+    """Return what lets only holders of a new key talk to each other.
+
+    distributed.Security.temporary() does the same with an RSA key, which takes 300 times as long to make, and
+    a certificate that begins when it is made and ends after a year.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dump-ingest")])
+    begin, end = _VALID
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_pem = certificate.public_bytes(serialization.Encoding.PEM).decode()
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    pairs: dict[str, Any] = {}
+    for role in ("client", "scheduler", "worker"):
+        pairs |= {f"tls_{role}_cert": certificate_pem, f"tls_{role}_key": key_pem}
+    # Nothing is left to Dask's configuration, which may be about another cluster.
+    return Security(
+        require_encryption=True,
+        tls_ca_file=certificate_pem,
+        tls_ciphers=None,
+        tls_min_version=ssl.TLSVersion.TLSv1_3,
+        tls_max_version=None,
+        **pairs,
+    )
+
+
+def _scratch(stack: ExitStack) -> str:
+    """Return a directory for Dask's temporary files, in which it also looks for modules to import.
+
+    Its default, /tmp/dask-scratch-space, may have been created by another user.
+    """
+    configured = dask.config.get("temporary-directory", None)
+    directory = None if configured else own_directory()
+    if directory is not None:
+        return str(directory)
+    return stack.enter_context(tempfile.TemporaryDirectory(prefix="dump-ingest-", dir=configured))

@@ -1,0 +1,148 @@
+"""The image of the project's Dockerfile, built and run: what it may write, its limits, its health, its end."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ingest.api import open_store
+from tests.dumps import unpack
+from tests.servers.containers import Container, Podman, stopped
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+#: A user without a name.
+UID = 54321
+#: As docs/deployment.md runs it.
+SHUT_OFF = ("--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+STEPS = [(rank, step) for step in (1, 2, 3) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def image(podman: Podman) -> str:
+    """The image of this checkout."""
+    return podman.image()
+
+
+class Site:
+    """A directory with a dump that only its user can read, and a place for the store."""
+
+    def __init__(self, top: Path) -> None:
+        self.dump = unpack("nan-log-2rank", top)
+        self.store = top / "store"
+        self.store.mkdir()
+        for path in (self.dump, *self.dump.rglob("*"), self.store):
+            path.chmod(0o700 if path.is_dir() else 0o400)
+            os.chown(path, UID, UID)
+
+    @property
+    def options(self) -> Sequence[str]:
+        """How a container gets them."""
+        return (
+            *SHUT_OFF,
+            f"--user={UID}:{UID}",
+            f"--volume={self.dump}:/dump:ro",
+            f"--volume={self.store}:/store",
+        )
+
+    @property
+    def steps(self) -> list[tuple[int, int | None]]:
+        """Rank and step of everything that is in the store."""
+        if not (self.store / "run.zarr" / "zarr.json").exists():
+            return []
+        return [(step.rank, step.step) for step in open_store(self.store / "run.zarr").steps()]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+WATCH = (
+    "watch",
+    "/dump/dump",
+    "--store",
+    "/store/run.zarr",
+    "--quiet",
+    "0",
+    "--workers",
+    "1",
+    "--metrics",
+    "0.0.0.0:9108",
+)
+
+
+def test_it_says_what_it_was_made_from(podman: Podman, image: str) -> None:
+    config = json.loads(podman("image", "inspect", image))[0]["Config"]
+    labels = {
+        name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()
+    }
+    assert {"title", "licenses", "version", "revision", "source"} <= labels.keys()
+    assert "base.digest" not in labels  # it is made of Debian's packages here
+    assert set(config["ExposedPorts"]) == {f"{port}/tcp" for port in (8786, 8787, 8790, 8791, 9108, 9109)}
+    assert config["User"] == "10001:10001"
+    assert config["Healthcheck"]["Test"] == ["CMD", "dump-ingest-health"]
+    packages = podman("run", "--rm", "--entrypoint=cat", image, "/opt/dump-ingest/share/sbom.cdx.json")
+    assert json.loads(packages)["metadata"]["component"]["version"] == labels["version"]
+
+
+def test_it_takes_a_dump_in_read_only_and_as_a_user_without_a_name(
+    podman: Podman, image: str, site: Site
+) -> None:
+    words = ("ingest", "/dump/dump", "--store", "/store/run.zarr", "--quiet", "0", "--workers", "1")
+    podman("run", "--rm", "--network=none", *site.options, image, *words)
+    assert site.steps == STEPS
+
+
+def test_a_wrong_user_is_told_in_one_line_what_to_do(podman: Podman, image: str, site: Site) -> None:
+    done = podman.run("run", "--rm", *site.options, "--user=4711:4711", image, "doctor", "/dump/dump")
+    assert done.returncode != 0
+    assert "54321" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("init", [(), ("--init",)], ids=["alone", "under-an-init"])
+def test_it_is_healthy_until_it_hangs_and_drains_at_sigterm(
+    podman: Podman, image: str, site: Site, init: Sequence[str]
+) -> None:
+    watcher = podman.start(image, *WATCH, options=[*init, *site.options])
+    watcher.wait_until(watcher.is_healthy)
+    watcher.wait_until(lambda: site.steps == STEPS)
+    assert watcher.is_healthy()
+    with stopped(main_process(watcher)):
+        assert not watcher.is_healthy()
+    watcher.wait_until(watcher.is_healthy)
+    assert watcher.stop() == 0
+    assert '"stopped"' in watcher.logs or "stopped" in watcher.logs
+    assert "Traceback" not in watcher.logs
+
+
+def test_roles_of_dask_tell_their_health(podman: Podman, image: str) -> None:
+    options = [*SHUT_OFF, "--entrypoint=dask", "--init"]
+    scheduler = podman.start(
+        image, "scheduler", "--dashboard-address", ":8787", "--preload", "workers.scheduler", options=options
+    )
+    scheduler.wait_until(scheduler.is_healthy)
+    with stopped(main_process(scheduler)):
+        assert not scheduler.is_healthy()
+
+
+def test_the_kernel_ends_what_takes_more_than_its_memory_and_it_starts_again(
+    podman: Podman, image: str, site: Site
+) -> None:
+    options = [*site.options, "--memory=40m", "--memory-swap=40m", "--restart=on-failure:2"]
+    watcher = podman.start(image, *WATCH, options=options)
+    watcher.wait_until(lambda: watcher.state["RestartCount"] == 2 and watcher.state["Status"] == "exited")
+    assert watcher.state["ExitCode"] == 137
+    assert site.steps == []
+    enough = podman.start(image, *WATCH, options=[*site.options, "--memory=1g"])
+    enough.wait_until(lambda: site.steps == STEPS)
+
+
+def main_process(container: Container) -> int:
+    """Return the id, on this machine, of the process with the role: process 1 of the container, or its child."""
+    first = int(container.state["Pid"])
+    children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+    command = Path(f"/proc/{first}/cmdline").read_bytes()
+    return int(children[0]) if b"catatonit" in command or b"podman-init" in command else first
