@@ -20,10 +20,13 @@ from msgspec import DecodeError, Meta, Struct
 from msgspec import json as typed_json
 
 from workers.errors import StoreError
+from workers.store.cubes import GROUP
 from workers.store.objects import ObjectStore
 
 #: How long a lease holds that is not renewed. The clocks of hosts may differ by a part of it.
 LEASE_S = 60.0
+#: The lease of whoever writes the consolidated view.
+VIEW_LEASE = f"{GROUP}/lease"
 _READ_BACK_S = 1.0
 #: All owners that this process ever was.
 _OF_THIS_PROCESS: set[str] = set()

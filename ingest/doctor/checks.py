@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ingest.disk.pressure import parse_threshold
 from ingest.disk.space import space_at
 from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
-from ingest.layouts.base import Dump, DumpScan
+from ingest.doctor.check import Check
+from ingest.doctor.store_checks import check_backlog, check_clock, check_gc, check_view
+from ingest.layouts.base import Dump, DumpScan, Listing, ProblemKind
 from ingest.layouts.detect import find_dump
+from ingest.reader.ranges import format_ranges
 from ingest.settings import LoadedSettings, Settings
 from ingest.wiring import place_of_store
 from workers import __version__
@@ -24,17 +27,11 @@ from workers.store.opening import open_objects
 
 #: Steps of which one file is tried.
 _TRIED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The answer to one question."""
-
-    check: str
-    """The name of the check."""
-    ok: bool
-    detail: str
-    hint: str = ""
+_NO_STORE_HINT = (
+    "The first commit creates it. If watchers have committed already, this is not their store: compare the "
+    "setting `store` of all processes (`dump-ingest config show`)."
+)
+_MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
 
 
 def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
@@ -45,21 +42,22 @@ def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
         Check("identity", ok=True, detail=str(Identity.of_this_process())),
         _settings(loaded),
     ]
+    listings: list[Listing] = []
     if dump is not None:
-        results.append(_guarded("dump", lambda: _dump(dump)))
+        results += _guarded("dump", lambda: _dump(loaded.settings, dump, listings))
         results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
-        results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
+        results += _guarded("store", lambda: _store(loaded.settings, dump, listings))
     if loaded.settings.scheduler is not None:
-        results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
+        results += _guarded("scheduler", lambda: [_scheduler(loaded.settings)])
     return results
 
 
-def _guarded(name: str, check: Callable[[], str]) -> Check:
+def _guarded(name: str, check: Callable[[], list[Check]]) -> list[Check]:
     try:
-        return Check(name, ok=True, detail=check())
+        return check()
     except DumpIngestError as exc:
-        return Check(name, ok=False, detail=exc.message, hint=exc.hint)
+        return [Check(name, ok=False, detail=exc.message, hint=exc.hint)]
 
 
 def _settings(loaded: LoadedSettings) -> Check:
@@ -75,11 +73,13 @@ def _settings(loaded: LoadedSettings) -> Check:
     return Check("settings", ok=True, detail=f"valid, {given} of {len(loaded.origins)} given")
 
 
-def _dump(directory: Path) -> str:
+def _dump(settings: Settings, directory: Path, listings: list[Listing]) -> list[Check]:
+    """Scan the dump, and add what it has to `listings`."""
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
-    dump = find_dump(directory)
+    dump = find_dump(directory, rank_map=settings.rank_map)
     scan = dump.scan({})
+    listings += scan.listings
     _require_none_denied(dump, scan)
     # A few files are enough: the files of a dump all have the same owner and mode.
     for listing in scan.listings[:_TRIED]:
@@ -89,7 +89,29 @@ def _dump(directory: Path) -> str:
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
-    return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    detail = f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    misnamed = [problem for problem in scan.problems if problem.kind is ProblemKind.NAME]
+    if misnamed:
+        return [Check("dump", ok=False, detail=f"{detail}; {misnamed[0]}", hint=_MISNAMED_HINT)]
+    return [Check("dump", ok=True, detail=detail), *_expected_ranks(settings, scan, ranks)]
+
+
+def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) -> list[Check]:
+    """Compare the ranks of a dump with the number that settings or rank tables give; nothing without one."""
+    given = settings.expected_ranks
+    expected = scan.expected_ranks if given is None else given
+    if not expected:
+        return []
+    detail = f"{len(ranks)} of {expected} ranks, by {'the rank table' if given is None else 'expected_ranks'}"
+    if len(ranks) >= expected:
+        return [Check("ranks", ok=True, detail=detail)]
+    missing = format_ranges(sorted(set(range(expected)) - set(ranks)))
+    hint = (
+        f"Ranks {missing} have no dump here. If they are on another host, ask `doctor` there; otherwise look "
+        "at their processes. If only some ranks dump on purpose, set expected_ranks to their number, or to 0."
+    )
+    # A dump on the disk of one host never has all of them.
+    return [Check("ranks", ok=given is None, detail=detail, hint=hint)]
 
 
 def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
@@ -136,8 +158,8 @@ def _require_readable(path: Path, dump: Path) -> None:
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
-def _store(settings: Settings, directory: Path | None) -> str:
-    """Write an object, read it back and delete it."""
+def _store(settings: Settings, directory: Path | None, listings: Sequence[Listing]) -> list[Check]:
+    """Write an object, read it back and delete it; then look at what the store has."""
     dump = None if directory is None else find_dump(directory)
     objects = open_objects(place_of_store(settings, dump))
     root = commit.read_root(objects)
@@ -150,16 +172,25 @@ def _store(settings: Settings, directory: Path | None) -> str:
             hint="Do not ingest into this store. Look for a proxy or a cache in between, check the storage "
             "itself, and run doctor again.",
         )
+    written = objects.listed(key).get("")
+    now = time.time()
     objects.delete(key)
-    state = "no store there yet" if root is None else f"store format {root}"
-    return f"{settings.store}: writable, {state}"
+    clock = [] if written is None else [check_clock(written.modified_at, now)]
+    if root is None:
+        detail = f"{settings.store}: writable, no store there yet"
+        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock]
+    detail = f"{settings.store}: writable, store format {root}"
+    backlog = check_backlog(objects, listings) if listings else None
+    checks = (backlog, check_view(objects), check_gc(objects))
+    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check)]
 
 
-def _scheduler(settings: Settings) -> str:
+def _scheduler(settings: Settings) -> Check:
     """Connect to the Dask scheduler, and count its workers."""
     with Cluster(settings) as cluster:
         client = cluster.connect()
         workers = client.scheduler_info()["workers"]
         encrypted = "encrypted" if address_of(client).startswith("tls://") else "not encrypted"
     threads = sum(worker["nthreads"] for worker in workers.values())
-    return f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
+    detail = f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
+    return Check("scheduler", ok=True, detail=detail)

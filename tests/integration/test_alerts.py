@@ -91,7 +91,11 @@ def panels() -> list[tuple[str, str]]:
         for panel in dashboard["panels"]
         for target in panel.get("targets", [])
     ]
-    values = {"$instance": ".*", "$rank": ".*", "$__rate_interval": "1m", "$__range": "1h"}
+    values = {
+        **dict.fromkeys(("$instance", "$rank", "$namespace", "$run"), ".*"),
+        "$__rate_interval": "1m",
+        "$__range": "1h",
+    }
     pattern = re.compile("|".join(re.escape(name) for name in values))
     return [(title, pattern.sub(lambda m: values[m[0]], expression)) for title, expression in found]
 
