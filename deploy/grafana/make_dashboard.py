@@ -20,7 +20,7 @@ PATH = HERE / "dump-ingest.json"
 _WIDTH = 24
 _RUNBOOKS = "${runbooks}docs/runbooks.md"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-#: Chosen at the top of the dashboard, and part of every question: panels never mix runs unless one asks for it.
+#: Chosen at the top of the dashboard, and part of every question: panels mix runs only if one asks for it.
 _SCOPE = 'namespace=~"$namespace", run=~"$run"'
 _SELECTOR = re.compile(r"\b((?:dump_ingest|dask|process)_\w+|up|ALERTS)\b(\{)?")
 #: Kinds of panels that show one moment instead of a time range.
