@@ -16,8 +16,9 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-#: A look at a very large dump on a slow file system takes minutes.
-STALE_S = 600
+#: A look takes at most a tenth of the time, so one of three minutes comes every half hour. The same limit as
+#: that of the alert DumpIngestWatcherStuck.
+STALE_S = 1800
 _TIMEOUT_S = 5
 _HEARTBEAT = "dump_ingest_watcher_last_look_timestamp_seconds"
 _DASHBOARDS = {"scheduler": "8787", "worker": "8790"}

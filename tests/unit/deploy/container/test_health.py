@@ -55,7 +55,7 @@ def _no_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "problem"), [(5, ""), (health.STALE_S + 60, "has not looked at the dump for 66")]
+    ("age_s", "problem"), [(5, ""), (health.STALE_S + 60, "has not looked at the dump for 18")]
 )
 def test_a_watcher_must_have_looked_lately(age_s: float, problem: str, server: Answers) -> None:
     server.body = f"{LOOKED} {time.time() - age_s}\n"
