@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from ingest.reader.catalog import open_catalog
+from ingest.service.live_steps import fetch_steps
 from tests.cli import start
+from tests.servers.process import free_port
 
 pytestmark = pytest.mark.dask
 
@@ -18,9 +20,11 @@ def test_a_backlog_is_told_with_its_size_and_an_exit_code(
     dump_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
     dump = dump_copy("nan-log-2rank") / "dump"
-    with start("watch", dump, "--store", tmp_path / "run.zarr", env=PATIENT) as watcher:
+    port = free_port()
+    env = {**PATIENT, "DUMP_INGEST_METRICS": f"127.0.0.1:{port}"}
+    with start("watch", dump, "--store", tmp_path / "run.zarr", env=env) as watcher:
         watcher.wait_until(lambda: watcher.events("watching"), timeout_s=60)
-        watcher.wait_until(lambda: watcher.events("step_committed"), timeout_s=60)  # run files
+        watcher.wait_until(lambda: len(fetch_steps(f"http://127.0.0.1:{port}")) >= 6, timeout_s=60)
         assert watcher.terminate() == 4
     [stopped] = watcher.events("stopped")
     assert stopped["level"] == "warning"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ class TestBrokenStates:
         ingest_directly(made.root, tmp_path / "run.zarr")
         return tmp_path / "run.zarr"
 
-    def failing(self, made: MadeDump, store: Path, **flags: object) -> Check:
+    def failing(self, made: MadeDump, store: Path, **flags: Any) -> Check:
         results = run_checks(load(store=str(store), **flags), made.root)
         [failed] = [result for result in results if not result.ok]
         assert failed.hint
