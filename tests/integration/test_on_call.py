@@ -110,8 +110,8 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
     dump, nan_dump = dump_copy("lenet-4rank") / "dump", dump_copy("nan-log-2rank") / "dump"
     denied = tmp_path / "denied"
     shutil.copytree(dump, denied)
-    for rank in denied.glob("rank_*"):
-        rank.chmod(0)
+    for step in denied.glob("rank_*/*/*/*"):
+        step.chmod(0)
     store, nan_store, nowhere = tmp_path / "run.zarr", tmp_path / "nan.zarr", tmp_path / "nowhere"
     ingest_directly(dump, store)
     ingest_directly(nan_dump, nan_store)
