@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ingest.disk.pressure import parse_threshold
 from ingest.disk.space import space_at
 from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
-from ingest.layouts.base import Dump, DumpScan
+from ingest.doctor.check import Check
+from ingest.doctor.store_checks import check_backlog, check_clock, check_gc, check_view
+from ingest.layouts.base import Dump, DumpScan, Listing, ProblemKind
 from ingest.layouts.detect import find_dump
+from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
 from ingest.wiring import grid_of, place_of_store
@@ -28,17 +31,11 @@ from workers.store.opening import open_objects
 _TRIED = 8
 #: How many directories are named.
 _NAMED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The answer to one question."""
-
-    check: str
-    """The name of the check."""
-    ok: bool
-    detail: str
-    hint: str = ""
+_NO_STORE_HINT = (
+    "The first commit creates it. If watchers have committed already, this is not their store: compare the "
+    "setting `store` of all processes (`dump-ingest config show`)."
+)
+_MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
 
 
 def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
@@ -49,25 +46,24 @@ def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
         Check("identity", ok=True, detail=str(Identity.of_this_process())),
         _settings(loaded),
     ]
+    listings: list[Listing] = []
     if dump is not None:
-        results.append(_guarded("dump", lambda: _dump(dump)))
-        if results[-1].ok:
-            results += _left_out(dump)
+        results += _guarded("dump", lambda: _dump(loaded.settings, dump, listings))
         results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
-        results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
+        results += _guarded("store", lambda: _store(loaded.settings, dump, listings))
         if dump is not None and results[-1].ok and not loaded.settings.replace:
-            results.append(_guarded("dump in store", lambda: _belongs(loaded.settings, dump)))
+            results += _guarded("dump in store", lambda: [_belongs(loaded.settings, dump)])
     if loaded.settings.scheduler is not None:
-        results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
+        results += _guarded("scheduler", lambda: [_scheduler(loaded.settings)])
     return results
 
 
-def _guarded(name: str, check: Callable[[], str]) -> Check:
+def _guarded(name: str, check: Callable[[], list[Check]]) -> list[Check]:
     try:
-        return Check(name, ok=True, detail=check())
+        return check()
     except DumpIngestError as exc:
-        return Check(name, ok=False, detail=exc.message, hint=exc.hint)
+        return [Check(name, ok=False, detail=exc.message, hint=exc.hint)]
 
 
 def _settings(loaded: LoadedSettings) -> Check:
@@ -83,11 +79,13 @@ def _settings(loaded: LoadedSettings) -> Check:
     return Check("settings", ok=True, detail=f"valid, {given} of {len(loaded.origins)} given")
 
 
-def _dump(directory: Path) -> str:
+def _dump(settings: Settings, directory: Path, listings: list[Listing]) -> list[Check]:
+    """Scan the dump, and add what it has to `listings`."""
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
-    dump = find_dump(directory)
+    dump = find_dump(directory, rank_map=settings.rank_map)
     scan = dump.scan({})
+    listings += scan.listings
     _require_none_denied(dump, scan)
     # A few files are enough: the files of a dump all have the same owner and mode.
     for listing in scan.listings[:_TRIED]:
@@ -97,7 +95,26 @@ def _dump(directory: Path) -> str:
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
-    return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    detail = f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    return [Check("dump", ok=True, detail=detail), *_names(scan), *_expected_ranks(settings, scan, ranks)]
+
+
+def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) -> list[Check]:
+    """Compare the ranks of a dump with the number that settings or rank tables give; nothing without one."""
+    given = settings.expected_ranks
+    expected = scan.expected_ranks if given is None else given
+    if not expected:
+        return []
+    detail = f"{len(ranks)} of {expected} ranks, by {'the rank table' if given is None else 'expected_ranks'}"
+    if len(ranks) >= expected:
+        return [Check("ranks", ok=True, detail=detail)]
+    missing = format_ranges(sorted(set(range(expected)) - set(ranks)))
+    hint = (
+        f"Ranks {missing} have no dump here. If they are on another host, ask `doctor` there; otherwise look "
+        "at their processes. If only some ranks dump on purpose, set expected_ranks to their number, or to 0."
+    )
+    # A dump on the disk of one host never has all of them.
+    return [Check("ranks", ok=given is None, detail=detail, hint=hint)]
 
 
 def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
@@ -116,14 +133,14 @@ def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
         )
 
 
-def _left_out(directory: Path) -> list[Check]:
-    """Report directories that look like ranks or steps, and are not taken for any."""
-    problems = [problem for problem in find_dump(directory).scan({}).problems if problem.left_out]
+def _names(scan: DumpScan) -> list[Check]:
+    """Report directories that resemble those of ranks or steps, and cannot be taken for them."""
+    problems = [problem for problem in scan.problems if problem.kind is ProblemKind.NAME]
     if not problems:
         return []
     more = f" (and {len(problems) - _NAMED} more)" if len(problems) > _NAMED else ""
     detail = "; ".join(str(problem) for problem in problems[:_NAMED]) + more
-    return [Check("names", ok=False, detail=detail, hint=problems[0].hint)]
+    return [Check("names", ok=False, detail=detail, hint=problems[0].hint or _MISNAMED_HINT)]
 
 
 def _disk(settings: Settings, directory: Path) -> list[Check]:
@@ -154,8 +171,8 @@ def _require_readable(path: Path, dump: Path) -> None:
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
-def _store(settings: Settings, directory: Path | None) -> str:
-    """Write an object, read it back and delete it."""
+def _store(settings: Settings, directory: Path | None, listings: Sequence[Listing]) -> list[Check]:
+    """Write an object, read it back and delete it; then look at what the store has."""
     dump = None if directory is None else find_dump(directory)
     objects = open_objects(place_of_store(settings, dump))
     root = commit.read_root(objects)
@@ -168,12 +185,20 @@ def _store(settings: Settings, directory: Path | None) -> str:
             hint="Do not ingest into this store. Look for a proxy or a cache in between, check the storage "
             "itself, and run doctor again.",
         )
+    written = objects.listed(key).get("")
+    now = time.time()
     objects.delete(key)
-    state = "no store there yet" if root is None else f"store format {root}"
-    return f"{settings.store}: writable, {state}"
+    clock = [] if written is None else [check_clock(written.modified_at, now)]
+    if root is None:
+        detail = f"{settings.store}: writable, no store there yet"
+        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock]
+    detail = f"{settings.store}: writable, store format {root}"
+    backlog = check_backlog(objects, listings) if listings else None
+    checks = (backlog, check_view(objects), check_gc(objects))
+    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check)]
 
 
-def _belongs(settings: Settings, directory: Path) -> str:
+def _belongs(settings: Settings, directory: Path) -> Check:
     """Find out whether the store has the ranks of the dump from this dump, and from no other."""
     dump = find_dump(directory, rank_map=settings.rank_map)
     host = settings.host or socket.gethostname()
@@ -182,14 +207,16 @@ def _belongs(settings: Settings, directory: Path) -> str:
     ranks = {listing.key.rank for listing in dump.scan({}).listings}
     for error in belonging.check(ranks):
         raise error
-    return f"{len(ranks)} ranks of {dump.root}: new to the store, or in it from this dump"
+    detail = f"{len(ranks)} ranks of {dump.root}: new to the store, or in it from this dump"
+    return Check("dump in store", ok=True, detail=detail)
 
 
-def _scheduler(settings: Settings) -> str:
+def _scheduler(settings: Settings) -> Check:
     """Connect to the Dask scheduler, and count its workers."""
     with Cluster(settings) as cluster:
         client = cluster.connect()
         workers = client.scheduler_info()["workers"]
         encrypted = "encrypted" if address_of(client).startswith("tls://") else "not encrypted"
     threads = sum(worker["nthreads"] for worker in workers.values())
-    return f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
+    detail = f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
+    return Check("scheduler", ok=True, detail=detail)
