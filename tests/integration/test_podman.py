@@ -9,10 +9,14 @@ import pytest
 
 from tests.charts import RELEASE, changed, objects, profile
 from tests.dumps import unpack
+from tests.servers.ceph import CephS3
+from tests.servers.compose import Compose, forwarded, program_options
 from tests.servers.containers import Container, Podman, stopped
 from tests.servers.pods import Pods
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+TOUR = Path(__file__).parents[2] / "deploy" / "compose" / "compose.yaml"
+NOT_FINITE = 'count by (alertname) (ALERTS{alertname="DumpIngestNotFinite", alertstate="firing"})'
 #: A user without a name.
 UID = 54321
 #: As docs/deployment.md runs it.
@@ -176,6 +180,40 @@ def test_the_pods_of_the_chart_ingest_a_dump_answer_their_probes_and_end_in_time
         pods.end(name, grace_s=pods.grace_s(name))
         state = containers[role].state
         assert (state["ExitCode"], state["OOMKilled"]) == (0, False), containers[role].logs[-2000:]
+
+
+def test_the_tour_of_compose_comes_up_and_its_alert_fires(podman: Podman, image: str, ceph: CephS3) -> None:
+    """All services but Grafana, whose image cannot be made here; Ceph stands in for MinIO."""
+    store = {"AWS_ACCESS_KEY_ID": ceph.access_key, "AWS_SECRET_ACCESS_KEY": ceph.secret_key}
+    tour = Compose(podman, TOUR, environment={**store, "AWS_DEFAULT_REGION": "default"})
+    tour.up("scheduler", image)  # the network has its gateway when it has a container
+    with forwarded(tour.gateway, 9000, int(ceph.endpoint_url.rpartition(":")[2])):
+        for name in ("bucket", "volume", "worker", "watcher", "consolidator", "writer"):
+            tour.up(name, image, f"--add-host=s3:{tour.gateway}")
+        tour.up(
+            "prometheus",
+            podman.base(),
+            "--user=65534:65534",
+            "--tmpfs=/prometheus",
+            *program_options("prometheus"),
+        )
+        [prometheus] = tour.containers["prometheus"]
+
+        def asked(expression: str) -> set[str]:
+            """Return the values of the first label of what Prometheus answers."""
+            code = (
+                "import json, sys, urllib.parse as p, urllib.request as u\n"
+                "url = 'http://127.0.0.1:9090/api/v1/query?' + p.urlencode({'query': sys.argv[1]})\n"
+                "series = json.load(u.urlopen(url))['data']['result']\n"
+                "print(*(next(iter(each['metric'].values())) for each in series))"
+            )
+            return set(podman("exec", prometheus.name, "python3", "-c", code, expression, code=None).split())
+
+        roles = {f"dump-ingest-{role}" for role in ("watcher", "consolidator", "scheduler", "worker")}
+        prometheus.wait_until(lambda: asked("count by (job) (up == 1)") == roles, timeout_s=120)
+        prometheus.wait_until(lambda: bool(asked(NOT_FINITE)), timeout_s=240)
+        origin = tour.run("ask", image, [f"--add-host=s3:{tour.gateway}"], "origin", "s3://dumps/run.zarr")
+        assert "Log" in origin
 
 
 def main_process(container: Container) -> int:

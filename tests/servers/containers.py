@@ -108,16 +108,21 @@ class Podman:
         """Return the image of this checkout; build it, which takes a minute, unless that was done already."""
         tag = f"localhost/dump-ingest-test:{_fingerprint()}"
         if self.run("image", "exists", tag).returncode:
-            self._make_base()
             self._build(tag)
         return tag
+
+    def base(self) -> str:
+        """Return an image of Debian's packages, as tests run where no registry of images can be reached."""
+        if self.run("image", "exists", _BASE).returncode:
+            self._make_base()
+        return _BASE
 
     def _build(self, tag: str) -> None:
         done = subprocess.run(
             [
                 ROOT / "deploy" / "container" / "image.sh",
                 tag,
-                *("--build-arg", f"PYTHON_IMAGE={_BASE}", "--network=host", "--layers=false"),
+                *("--build-arg", f"PYTHON_IMAGE={self.base()}", "--network=host", "--layers=false"),
                 *(word for mount in self._package_sources() for word in ("--volume", mount)),
             ],
             env={**self.environment, "ENGINE": "podman"},
@@ -130,9 +135,6 @@ class Podman:
             raise ServerError(f"the image cannot be built\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
     def _make_base(self) -> None:
-        """Make a base image of Debian's packages: tests run where no registry of images can be reached."""
-        if self.run("image", "exists", _BASE).returncode == 0:
-            return
         archive = self.root / "base.tar"
         release = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
         subprocess.run(
