@@ -214,6 +214,7 @@ def test_the_tour_of_compose_comes_up_and_its_alert_fires(podman: Podman, image:
         prometheus.wait_until(lambda: bool(asked(NOT_FINITE)), timeout_s=240)
         origin = tour.run("ask", image, [f"--add-host=s3:{tour.gateway}"], "origin", "s3://dumps/run.zarr")
         assert "Log" in origin
+        tour.down()
 
 
 def main_process(container: Container) -> int:

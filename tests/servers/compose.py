@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -91,6 +92,11 @@ class Compose:
     def _volume(self, name: str) -> str:
         return f"{self._network}-{name}"
 
+    def down(self) -> None:
+        """End every service."""
+        for container in (each for containers in self.containers.values() for each in containers):
+            self._engine("rm", "--force", "--time=0", container.name)
+
     @staticmethod
     def _wait(container: Container, condition: str) -> None:
         if condition == "service_completed_successfully":
@@ -102,24 +108,30 @@ class Compose:
 @contextmanager
 def forwarded(address: str, port: int, to: int) -> Iterator[None]:
     """Let containers reach a server on loopback: forward an address of this machine to it."""
-    with socket.create_server((address, port)) as listening:
 
-        def accept() -> None:
-            while True:
-                try:
-                    client, _ = listening.accept()
-                except OSError:
-                    return
-                server = socket.create_connection(("127.0.0.1", to))
-                for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=_copy, args=(source, sink), daemon=True).start()
+    class Forward(socketserver.BaseRequestHandler):
+        """Forwards one connection."""
 
-        threading.Thread(target=accept, daemon=True).start()
+        def handle(self) -> None:
+            """Copy in both directions until both ends are silent."""
+            with socket.create_connection(("127.0.0.1", to)) as server:
+                back = threading.Thread(target=_copy, args=(server, self.request))
+                back.start()
+                _copy(self.request, server)
+                back.join()
+
+    with socketserver.ThreadingTCPServer((address, port), Forward, bind_and_activate=False) as forwarding:
+        forwarding.daemon_threads = True
+        forwarding.allow_reuse_address = True
+        forwarding.server_bind()
+        forwarding.server_activate()
+        thread = threading.Thread(target=forwarding.serve_forever)
+        thread.start()
         try:
             yield
         finally:
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
+            forwarding.shutdown()
+            thread.join()
 
 
 def _copy(source: socket.socket, sink: socket.socket) -> None:

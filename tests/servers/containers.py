@@ -195,10 +195,10 @@ class Podman:
             '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
             '[network]\nnetwork_backend = "netavark"\n'
         )
-        kind = subprocess.run(
+        system = subprocess.run(
             ["stat", "-f", "-c", "%T", _STORAGE], capture_output=True, text=True, check=True
         ).stdout
-        driver = "vfs" if kind.strip() == "overlayfs" else "overlay"  # inside a container, perhaps
+        driver = "vfs" if system.strip() == "overlayfs" else "overlay"  # inside a container, perhaps
         (self.root / "storage.conf").write_text(
             f'[storage]\ndriver = "{driver}"\n'
             f'graphroot = "{_STORAGE}/containers"\nrunroot = "/run/dump-ingest-tests"\n'

@@ -39,7 +39,7 @@ class Pods:
             each for each in self._objects if each["kind"] in _WORKLOADS and each["metadata"]["name"] == name
         ]
         template = workload["spec"]["template"]
-        pod = {
+        pod: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "labels": template["metadata"]["labels"]},
