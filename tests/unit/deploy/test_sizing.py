@@ -8,12 +8,16 @@ from hypothesis import strategies as st
 
 from deploy.sizing import (
     COLUMNS,
+    INGEST_SECONDS,
     JOBS,
+    LISTED_IN_TURN,
     PAGE,
+    SMALL_STEP_SECONDS,
     STEP_SECONDS,
     STORED_RATIO,
     WORKER_RATE,
     Job,
+    lists,
     main,
     puts,
     size,
@@ -21,6 +25,7 @@ from deploy.sizing import (
     tasks,
     with_table,
 )
+from ingest.consolidating import listing
 
 
 def test_the_page_has_the_current_table() -> None:
@@ -52,9 +57,22 @@ def test_more_to_do_never_takes_less(ranks: int, step_bytes: float, every_s: flo
 
 
 def test_workers_keep_up_with_what_was_measured() -> None:
-    """Two workers took 722 MB in 2.72 s: planned with, they have a third to spare."""
-    assert size(Job(1, 722e6, 2.72)).workers >= 3
-    assert size(Job(1, 722e6, 2.72 * 1.6)).workers <= 2
+    """Two workers took 722 MB in that time: planned with, they have a third to spare."""
+    assert size(Job(1, 722e6, INGEST_SECONDS)).workers >= 3
+    assert size(Job(1, 722e6, INGEST_SECONDS * 1.6)).workers <= 2
+
+
+def test_figures_are_those_that_were_measured() -> None:
+    measured = (PAGE.parent / "design" / "004-performance.md").read_text()
+    assert f"| ingest, 2 workers, S3 | s3fs.put(recursive=True) | {INGEST_SECONDS} s |" in measured
+    assert f"| a rank-step of 20 files, of 1000 | 20 ms | {SMALL_STEP_SECONDS * 1000:.2f} ms |" in measured
+
+
+def test_listings_are_those_of_the_consolidator() -> None:
+    assert LISTED_IN_TURN == listing.WINDOW
+    assert lists(64) == 66
+    assert lists(10_000) == 512 + 10 + 1
+    assert size(Job(10_000, 722e6, 600)).lists_per_s < 10_000 / 5 / 10
 
 
 def test_requests_and_tasks_of_a_measured_step() -> None:
