@@ -125,8 +125,8 @@ class Patrol:
         )
 
     def _ask(self, client: Client, keys: list[Any]) -> None:
-        scheduler: Any = client.scheduler
         try:
+            scheduler: Any = client.scheduler
             states = client.sync(scheduler.get_task_status, keys=keys, callback_timeout=_ANSWER_S)
             processing = client.sync(scheduler.processing, workers=None, callback_timeout=_ANSWER_S)
         except Exception:  # noqa: BLE001  (of Dask or the network: the client notices a scheduler that has gone)

@@ -32,6 +32,7 @@ from ingest.steps.events import (
 from ingest.steps.keep_reasons import KeepReason
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.watching.watcher import DumpState
+from workers.errors import StoreSilent
 from workers.events import Event
 from workers.store.events import StoreClockSeen
 from workers.store.model import Finding
@@ -261,8 +262,12 @@ class ServiceLog:
         if isinstance(event, StoreRecovered):
             self._reminders.keep([])
             self._log.info("store_is_back")
-        elif self._reminders.is_due(event.error.message):
-            self._reminders.keep([event.error.message])
+            return
+        # What is said of a silent store counts the seconds.
+        error = event.error
+        trouble = error.reason if isinstance(error, StoreSilent) else error.message
+        self._reminders.keep([trouble])
+        if self._reminders.is_due(trouble):
             self._log.error("trouble", error=event.error.message, hint=event.error.hint)
 
 

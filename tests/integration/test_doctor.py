@@ -27,6 +27,7 @@ def test_what_works_is_reported_and_nothing_is_left_behind(
         "dump",
         "disk",
         "store",
+        "clock",
         "dump in store",
         "scheduler",
     ]

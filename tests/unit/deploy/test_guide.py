@@ -78,7 +78,7 @@ def test_values_of_the_guide_give_two_workers_on_each_host() -> None:
 
 
 def test_policy_of_the_guide_permits_multipart_uploads() -> None:
-    lifecycle, policy = map(json.loads, blocks("json"))
+    lifecycle, policy, *_ = map(json.loads, blocks("json"))
     assert "AbortIncompleteMultipartUpload" in lifecycle["Rules"][0]
     actions = {action for statement in policy["Statement"] for action in statement["Action"]}
     assert {"s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"} <= actions

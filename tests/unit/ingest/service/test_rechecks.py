@@ -109,7 +109,9 @@ def test_content_under_its_old_time_is_noticed_by_the_inode(
 def test_another_inode_with_equal_content_makes_no_generation(
     how: str, filled: MadeDump, store: Path, target: Path
 ) -> None:
-    running, heard = watching(filled, store)
+    running, heard = watching(filled, store, rate=1)
+    running.rechecks._next_at = math.inf
+    look(running)
     heard.clear()
     copy = filled.root.parent / "copy"
     shutil.copy2(target, copy)
@@ -123,6 +125,7 @@ def test_another_inode_with_equal_content_makes_no_generation(
         case _:
             copy.rename(target)
     until(running, lambda: bool(running.table[KEY].doubtful))
+    running.rechecks.rate, running.rechecks._next_at = 1e9, 0.0
     until(running, lambda: not running.table[KEY].doubtful)
     for _ in range(5):
         look(running)
