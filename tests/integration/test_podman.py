@@ -165,7 +165,8 @@ def test_the_pods_of_the_chart_ingest_a_dump_answer_their_probes_and_end_in_time
     pods: Pods, site: Site
 ) -> None:
     volumes = {
-        name: {"hostPath": {"path": str(path)}} for name, path in (("dump", site.dump), ("store", site.store))
+        f"dump-ingest-{name}": {"hostPath": {"path": str(path)}}
+        for name, path in (("dump", site.dump), ("store", site.store))
     }
     containers: dict[str, Container] = {}
     for role in ("scheduler", "worker", "watcher", "consolidator"):
