@@ -259,6 +259,15 @@ SILENT_FAILURES = (
         {**gone(W1, W2), **_RUN_B},
         _alerts("TargetsLost", "NoWatchers"),
     ),
+    State(
+        "a run that ends with a backlog",
+        {
+            **gone(*ALL),
+            **w1("pending_steps", cut(constant(7)), rank="1"),
+            **w1("oldest_pending_timestamp_seconds", cut(growing(60, start=-480)), rank="1"),
+        },
+        _alerts("BacklogLeft"),
+    ),
     State("a scheduler that is evicted", gone(S1), _alerts("TargetsLost")),
     State("a consolidator that is scaled away", gone(C1), _alerts("TargetsLost")),
     State(
@@ -425,6 +434,15 @@ FALSE_ALARMS = (
         "a job that ends, with targets that are taken out",
         gone(*ALL),
         spares=_alerts("TargetsLost", "NoWatchers"),
+    ),
+    State(
+        "a job that ends while its last step waits for a commit",
+        {
+            **gone(*ALL),
+            **w1("pending_steps", cut(constant(1)), rank="1"),
+            **w1("oldest_pending_timestamp_seconds", cut(growing(60, start=-60)), rank="1"),
+        },
+        spares=_alerts("BacklogLeft"),
     ),
     State(
         "sidecars that end with their job, and the consolidator goes on",

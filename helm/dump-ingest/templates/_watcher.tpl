@@ -45,7 +45,7 @@ args:
   - watch
   - {{ include "dump-ingest.dumpDirectory" . | quote }}
   - --config=/etc/dump-ingest/config.yaml
-  {{- if and (include "dump-ingest.inTrainingPod" .) (hasKey (include "dump-ingest.known" . | fromYaml).options.watch "--finish") }}
+  {{- if include "dump-ingest.inTrainingPod" . }}
   # When it is asked to end, the job has ended: ingest what is there first.
   - --finish
   {{- end }}
