@@ -201,7 +201,6 @@ class Service:
         except ClusterError as exc:
             self.dependencies.endure(exc)
             return []
-        self._report_all(self.submitter.patrol.take_replaced())
         outcomes: list[Outcome] = [*self.offering.take_refused()]
         outcomes += [
             believable(outcome, self.table.ensure(outcome.plan.key))

@@ -218,7 +218,6 @@ class Watcher:
         service = build_service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]
         service.dependencies.ask = lambda: None  # the answers of a simulated store are not late
-        service.submitter.patrol.clock = process.monotonic
         service.submitter._finished = FinishedTasks(process, self._idle)  # type: ignore[assignment]
         if service.retention is not None:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]

@@ -12,8 +12,10 @@ from distributed import Client
 from ingest.dispatch.own_cluster import OwnCluster
 from ingest.dispatch.own_workers import end_workers, start_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
-from ingest.dispatch.patrol import Patrol
+from ingest.dispatch.patrol import Patrol, WorkerReplaced
+from ingest.dispatch.window import TaskWindow
 from workers.errors import ClusterError, WorkerDied
+from workers.events import Event
 
 if TYPE_CHECKING:
     from distributed import SpecCluster
@@ -45,10 +47,12 @@ class _Plan:
     key = "rank 0 step 7"
 
 
-def _task(client: Client, seconds: float) -> InflightTask:
+def _task(patrol: Patrol, client: Client, seconds: float, priority: int = 0) -> InflightTask:
     step = cast("OfferedStep", type("Step", (), {"plan": _Plan()}))
-    future = client.submit(time.sleep, seconds, pure=False)
-    return InflightTask([TaskPart(step, 0, 0)], 0, future, time.monotonic())
+    future = client.submit(time.sleep, seconds, pure=False, priority=priority)
+    task = InflightTask([TaskPart(step, 0, 0)], 0, future, time.monotonic())
+    patrol.add(task)
+    return task
 
 
 def _pid(client: Client) -> int:
@@ -74,36 +78,86 @@ def test_a_worker_does_not_hear_the_interrupt_of_the_terminal(client: Client) ->
 def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> None:
     """As when it reads a file in a file system that has gone: its heartbeat is fine."""
     before = _pid(client)
-    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2)
-    task = _task(client, 3600)
+    events: list[Event] = []
+    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2, notify=events.append)
+    task = _task(patrol, client, 3600)
     error = _patrolled(patrol, client, task)
     task.future.cancel()
     assert isinstance(error, WorkerDied)
     assert "rank 0 step 7: a task did not come to an end on tls://127.0.0.1:" in error.message
-    (replaced,) = patrol.take_replaced()
+    (replaced,) = events
+    assert isinstance(replaced, WorkerReplaced)
+    assert replaced.task == "rank 0 step 7"
     assert replaced.seconds >= 1.0
     assert _pid(client) != before
 
 
 def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "SpecCluster", client: Client) -> None:
-    task = _task(client, 0.0)
+    patrol = Patrol(timeout_s=60, young_s=0.1, pause_s=0.1)
+    task = _task(patrol, client, 0.0)
     task.future.result(timeout=60)
     state: Any = task.future._state
     state.status = "pending"  # nobody tells the client
     scheduler: Any = local.scheduler
     scheduler.tasks.pop(task.future.key)
-    error = _patrolled(Patrol(timeout_s=60, young_s=0.1, pause_s=0.1), client, task)
+    error = _patrolled(patrol, client, task)
     assert type(error) is ClusterError
     assert "does not know the task any more" in error.message
 
 
 def test_a_task_that_is_at_work_is_left_alone(client: Client) -> None:
     patrol = Patrol(timeout_s=30, young_s=0.1, pause_s=0.1)
-    task = _task(client, 1.5)
+    task = _task(patrol, client, 1.5)
     while task.future.status == "pending":
         assert patrol.look(client, [task]) == []
         time.sleep(0.05)
     assert task.future.status == "finished"
+
+
+def test_a_task_that_others_overtake_is_left_alone(client: Client) -> None:
+    """A worker is given more tasks than it has threads; conversions go before what is read back."""
+    patrol = Patrol(timeout_s=1.0, young_s=0.0, pause_s=0.1)
+    before, first = _pid(client), _task(patrol, client, 0.5)
+    overtaken = _task(patrol, client, 0.0, priority=-10)
+    others = [_task(patrol, client, 0.6) for _ in range(4)]
+    while others[-1].future.status == "pending":
+        assert patrol.look(client, [first, overtaken, *others]) == []
+        time.sleep(0.05)
+    overtaken.future.result(timeout=60)
+    assert _pid(client) == before
+
+
+def test_a_task_that_waits_for_one_whose_client_has_gone_is_not_left_alone(
+    local: "SpecCluster", client: Client
+) -> None:
+    """As after a restart of the watcher: the scheduler takes its worker for free."""
+    with Client(local, set_as_default=False) as gone:
+        before = _pid(gone)
+        gone.submit(time.sleep, 3600, pure=False)
+        time.sleep(0.5)
+    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2)
+    task = _task(patrol, client, 0.0)
+    error = _patrolled(patrol, client, task)
+    assert isinstance(error, WorkerDied)
+    task.future.result(timeout=60)
+    assert _pid(client) != before
+
+
+def test_a_task_of_a_window_that_does_not_come_to_an_end_makes_room(client: Client) -> None:
+    """What reads committed files again must not wait for ever, either, nor keep a worker from conversions."""
+    before = _pid(client)
+    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2)
+    window: TaskWindow[str] = TaskWindow(1, describe=lambda job: f"file {job}", patrol=patrol)
+    window.add(client.submit(time.sleep, 3600, pure=False), "a", 1)
+    until, ended = time.monotonic() + 60, window.ended(client)
+    while not ended and time.monotonic() < until:
+        time.sleep(0.1)
+        ended = window.ended(client)
+    ((job, error),) = ended
+    assert (job, type(error)) == ("a", WorkerDied)
+    assert error.message.startswith("file a: a task did not come to an end on tls://127.0.0.1:")
+    assert window.has_room(1)
+    assert _pid(client) != before
 
 
 def test_workers_end_although_they_are_at_work(local: "SpecCluster") -> None:
