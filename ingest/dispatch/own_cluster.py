@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -25,10 +26,13 @@ from distributed.worker_memory import parse_memory_limit
 from ingest.dispatch.own_workers import end_workers
 from workers.host.temporary import own_directory
 from workers.plugin import PortlessWorker
-from workers.scheduler import PortlessScheduler, keep_no_spans
+from workers.scheduler import PortlessScheduler, keep_no_spans, replace_lost_workers
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
+#: How long after a worker was lost Dask looks whether there is another one by its name, and closes its nanny
+#: for good if there is none just then. A worker that is lost again, or starts slowly, would never come back.
+_NEVER = {"distributed.deploy.lost-worker-timeout": "10000 days"}
 #: For ever (RFC 5280, 4.1.2.5), so that no clock that jumps ends the connections of a run.
 _VALID = (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC))
 
@@ -54,6 +58,7 @@ class OwnCluster:
                 "silence_logs": logging.CRITICAL,
                 "worker_class": PortlessWorker,
             }
+            dask.config.set(_NEVER)  # it is read whenever a worker is lost
             # The scheduler takes its directory from nowhere else.
             with dask.config.set({"temporary-directory": scratch}):
                 self.cluster = SpecCluster(
@@ -62,7 +67,9 @@ class OwnCluster:
                     security=security,
                     silence_logs=logging.CRITICAL,
                 )
-            keep_no_spans(cast("PortlessScheduler", self.cluster.scheduler))
+            scheduler = cast("PortlessScheduler", self.cluster.scheduler)
+            keep_no_spans(scheduler)
+            replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
             self._at_end = stack.pop_all()
 
     def __enter__(self) -> Self:

@@ -80,6 +80,11 @@ class InflightTask:
     submitted_at: float = 0.0
     """By the monotonic clock."""
 
+    @property
+    def name(self) -> str:
+        """What it works at, for people: the first of its steps."""
+        return str(self.parts[0].step.plan.key)
+
 
 def call_of(parts: Sequence[TaskPart]) -> tuple[str, Callable[[bytes], Any], bytes]:
     """Return what a task is called, what it runs, and with which argument."""

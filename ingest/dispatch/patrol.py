@@ -9,17 +9,16 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from ingest.dispatch.parts import InflightTask
 from workers.errors import ClusterError, WorkerDied
-from workers.events import Event
+from workers.events import Event, Observer
 from workers.model import MIB
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
 #: Only older tasks are asked about, how often, and how long to wait for the scheduler, in seconds.
 _YOUNG_S, _PAUSE_S, _ANSWER_S = 30.0, 10.0, 10.0
@@ -39,90 +38,147 @@ class WorkerReplaced(Event):
     seconds: float
 
 
+class LongTask(Protocol):
+    """A task in flight, which may take long."""
+
+    @property
+    def name(self) -> str:
+        """What it works at, for people."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it reads."""
+
+    @property
+    def future(self) -> Future[Any]:
+        """The task itself."""
+
+    @property
+    def submitted_at(self) -> float:
+        """When it was submitted, by the monotonic clock."""
+
+
+Task = TypeVar("Task", bound=LongTask)
+
+
+class _Answer(NamedTuple):
+    """What a scheduler and its workers said."""
+
+    states: dict[Any, str | None]
+    """By key of a task; None for one that the scheduler does not know."""
+    assigned: dict[Any, str]
+    """Which worker has each task: it may wait there until others have ended."""
+    at_work: dict[str, frozenset[Any]]
+    """What each worker runs, also for clients that have gone; nothing of one that does not even answer."""
+
+
 @dataclass(slots=True)
 class _Seen:
     """What was heard of one task."""
 
-    worker: str = ""
+    place: tuple[str, Any] = ("", None)
+    """Its worker, and for what the task needs it: itself, or the tasks for which it waits."""
     since: float = 0.0
     missed: int = 0
 
 
 @dataclass(slots=True)
 class Patrol:
-    """Asks a scheduler about tasks, in a thread: it may take long to answer. Otherwise single-threaded."""
+    """Asks a scheduler about tasks, in a thread: it may take long to answer. Otherwise single-threaded.
+
+    One for all tasks of a service: a task that waits for another one of them is not judged by how long.
+    """
 
     timeout_s: float = 600.0
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
     clock: Callable[[], float] = time.monotonic
     young_s: float = _YOUNG_S
     pause_s: float = _PAUSE_S
-    replaced: list[WorkerReplaced] = field(default_factory=list)
-    """Workers that were replaced and not reported yet."""
-    _seen: dict[InflightTask, _Seen] = field(default_factory=dict)
+    notify: Observer = lambda _: None
+    """Called with each worker that is replaced, by whoever calls `look`."""
+    _tasks: dict[Any, LongTask] = field(default_factory=dict)
+    """The tasks in flight, by their keys. Bounded by those who add them."""
+    _seen: dict[Any, _Seen] = field(default_factory=dict)
+    _given_up: dict[Any, ClusterError] = field(default_factory=dict)
+    """Why tasks are given up whose owners have not asked since."""
+    _replaced_at: dict[str, float] = field(default_factory=dict)
+    """When workers were replaced just now."""
     _asked_at: float = 0.0
-    _answers: queue.SimpleQueue[tuple[dict[Any, str | None], dict[Any, str]]] = field(
-        default_factory=queue.SimpleQueue
-    )
+    _answers: queue.SimpleQueue[_Answer] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
 
-    def look(
-        self, client: Client, inflight: Collection[InflightTask]
-    ) -> list[tuple[InflightTask, ClusterError]]:
-        """Return the tasks that are given up, and why; ask about the others if it is time to.
+    def add(self, task: LongTask) -> None:
+        """Look after a task that was submitted."""
+        self._tasks[task.future.key] = task
+
+    def drop(self, task: LongTask) -> None:
+        """Look after a task no longer; call it for each that was added."""
+        for of_tasks in (self._tasks, self._seen, self._given_up):
+            of_tasks.pop(task.future.key, None)
+
+    def look(self, client: Client, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
+        """Return which of these tasks are given up, and why; ask about all tasks if it is time to.
 
         The worker of a task that runs for too long is being replaced when this returns.
         """
-        given_up = []
         while not self._answers.empty():
-            states, workers = self._answers.get()
-            for task in inflight:
-                if task.future.key in states:
-                    error = self._judge(client, task, states[task.future.key], workers)
-                    if error is not None:
-                        given_up.append((task, error))
+            answer = self._answers.get()
+            for key in answer.states.keys() & self._tasks.keys() - self._given_up.keys():
+                if error := self._judge(client, self._tasks[key], answer):
+                    self._given_up[key] = error
         now = self.clock()
         is_asking = self._thread is not None and self._thread.is_alive()
         if now - self._asked_at >= self.pause_s and not is_asking:
             self._asked_at = now
-            self._seen = {task: seen for task, seen in self._seen.items() if task in inflight}
-            old = [task for task in inflight if now - task.submitted_at >= self.young_s]
+            old = [key for key, task in self._tasks.items() if now - task.submitted_at >= self.young_s]
             if old:
-                keys = [task.future.key for task in old]
                 self._thread = threading.Thread(
-                    target=self._ask, args=(client, keys), name="dump-ingest-patrol", daemon=True
+                    target=self._ask, args=(client, old), name="dump-ingest-patrol", daemon=True
                 )
                 self._thread.start()
-        return given_up
+        if not self._given_up:
+            return []
+        return [(task, self._given_up[key]) for task in tasks if (key := task.future.key) in self._given_up]
 
-    def take_replaced(self) -> list[WorkerReplaced]:
-        """Return the workers that were replaced since this was asked last."""
-        replaced, self.replaced = self.replaced, []
-        return replaced
-
-    def _judge(
-        self, client: Client, task: InflightTask, state: str | None, workers: dict[Any, str]
-    ) -> ClusterError | None:
-        seen = self._seen.setdefault(task, _Seen())
-        now, key = self.clock(), task.parts[0].step.plan.key
-        if state is None:
+    def _judge(self, client: Client, task: LongTask, answer: _Answer) -> ClusterError | None:
+        key, now = task.future.key, self.clock()
+        seen = self._seen.setdefault(key, _Seen())
+        if answer.states[key] is None:
             seen.missed += 1
             if seen.missed < _MISSED or task.future.status != "pending":
                 return None
-            return ClusterError(f"{key}: the scheduler does not know the task any more")
+            return ClusterError(f"{task.name}: the scheduler does not know the task any more")
         seen.missed = 0
-        worker = workers.get(task.future.key, "")
-        if worker != seen.worker:
-            seen.worker, seen.since = worker, now
-        limit_s = self.timeout_s + task.nbytes * _S_PER_BYTE
-        if not worker or now - seen.since < limit_s:
+        place = self._place_of(key, answer)
+        if place is None or place != seen.place:
+            seen.place, seen.since = place or ("", None), now
             return None
-        self._replace(client, worker)
-        self.replaced.append(WorkerReplaced(worker, str(key), now - seen.since))
+        worker, for_s = place[0], now - seen.since
+        if for_s < self.timeout_s + task.nbytes * _S_PER_BYTE:
+            return None
+        self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < _RESTART_S}
+        if worker not in self._replaced_at:  # for another task that it had
+            self._replaced_at[worker] = now
+            self._replace(client, worker)
+            self.notify(WorkerReplaced(worker, task.name, for_s))
         return WorkerDied(
-            f"{key}: a task did not come to an end on {worker} for {now - seen.since:.0f} s; "
+            f"{task.name}: a task did not come to an end on {worker} for {for_s:.0f} s; "
             "the worker is replaced"
         )
+
+    def _place_of(self, key: Any, answer: _Answer) -> tuple[str, Any] | None:
+        """Return where a task is, and for what it needs its worker; None if it waits for its turn.
+
+        A scheduler gives a worker more tasks than it has threads, and some overtake others. But a worker may
+        also be kept busy by the task of a client that has gone, which the scheduler has forgotten.
+        """
+        worker = answer.assigned.get(key)
+        if worker is None:
+            return None
+        at_work = answer.at_work.get(worker, frozenset())
+        if key in at_work:
+            return worker, key
+        return None if at_work & self._tasks.keys() else (worker, at_work)
 
     def _ask(self, client: Client, keys: list[Any]) -> None:
         try:
@@ -131,7 +187,10 @@ class Patrol:
             processing = client.sync(scheduler.processing, workers=None, callback_timeout=_ANSWER_S)
         except Exception:  # noqa: BLE001  (of Dask or the network: the client notices a scheduler that has gone)
             return
-        self._answers.put((states, {key: worker for worker, tasks in processing.items() for key in tasks}))
+        assigned = {key: worker for worker, tasks in processing.items() for key in tasks}
+        workers = {assigned[key] for key in keys if key in assigned}
+        at_work = {worker: running for worker in workers if (running := _at_work(client, worker)) is not None}
+        self._answers.put(_Answer(states, assigned, at_work))
 
     def _replace(self, client: Client, worker: str) -> None:
         def restart() -> None:
@@ -141,3 +200,15 @@ class Patrol:
                 return
 
         threading.Thread(target=restart, name="dump-ingest-replace", daemon=True).start()
+
+
+def _at_work(client: Client, worker: str) -> frozenset[Any] | None:
+    """Return the keys of the tasks that a worker runs; None if it does not say."""
+    scheduler: Any = client.scheduler
+    question = {"op": "call_stack", "keys": None}
+    try:
+        return frozenset(
+            client.sync(scheduler.proxy, msg=question, worker=worker, callback_timeout=_ANSWER_S)
+        )
+    except Exception:  # noqa: BLE001  (it has gone, or something keeps its event loop from answering)
+        return None

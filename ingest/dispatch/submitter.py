@@ -260,6 +260,7 @@ class Submitter:
         )
         task = InflightTask(parts, nbytes, future, self.clock())
         self._inflight.add(task)
+        self.patrol.add(task)
         self._inflight_nbytes += nbytes
         for part in parts:
             part.step.tasks[part.number] = task
@@ -282,6 +283,7 @@ class Submitter:
     def _take_back(self, task: InflightTask) -> Sequence[TaskPart]:
         """Remove a task from those in flight; return what it was to do."""
         self._inflight.remove(task)
+        self.patrol.drop(task)
         self._inflight_nbytes -= task.nbytes
         for part in task.parts:
             del part.step.tasks[part.number]

@@ -8,6 +8,9 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ingest.dispatch.futures import result_of
+from ingest.dispatch.patrol import Patrol
+from workers.errors import DumpIngestError
 from workers.store.prefetch import in_order
 
 if TYPE_CHECKING:
@@ -37,6 +40,17 @@ def run_in_order(
     return in_order(jobs, submit, ahead=ahead)
 
 
+@dataclass(eq=False, slots=True)
+class _Inflight(Generic[Job]):
+    """A task in flight."""
+
+    job: Job
+    name: str
+    nbytes: int
+    future: Future[Any]
+    submitted_at: float
+
+
 @dataclass(slots=True)
 class TaskWindow(Generic[Job]):
     """Tasks in flight, each with the job that it does, for those who must not wait for results.
@@ -47,14 +61,18 @@ class TaskWindow(Generic[Job]):
     max_tasks: int
     max_nbytes: float = math.inf
     """What the sizes of the tasks may sum up to, in bytes."""
-    _inflight: dict[Future[Any], tuple[Job, int]] = field(default_factory=dict)
+    describe: Callable[[Job], str] = str
+    """Returns what a job works at, for people."""
+    patrol: Patrol = field(default_factory=Patrol)
+    """Looks after tasks that take long."""
+    _inflight: dict[Future[Any], _Inflight[Job]] = field(default_factory=dict)
     _nbytes: int = 0
     _ended: queue.SimpleQueue[Future[Any]] = field(default_factory=queue.SimpleQueue)
 
     @property
     def jobs(self) -> list[Job]:
         """The jobs in flight, in the order in which they were added."""
-        return [job for job, _ in self._inflight.values()]
+        return [task.job for task in self._inflight.values()]
 
     def has_room(self, nbytes: int) -> bool:
         """Return whether a task of this size may be submitted now."""
@@ -64,34 +82,46 @@ class TaskWindow(Generic[Job]):
 
     def add(self, future: Future[Any], job: Job, nbytes: int) -> None:
         """Count a task that was just submitted."""
-        self._inflight[future] = job, nbytes
+        task = _Inflight(job, self.describe(job), nbytes, future, self.patrol.clock())
+        self._inflight[future] = task
+        self.patrol.add(task)
         self._nbytes += nbytes
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(self._ended.put)
 
-    def ended(self) -> list[tuple[Job, Future[Any]]]:
-        """Return the tasks that have ended since the last call, however they did, and forget them."""
-        tasks = []
+    def ended(self, client: Client | None) -> list[tuple[Job, Any | DumpIngestError]]:
+        """Return the jobs that have ended since the last call, with result or error, and forget them.
+
+        A task that the scheduler has lost, or that keeps its worker busy for too long, ends with an error.
+
+        Args:
+            client: to which the tasks were submitted; None if none was yet.
+        """
+        results: list[tuple[Job, Any | DumpIngestError]] = []
         while not self._ended.empty():
             future = self._ended.get()
             if future in self._inflight:  # else its job was dropped
-                tasks.append((self._remove(future), future))
-        return tasks
+                task = self._remove(future)
+                results.append((task.job, result_of(future, task.name)))
+        if client is not None and self._inflight:
+            for task, error in self.patrol.look(client, self._inflight.values()):
+                self._remove(task.future)
+                task.future.cancel()
+                results.append((task.job, error))
+        return results
 
     def drop(self, chooses: Callable[[Job], bool]) -> None:
         """Cancel and forget the tasks of the jobs that a function chooses."""
-        for future in [future for future, (job, _) in self._inflight.items() if chooses(job)]:
+        for future in [future for future, task in self._inflight.items() if chooses(task.job)]:
             self._remove(future)
             future.cancel()
 
     def clear(self) -> list[Job]:
         """Forget all tasks, which were lost with their client, and return their jobs."""
-        jobs = self.jobs
-        self._inflight.clear()
-        self._nbytes = 0
-        return jobs
+        return [self._remove(future).job for future in list(self._inflight)]
 
-    def _remove(self, future: Future[Any]) -> Job:
-        job, nbytes = self._inflight.pop(future)
-        self._nbytes -= nbytes
-        return job
+    def _remove(self, future: Future[Any]) -> _Inflight[Job]:
+        task = self._inflight.pop(future)
+        self._nbytes -= task.nbytes
+        self.patrol.drop(task)
+        return task

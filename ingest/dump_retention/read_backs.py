@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ingest.dispatch.futures import result_of, shares_of
+from ingest.dispatch.futures import shares_of
+from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.window import TaskWindow
 from workers.errors import DumpIngestError
 from workers.model import MIB, SourceFile, StepKey
@@ -53,6 +54,7 @@ class ReadBacks:
         client: Callable[[], Client],
         inflight_nbytes: int,
         resources: Mapping[str, float] | None = None,
+        patrol: Patrol | None = None,
     ) -> None:
         """Remember where to run; nothing is submitted yet.
 
@@ -60,11 +62,14 @@ class ReadBacks:
             client: returns a connected client, another one if the last was lost, or raises ClusterError.
             inflight_nbytes: source bytes of the tasks in flight.
             resources: what a worker must offer to be given a task, as Dask counts resources.
+            patrol: looks after tasks that take long.
         """
         self._connect = client
         self._resources = shares_of(resources or {})
         self._waiting: deque[ReadBackJob] = deque()
-        self._window: TaskWindow[ReadBackJob] = TaskWindow(_AT_ONCE, inflight_nbytes)
+        self._window: TaskWindow[ReadBackJob] = TaskWindow(
+            _AT_ONCE, inflight_nbytes, lambda job: str(job.key), patrol or Patrol()
+        )
         self._client: Client | None = None
 
     @property
@@ -88,7 +93,7 @@ class ReadBacks:
         if client is not self._client:
             self._waiting.extendleft(self._window.clear())  # lost with their client
             self._client = client
-        results = [(job, result_of(future, str(job.key))) for job, future in self._window.ended()]
+        results = self._window.ended(client)
         while self._waiting and self._window.has_room(self._waiting[0].nbytes):
             self._submit(client, self._waiting.popleft())
         return results

@@ -108,7 +108,7 @@ def build_service(
     patient = BoundedObjects(objects, options.patience_s, outage)
     committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    patrol = Patrol(options.task_timeout_s, clock=clock)
+    patrol = Patrol(options.task_timeout_s, clock, notify=heard.notify)
     submitter = Submitter(connect, options.limits, table, clock, options.resources, patrol=patrol)
 
     def ask() -> None:
@@ -135,7 +135,7 @@ def build_service(
         Offering(watcher, decider, submitter, dependencies, schedule, heard.notify, clock),
         submitter,
         CommitChecks(committed, dependencies, clock),
-        _retention(dump, committed, submitter, options),
+        _retention(dump, committed, submitter, options, patrol),
         DiskWatch(dump.root, options.pressure, heard.notify),
         dependencies,
         schedule,
@@ -152,20 +152,21 @@ def build_service(
             options.recheck_rate,
             options.resources,
             clock,
+            patrol,
         ),
         clock,
     )
 
 
 def _retention(
-    dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions
+    dump: Dump, committed: Committed, submitter: Submitter, options: ServiceOptions, patrol: Patrol
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
         committed.objects.address,
-        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources),
+        ReadBacks(submitter.client, options.limits.inflight_nbytes, options.resources, patrol),
         retry_forever=options.retry_forever,
         dry_run=options.dry_run,
         clock=options.clock,

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ingest.dispatch.futures import result_of, shares_of
+from ingest.dispatch.futures import shares_of
+from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.window import TaskWindow
 from ingest.steps.events import ContentReplaced
 from ingest.steps.state import StepState
@@ -53,14 +54,19 @@ class Rechecks:
     """Bytes per second, on average; 0 for none at all, infinity for all at once, and once only."""
     resources: Mapping[str, float] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
+    patrol: Patrol = field(default_factory=Patrol)
+    """Looks after tasks that take long."""
     _turn: deque[StepState] = field(default_factory=deque)
     """Steps that were not read in this round."""
     _jobs: deque[RecheckJob] = field(default_factory=deque)
     """What is still to be read of a step."""
-    _window: TaskWindow[RecheckJob] = field(default_factory=lambda: TaskWindow(_AT_ONCE))
+    _window: TaskWindow[RecheckJob] = field(init=False)
     _client: Client | None = None
     _next_at: float = 0.0
     _rounds: int = 0
+
+    def __post_init__(self) -> None:
+        self._window = TaskWindow(_AT_ONCE, describe=lambda job: str(job.key), patrol=self.patrol)
 
     @property
     def is_once(self) -> bool:
@@ -85,8 +91,8 @@ class Rechecks:
             return []
         events = [
             event
-            for job, future in self._window.ended()
-            if (event := self._collect(job, result_of(future, str(job.key)))) is not None
+            for job, result in self._window.ended(self._client)
+            if (event := self._collect(job, result)) is not None
         ]
         at_once = _AT_ONCE if self.is_once else 1
         while is_idle and self.clock() >= self._next_at and len(self._window.jobs) < at_once:

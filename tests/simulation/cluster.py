@@ -111,6 +111,8 @@ class Cluster:
     futures: dict[str, Future] = field(default_factory=dict)
     """The tasks that the scheduler knows."""
     processes: dict[str, Process] = field(default_factory=dict)
+    at_work: dict[str, str] = field(default_factory=dict)
+    """By worker: the task that it runs."""
     process: Process = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +120,7 @@ class Cluster:
 
     def get_task_status(self, keys: Sequence[str], **_: Any) -> dict[str, str | None]:
         """Return for each task its state; None for one that is not known."""
-        return {key: "known" if key in self.futures else None for key in keys}
+        return {key: "processing" if key in self.futures else None for key in keys}
 
     def processing(self, **_: Any) -> dict[str, list[str]]:
         """Return the tasks that each worker runs."""
@@ -133,6 +135,11 @@ class Cluster:
         for key, name in zip(waiting, free, strict=False):
             running[name].append(key)
         return running
+
+    def proxy(self, worker: str, **_: Any) -> dict[str, list[str]]:
+        """Return what a worker runs, whether its client is still there or not."""
+        key = self.at_work.get(worker)
+        return {} if key is None else {key: []}
 
     def release(self, client: Client) -> None:
         """Forget the tasks of a client that has gone; a worker goes on with the one that it runs."""
@@ -167,12 +174,15 @@ class Cluster:
                     if future.status != "pending":
                         continue
                     future.worker = name
+                    self.at_work[name] = future.key
                     process.step()
                     while future.is_blocked:
                         process.sleep(_BLOCKED_S)
                     self._run(worker, future)
+                    del self.at_work[name]
                     future = None
             except Killed:
+                self.at_work.pop(name, None)
                 process.note("is killed")
                 if future is not None:
                     future.is_blocked = False

@@ -10,6 +10,7 @@ from distributed import Client
 from ingest.dispatch.window import TaskWindow, run_in_order
 from tests.fake_client import FakeFuture
 from tests.servers.cluster import DaskCluster
+from workers.errors import DumpIngestError
 
 
 def task(name: str = "task") -> Any:
@@ -39,8 +40,10 @@ def test_an_ended_task_is_returned_once_and_makes_room() -> None:
     window.add(first, "a", 1)
     window.add(second, "b", 1)
     second.fail(ValueError())
-    assert window.ended() == [("b", second)]
-    assert window.ended() == []
+    ((job, error),) = window.ended(None)
+    assert job == "b"
+    assert isinstance(error, DumpIngestError)
+    assert window.ended(None) == []
     assert window.jobs == ["a"]
     assert window.has_room(1)
 
@@ -52,7 +55,7 @@ def test_a_dropped_job_is_cancelled_and_never_returned() -> None:
     window.add(second, "b", 1)
     window.drop(lambda job: job == "a")
     assert first.status == "cancelled"
-    assert window.ended() == []
+    assert window.ended(None) == []
     assert window.jobs == ["b"]
 
 
@@ -62,7 +65,7 @@ def test_tasks_of_a_lost_client_are_forgotten_and_their_jobs_returned() -> None:
     window.add(lost, "a", 10)
     assert window.clear() == ["a"]
     lost.lose()
-    assert window.ended() == []
+    assert window.ended(None) == []
     assert window.has_room(10)
 
 
@@ -111,5 +114,5 @@ def test_tasks_run_on_a_cluster(cluster: DaskCluster) -> None:
         future.result()
         ended: list[Any] = []
         while not ended:
-            ended = window.ended()
-        assert [(job, future.result()) for job, future in ended] == [(-5, 5)]
+            ended = window.ended(client)
+        assert ended == [(-5, 5)]
