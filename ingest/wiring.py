@@ -18,7 +18,7 @@ from ingest.dump_retention.policy import RetentionPolicy
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
-from ingest.reader.catalog import require_store
+from ingest.reader.require import require_store
 from ingest.reporting.logs import PostLog
 from ingest.reporting.webhook import Webhook
 from ingest.service.build import ServiceOptions, build_service

@@ -101,6 +101,29 @@ COMMANDS = (
 )
 
 
+class HelpfulCommand(TyperCommand):
+    """A command whose help gives flags no type, and numbers a short one, instead of those of Python."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with the placeholders that the help shows."""
+        return _with_placeholders(super().get_params(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """The same for commands that have sub-commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with the placeholders that the help shows."""
+        return _with_placeholders(super().get_params(ctx))
+
+
+def _with_placeholders(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if parameter.param_type_name == "option" and parameter.metavar is None:
+            parameter.metavar = "" if parameter.is_flag else "N"  # texts have a placeholder of their own
+    return parameters
+
+
 class ListedCommand(TyperCommand):
     """Stands for a command in listings, and imports its module when the command is used.
 
@@ -112,7 +135,7 @@ class ListedCommand(TyperCommand):
         return load_command(str(self.name)).make_context(info_name, args, parent=parent, **extra)
 
 
-class CommandTable(TyperGroup):
+class CommandTable(HelpfulGroup):
     """The commands of `COMMANDS`."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -127,9 +150,12 @@ def load_command(name: str) -> Any:
     """Import a command of the table and return it as typer runs it."""
     module = import_module(f"ingest.cli.{name}")
     if hasattr(module, "app"):  # it has sub-commands of its own
+        module.app.info.cls = HelpfulGroup
+        for registered in module.app.registered_commands:
+            registered.cls = HelpfulCommand
         return typer.main.get_command(module.app)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name)(module.command)
+    single.command(name, cls=HelpfulCommand)(module.command)
     return typer.main.get_command(single)
 
 

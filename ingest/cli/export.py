@@ -10,8 +10,8 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, RequiredStore, StepOption
+from ingest.cli.opening import open_store, store_and
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, print_json, say
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    store: RequiredStore,
-    directory: Annotated[Path, typer.Argument(help="The target directory; created if missing.")],
+    store: StoreArgument = None,
+    directory: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DIRECTORY", help="The target directory; created if missing.", show_default=False
+        ),
+    ] = None,
     rank: RankOption = None,
     step: StepOption = None,
     name: Annotated[
@@ -55,6 +60,7 @@ def command(
     from ingest.reader.catalog import Damage
     from ingest.reader.export import export
 
+    store, target = store_and(store, directory, config, placeholder="DIRECTORY")
     opened = open_store(store, config)
     files: list[Exported] = []
     removed: dict[StepKey, str] = {}
@@ -62,7 +68,7 @@ def command(
     for key, rows in _chosen_rows(opened, rank, step, name, where, damages).items():
         chosen = opened.step(key.rank, key.step)
         try:
-            files += export(chosen, directory, rows, overwrite=overwrite)
+            files += export(chosen, Path(target), rows, overwrite=overwrite)
         except DamagedStore as exc:  # its index
             damages.append(Damage(key, "", exc.message))
         removed[key] = str(chosen.commit.without_tensors or "")
@@ -70,7 +76,7 @@ def command(
         print_json([_json_row(file) for file in files])
     exported = [file for file in files if not file.problem]
     nbytes = sum(file.nbytes for file in exported)
-    say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {directory}")
+    say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {target}")
     damaged = _say_problems(files, removed)
     say_damaged(damages)
     exit_if_damaged(damages)

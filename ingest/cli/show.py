@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ingest
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RequiredStore
+from ingest.cli.opening import open_store, store_and
+from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
 from ingest.cli.printing import number_text, out, print_json, printable, say
 from workers.errors import UsageError
 
@@ -29,11 +29,17 @@ _LINE_FIELDS = ("file", "line", "code", "of", "matched", "op", "source")
 
 
 def command(
-    store: RequiredStore,
+    store: StoreArgument = None,
     name: Annotated[
-        str, typer.Argument(help="The name of the tensor, or a glob that only one name matches.")
-    ],
-    rank: Annotated[int, typer.Option("--rank", "-r", min=0, help="The rank.")],
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="The name of the tensor, or a glob that only one name matches.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    rank: Annotated[int, typer.Option("--rank", "-r", metavar="N", min=0, help="The rank.")],
     step: Annotated[
         int | None,
         typer.Option(
@@ -45,7 +51,8 @@ def command(
         ),
     ] = None,
     graph: Annotated[
-        str | None, typer.Option(help="The graph, if several graphs have a tensor of that name.")
+        str | None,
+        typer.Option(metavar="GRAPH", help="The graph, if several have a tensor of that name."),
     ] = None,
     stack: Annotated[
         bool,
@@ -60,6 +67,7 @@ def command(
 
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2[/]
     """
+    store, name = store_and(store, name, config, placeholder="NAME")
     opened = open_store(store, config)
     tensor = _the_tensor(opened, name, rank, step, graph)
     context = ingest.context_of(opened, rank)

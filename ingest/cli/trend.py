@@ -9,7 +9,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.files import write_and_say
-from ingest.cli.opening import open_store
+from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import (
     ConfigOption,
     CsvOption,
@@ -19,16 +19,16 @@ from ingest.cli.options import (
     PatternArgument,
     PngOption,
     RankOption,
-    RequiredStore,
     StatOption,
     StepOption,
+    StoreArgument,
 )
 from ingest.cli.printing import limited, print_json, say_left_out, say_rest
 
 
 def command(
-    store: RequiredStore,
-    pattern: PatternArgument,
+    store: StoreArgument = None,
+    pattern: PatternArgument = None,
     stat: StatOption = "l2_norm",
     rank: RankOption = None,
     step: StepOption = None,
@@ -53,6 +53,7 @@ def command(
     from ingest.cli import trend_lines
     from ingest.questions.trend import statistic_named
 
+    store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
     statistic = statistic_named(stat)  # a wrong name is reported before anything is read
     frame = ingest.trend(
         open_store(store, config), pattern, statistic, rank=rank, step=step, include_partial=include_partial

@@ -41,6 +41,15 @@ class Check:
     hint: str = ""
 
 
+#: The store, if the dump cannot be read.
+_NOT_CHECKED = Check(
+    "store",
+    ok=False,
+    detail="not checked: without the dump, nobody can tell whether the store would lie in it",
+    hint="Mend the dump first, or check the store alone: dump-ingest doctor --store URL",
+)
+
+
 def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
     """Check software and settings; and dump, store and scheduler, if they are named."""
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
@@ -49,15 +58,20 @@ def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
         Check("identity", ok=True, detail=str(Identity.of_this_process())),
         _settings(loaded),
     ]
+    usable: Path | None = None
     if dump is not None:
         results.append(_guarded("dump", lambda: _dump(dump)))
         if results[-1].ok:
+            usable = dump
             results += _left_out(dump)
         results += _disk(loaded.settings, dump)
     if loaded.settings.store is not None:
-        results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
-        if dump is not None and results[-1].ok and not loaded.settings.replace:
-            results.append(_guarded("dump in store", lambda: _belongs(loaded.settings, dump)))
+        if usable == dump:
+            results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
+        else:
+            results.append(_NOT_CHECKED)
+        if usable is not None and results[-1].ok and not loaded.settings.replace:
+            results.append(_guarded("dump in store", lambda: _belongs(loaded.settings, usable)))
     if loaded.settings.scheduler is not None:
         results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
     return results

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
+from ingest.reader.require import require_store
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays.filter import Filter
@@ -24,7 +25,6 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.prefetch import prefetch
-from workers.store.record import missing_root
 
 #: One rank or step, several of them, or None for all.
 Choice: TypeAlias = int | Iterable[int] | None
@@ -55,23 +55,6 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
     objects = open_objects(resolve(url, storage_options))
     require_store(objects, str(url))
     return Catalog(objects)
-
-
-def require_store(objects: ObjectStore, url: str) -> None:
-    """Raise an error unless the place holds a store.
-
-    Raises:
-        UsageError: it does not.
-        StoreFormatError: a newer version of dump-ingest wrote it.
-        DamagedStore: its root is damaged, or missing although it holds commits.
-    """
-    if commit.read_root(objects) is not None:
-        return
-    if commit.holds_commits(objects):
-        raise missing_root(url)
-    raise UsageError(
-        f"{url}: no dump-ingest store", hint="Is the URL right? `ingest` and `watch` create a store."
-    )
 
 
 @dataclass(frozen=True, slots=True)
