@@ -15,10 +15,12 @@ from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption,
 from ingest.cli.printing import (
     counted,
     err,
+    limit_of,
     limited,
     number_text,
     print_json,
     print_table,
+    say,
     say_left_out,
     shape_text,
     short_name,
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ingest.reader.catalog import Damage
+
+
+#: Tensors that are printed on a terminal unless the user says how many.
+_MAX_TENSORS = 100
 
 
 def command(
@@ -68,7 +74,24 @@ def command(
     include_partial: Annotated[
         bool, typer.Option("--include-partial", help="With --consolidated: include partial steps.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 0,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN,...", help="Sort by these columns, by -COLUMN from high to low: --sort=-l2_norm."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="COLUMN,...", help="Print these columns; see the keys of --json.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=f"Print at most N tensors; 0: all. Default: {_MAX_TENSORS} on a terminal, else all.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -77,8 +100,13 @@ def command(
     If a step is damaged, it is named, the others are searched, and the exit code is 3.
 
     [bold]dump-ingest find run.zarr --where "nan_count > 0"[/]
+    [bold]dump-ingest find run.zarr --sort=-l2_norm --limit 10 --columns name,l2_norm[/]
     [bold]dump-ingest find run.zarr --op-type MatMul --where "max > 6e4 or l2_norm > 1e6"[/]
     """
+    from ingest.cli.find_columns import TENSOR_COLUMNS, in_order, parse_columns, parse_order  # numba: 0.3 s
+    from ingest.cli.find_hints import hints  # deferred: the same
+
+    limit = 0 if json and limit is None else limit_of(limit, _MAX_TENSORS)
     pattern = _pattern(name, regex)
     opened = open_store(store, config)
     if consolidated:
@@ -89,16 +117,33 @@ def command(
                 "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
             )
         matches = opened.consolidated().find(where, step=step, include_partial=include_partial)
-        _print_consolidated(matches, limit=limit, json=json)
+        known = list(map(str, matches.columns))
+        if sort is not None:
+            order = parse_order(sort, known)
+            matches = matches.sort_values(
+                [column.name for column in order],
+                ascending=[not column.is_descending for column in order],
+                kind="stable",
+            )
+        chosen = None if columns is None else parse_columns(columns, known)
+        _print_consolidated(matches, chosen, limit=limit, json=json)
         return
+    chosen = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
+    order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
     damages: list[Damage] = []
     tensors = opened.tensors(
         rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where, damages=damages
     )
-    shown = limited(tensors, limit)
-    print_tensors(shown, json=json)
+    shown = limited(in_order(tensors, order), limit)
+    if chosen is None:
+        print_tensors(shown, json=json)
+    else:
+        _print_columns(shown, chosen, json=json)
     if not json:
         err.print(_total(len(tensors), len(shown)))
+    if not tensors:
+        for hint in hints(opened, rank, step, name=name, op_type=op_type, where=where):
+            say(hint, label="hint")
     say_damaged(damages)
     exit_if_damaged(damages)
 
@@ -113,19 +158,47 @@ def _pattern(name: str | None, regex: str | None) -> str | re.Pattern[str] | Non
 
 
 def _total(tensors: int, shown: int) -> str:
-    return counted(tensors, "tensor") + (f", the first {shown} shown" if shown < tensors else "")
+    return counted(tensors, "tensor") + (
+        f", the first {shown} shown (--limit 0: all)" if shown < tensors else ""
+    )
 
 
-def _print_consolidated(matches: pd.DataFrame, *, limit: int, json: bool) -> None:
+def _print_columns(tensors: Sequence[ingest.Tensor], columns: Sequence[str], *, json: bool) -> None:
+    """Print chosen columns of tensors."""
+    from ingest.cli.find_columns import cell_text, value_of  # deferred: numba takes 0.3 s to import
+
+    rows = [[value_of(tensor, column) for column in columns] for tensor in tensors]
+    if json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    numbers = [
+        column
+        for place, column in enumerate(columns)
+        if column not in ("rank", "step") and rows and isinstance(rows[0][place], int | float)
+    ]
+    cells = (
+        [
+            step_text(value) if column == "step" else short_name(cell_text(value))
+            for column, value in zip(columns, row, strict=True)
+        ]
+        for row in rows
+    )
+    print_table(columns, cells, right=numbers)
+
+
+def _print_consolidated(
+    matches: pd.DataFrame, chosen: Sequence[str] | None, *, limit: int, json: bool
+) -> None:
     """Print what the consolidated view holds of the tensors that fulfil a condition."""
     from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s to import
 
     shown = matches.head(limit) if limit else matches
     if json:
-        print_json([{str(name): value for name, value in row.items()} for row in shown.to_dict("records")])
+        keys = list(map(str, shown.columns)) if chosen is None else chosen
+        print_json([{key: row[key] for key in keys} for row in shown.to_dict("records")])
     else:
         statistics = [column for column in map(str, shown.columns) if column in FIELDS]
-        columns = ["rank", "step", "graph", "name", *statistics]
+        columns = ["rank", "step", "graph", "name", *statistics] if chosen is None else list(chosen)
         rows = [[_cell(row[column]) for column in columns] for row in shown.to_dict("records")]
         print_table(columns, rows, right=statistics)
         err.print(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")
