@@ -45,8 +45,10 @@ _FOREIGN = {"=": "==", "&&": "and", "||": "or", "<>": "!=", "!": "not"}
 _IS_FOREIGN = re.compile(r"(?<![=<>!])=(?!=)|&&|\|\||<>|!(?!=)")
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 #: The columns that a hint lists, of fifty.
-_USUAL = ("rank", "step", "name", "op_type", "io", "dtype", "nan_count", "pos_inf_count", "neg_inf_count")
-_USUAL += ("zero_count", "min", "max", "mean", "std", "l2_norm")
+_USUAL = (
+    *("rank", "step", "name", "op_type", "io", "dtype", "nan_count", "pos_inf_count", "neg_inf_count"),
+    *("zero_count", "min", "max", "mean", "std", "l2_norm"),
+)
 _EXAMPLE = "For example: nan_count > 0 and io == 'output'."
 _NAMES = {"nan": np.nan, "inf": np.inf, "true": True, "false": False}
 

@@ -41,8 +41,8 @@ def test_the_consolidated_view_is_asked_for_statistics_of_the_condition(
 
 
 def test_tensors_are_sorted_and_columns_chosen(nan_store: Path, answer: Answer) -> None:
-    words = ("find", nan_store, "--name", "*.output.*", "--sort", "-nan_count,step")
-    words += ("--columns", "step,name,nan_count")
+    chosen = ("--columns", "step,name,nan_count")
+    words = ("find", nan_store, "--name", "*.output.*", "--sort", "-nan_count,step", *chosen)
     done = answer(*words, "--limit", 3)
     assert [line.split() for line in done.stdout.splitlines()[:3]] == [
         ["step", "name", "nan_count"],
