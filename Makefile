@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test lint format bench chaos simulate servers generated chart requirements audit docs dist clean
+.PHONY: help setup demo tour test lint format bench chaos simulate clocks servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and 
 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
+
+clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
+	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
 
 servers: ## Install what tests run: Ceph with its S3 gateway, Prometheus, Alertmanager, Podman (Debian, root)
 	@tests/servers/install.sh

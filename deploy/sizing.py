@@ -20,10 +20,12 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "sizing.md"
 #: Bytes of dump per second that one worker, on one processor, ingests into object storage: two workers took
-#: 2.68 s for 722 MB. The object store shared their two processors, so the real rate is higher.
-WORKER_RATE = 722e6 / 2.68 / 2
-#: Worker-seconds that each step of a rank costs at least: 5.36 ms for twenty small files, with two workers.
-STEP_SECONDS = 2 * 5.36e-3
+#: 2.72 s for 722 MB. The object store shared their two processors, so the real rate is higher.
+INGEST_SECONDS = 2.72
+WORKER_RATE = 722e6 / INGEST_SECONDS / 2
+#: Worker-seconds that each step of a rank costs at least: 3.14 ms for twenty small files, with two workers.
+SMALL_STEP_SECONDS = 3.14e-3
+STEP_SECONDS = 2 * SMALL_STEP_SECONDS
 #: Stored bytes per byte of dump: copies are stored once, everything is compressed.
 STORED_RATIO = 0.309
 #: Planned load of the workers. The rest is a reserve for late steps, dying workers, and peaks.
@@ -35,7 +37,10 @@ SHARD, PART, JOB = 128 * 2**20, 32 * 2**20, 128 * 2**20
 SCHEDULER_RATE = 150
 #: Seconds in which one process consolidates one tensor of a step of a rank: 15 ms for 5000 tensors.
 CONSOLIDATE_SECONDS = 0.015 / 5000
-#: List prices of S3 Standard in us-east-1, in dollars: for a request that writes, for a request that reads,
+#: A round of the consolidator lists that many ranks in turn, and all of them while a step begins and is not
+#: whole: twice, if the ranks need less time for it than two rounds. From one round to the next, `--poll`.
+LISTED_IN_TURN, LISTED_FOR_A_STEP, POLL_SECONDS = 512, 2, 5
+#: List prices of S3 Standard in us-east-1, in dollars: for a request that writes or lists, one that reads,
 #: and for a gigabyte (10^9 bytes) per month. Change them here.
 PRICE_PUT, PRICE_GET, PRICE_GB_MONTH = 0.005 / 1000, 0.0004 / 1000, 0.023
 MONTH_S = 30 * 86_400
@@ -64,6 +69,8 @@ class Size:
     read_per_host: float
     upload: float
     puts_per_s: float
+    lists_per_s: float
+    """Listings of the consolidator."""
     tasks_per_s: float
     schedulers: int
     consolidator_busy: float
@@ -83,13 +90,15 @@ def size(job: Job) -> Size:
     tasks_per_s = steps_per_s * tasks(job.step_bytes)
     stored_per_day = steps_per_s * stored * 86_400
     # Assume that as many requests read as write: from the consolidator, watchers and people.
-    requests = puts_per_s * MONTH_S * (PRICE_PUT + PRICE_GET)
+    lists_per_s = lists(job.ranks) / POLL_SECONDS + steps_per_s * LISTED_FOR_A_STEP
+    requests = MONTH_S * (puts_per_s * (PRICE_PUT + PRICE_GET) + lists_per_s * PRICE_PUT)
     return Size(
         workers=workers,
         workers_per_host=workers / hosts,
         read_per_host=steps_per_s * job.step_bytes / hosts,
         upload=steps_per_s * stored,
         puts_per_s=puts_per_s,
+        lists_per_s=lists_per_s,
         tasks_per_s=tasks_per_s,
         schedulers=max(1, math.ceil(tasks_per_s / SCHEDULER_RATE)),
         consolidator_busy=steps_per_s * job.tensors * CONSOLIDATE_SECONDS,
@@ -101,6 +110,13 @@ def size(job: Job) -> Size:
 def puts(stored: float) -> float:
     """Return the number of requests that write a step of a rank; shards begin, have parts, and end."""
     return SMALL_OBJECTS + math.ceil(stored / PART) + 2 * math.ceil(stored / SHARD)
+
+
+def lists(ranks: int) -> float:
+    """Return the number of listings of a round of the consolidator in which nothing is new."""
+    return (
+        min(ranks, LISTED_IN_TURN) + math.ceil(ranks / 1000) + 1
+    )  # names of ranks, 1000 at once; announcements
 
 
 def tasks(step_bytes: float) -> float:
@@ -133,6 +149,7 @@ COLUMNS = (
     "read per host",
     "upload, all",
     "PUT/s",
+    "LIST/s",
     "tasks/s",
     "schedulers",
     "consolidator",
@@ -153,6 +170,7 @@ def row(job: Job) -> tuple[str, ...]:
         f"{_bytes(needs.read_per_host)}/s",
         f"{_bytes(needs.upload)}/s",
         f"{needs.puts_per_s:,.0f}",
+        f"{needs.lists_per_s:,.0f}",
         f"{needs.tasks_per_s:,.1f}",
         str(needs.schedulers),
         f"{needs.consolidator_busy:.0%}",

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Makes the generated parts of the Helm chart. `--check` only names the parts that are not current.
 
-- `values.schema.json`: types and descriptions from `values.yaml`, limits from `RULES`, and below `config` the
-  settings of `dump-ingest`, so that a wrong setting fails before anything is installed.
+- `values.schema.json`: types and descriptions from `values.yaml`, limits from `limits.py`, and below `config`
+  the settings of `dump-ingest`, so that a wrong setting fails before anything is installed.
 - The table in `README.md`: from the `# -- ` comments of `values.yaml`.
-- `files/`: alert rules and dashboards of `deploy/`, because Helm reads nothing outside a chart.
+- `files/`: alert rules and dashboards of `deploy/`, because Helm reads nothing outside a chart. In the alert
+  rules, each selector names the release. `known.yml` tells templates the options of commands, and more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from typing import Any
 
 import yaml
 
+from helm.known import known
+from helm.limits import LIMITS
+from helm.promql import of_one_release
+from helm.rules_schema import definitions
 from ingest.settings import Settings
 
 HELM = Path(__file__).parent
@@ -26,129 +31,7 @@ CHART = HELM / "dump-ingest"
 DEPLOY = HELM.parent / "deploy"
 _TABLE = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.DOTALL)
 
-_NAME = {"pattern": r"^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"}
-_PORT = {"minimum": 1, "maximum": 65535}
-_ABSOLUTE = {"pattern": r"^/"}
-_ABSOLUTE_OR_NONE = {"pattern": r"^$|^/"}
-_DURATION = {"pattern": r"^([0-9]+(ms|s|m|h|d|w))+$"}
-_STRINGS = {"additionalProperties": {"type": "string"}}
-_OBJECTS = {"items": {"type": "object"}}
-_NAMED = {"items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}
-_TEXTS = {"items": {"type": "string"}}
 _BYTES = r"^\s*[0-9]*\.?[0-9]+\s*([kmgtpeKMGTPE]?[iI]?[bB])?\s*$"
-_QUANTITIES = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
-
-#: JSON schema of values beyond the type of their default, by the end of the path of a value.
-RULES: Mapping[str, Mapping[str, Any]] = {
-    "affinity": {},
-    "annotations": _STRINGS,
-    "anomalyRules.rules": {
-        "items": {
-            "type": "object",
-            "required": ["name"],
-            "properties": {
-                "name": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,62}$"},
-                "kind": {"type": "string"},
-                "enabled": {"type": "boolean"},
-                "severity": {"enum": ["info", "warning", "critical"]},
-            },
-        }
-    },
-    "autoscaling.kind": {"enum": ["hpa", "keda"]},
-    "autoscaling.metrics": _OBJECTS,
-    "certManager.duration": {"pattern": r"^([0-9]+(s|m|h))+$"},
-    "certManager.issuerRef": {
-        "additionalProperties": False,
-        "properties": {name: {"type": "string"} for name in ("name", "kind", "group")},
-    },
-    "certManager.renewBefore": {"pattern": r"^([0-9]+(s|m|h))+$"},
-    "commonLabels": _STRINGS,
-    # In a file, Dask does not split keys at dots.
-    "dask.config": {"patternProperties": {"^[^.]+$": {}}, "additionalProperties": False},
-    "dump.directory": _ABSOLUTE_OR_NONE,
-    "dump.hostPath": _ABSOLUTE_OR_NONE,
-    "dump.runAsGroup": {"type": ["integer", "null"], "minimum": 0},
-    "dump.runAsUser": {"type": ["integer", "null"], "minimum": 0},
-    "dump.supplementalGroups": {"items": {"type": "integer", "minimum": 0}},
-    "egress.to": _OBJECTS,
-    "existingClaim": _NAME,
-    "existingConfigMap": _NAME,
-    "existingSecret": _NAME,
-    "extraArgs": _TEXTS,
-    "extraEnv": _NAMED,
-    "extraFrom": _OBJECTS,
-    "extraVolumeMounts": _NAMED,
-    "extraVolumes": _NAMED,
-    "firstPort": _PORT,
-    "fullnameOverride": _NAME,
-    "httpPort": _PORT,
-    "image.digest": {"pattern": r"^$|^sha256:[0-9a-f]{64}$"},
-    "image.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
-    "image.pullSecrets": _NAMED,
-    "image.repository": {"minLength": 1},
-    "interval": _DURATION,
-    "keda.serverAddress": {"pattern": r"^$|^https?://"},
-    "labels": _STRINGS,
-    "lifetime": {"pattern": r"^$|^[0-9]+ ?[a-z]+$"},
-    "maxReplicas": {"minimum": 1},
-    "maxUnavailable": {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$"},
-    "metricRelabelings": _OBJECTS,
-    "metricsPort": _PORT,
-    "minReplicas": {"minimum": 0},
-    "monitoringFrom": _OBJECTS,
-    "mountPath": _ABSOLUTE,
-    "nameOverride": _NAME,
-    "namespace": _NAME,
-    "nodeSelector": _STRINGS,
-    "ownWorkers": {"minimum": 1},
-    "patienceSeconds": {"type": "number", "minimum": 0},
-    "podAnnotations": _STRINGS,
-    "podLabels": _STRINGS,
-    "pollSeconds": {"type": "number", "minimum": 0.1},
-    "port": _PORT,
-    "ports.http": _PORT,
-    "ports.nanny": _PORT,
-    "ports.worker": _PORT,
-    "prometheusRule.disabled": _TEXTS,
-    "prometheusRule.overrides": {
-        "additionalProperties": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "expr": {"type": "string", "minLength": 1},
-                "for": _DURATION | {"type": "string"},
-                "keep_firing_for": _DURATION | {"type": "string"},
-                "labels": _STRINGS | {"type": "object"},
-                "annotations": _STRINGS | {"type": "object"},
-            },
-        }
-    },
-    "relabelings": _OBJECTS,
-    "replicas": {"minimum": 0},
-    "resources": {
-        "additionalProperties": False,
-        "properties": {"limits": _QUANTITIES, "requests": _QUANTITIES, "claims": {"type": "array"}},
-    },
-    "ruleLabels": _STRINGS,
-    "schedule": {"minLength": 9},
-    "scheduler.address": {"pattern": r"^$|^(tcp|tls)://[^/]+:[0-9]+$"},
-    "scrapeTimeout": _DURATION,
-    "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
-    "serviceAccount.name": _NAME,
-    "storage.endpointUrl": {"pattern": r"^$|^https?://"},
-    "targetCPUUtilizationPercentage": {"minimum": 1},
-    "terminationGracePeriodSeconds": {"type": ["integer", "null"], "minimum": 0},
-    "threads": {"minimum": 1, "maximum": 64},
-    "tls.source": {"enum": ["generate", "certManager", "existingSecret"]},
-    "tmpSizeLimit": {"pattern": r"^[0-9.]+([kKMGT]i?)?$"},
-    "tolerations": _OBJECTS,
-    "topologySpreadConstraints": _OBJECTS,
-    "validityDays": {"minimum": 1},
-    "watcher.mode": {"enum": ["daemonset", "deployment", "sidecar", "none"]},
-    "watcher.nodeLocal": {"type": ["boolean", "null"]},
-    "watcher.worker.count": {"minimum": 0, "maximum": 32},
-    "worker.enabled": {"type": ["boolean", "null"]},
-}
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
@@ -219,8 +102,10 @@ def _comment(lines: list[str], line: int) -> tuple[str, str]:
 def schema() -> str:
     """Return values.schema.json."""
     top = _own_map(values())
-    # An umbrella chart passes it to all of its charts.
-    top["properties"]["global"] = {"type": "object"}
+    # An umbrella chart passes it to all of its charts, with values for others.
+    top["properties"]["global"].pop("required")
+    top["properties"]["global"]["additionalProperties"] = True
+    top["definitions"] = definitions()
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Values of dump-ingest"}
     return json.dumps(head | top, indent=2) + "\n"
 
@@ -246,12 +131,12 @@ def _schema_of(entry: Value) -> dict[str, Any]:
     if entry.children:
         return about | _own_map(entry.children)
     parts = entry.path.split(".")
-    rules = [RULES[end] for i in range(len(parts)) if (end := ".".join(parts[i:])) in RULES]
+    rules = [LIMITS[end] for i in range(len(parts)) if (end := ".".join(parts[i:])) in LIMITS]
     rule = dict(rules[0]) if rules else {}
     if "type" not in rule:
         if entry.default is None:
             raise SystemExit(
-                f"generate.py: add the type of {entry.path} to RULES, because its default is null"
+                f"generate.py: add the type of {entry.path} to LIMITS, because its default is null"
             )
         rule["type"] = _TYPES[type(entry.default)]
     return about | rule
@@ -308,10 +193,14 @@ def _leaves(entries: tuple[Value, ...]) -> Iterator[Value]:
 
 def files() -> dict[Path, str]:
     """Return the content of all generated files."""
-    generated = {CHART / "values.schema.json": schema(), CHART / "README.md": readme()}
+    generated = {
+        CHART / "values.schema.json": schema(),
+        CHART / "README.md": readme(),
+        CHART / "files" / "known.yml": known(),
+    }
     rules = DEPLOY / "prometheus" / "rules.yml"
     if rules.exists():
-        generated[CHART / "files" / "rules.yml"] = rules.read_text()
+        generated[CHART / "files" / "rules.yml"] = of_one_release(rules.read_text())
     for dashboard in sorted((DEPLOY / "grafana").glob("**/*.json")):
         generated[CHART / "files" / "dashboards" / dashboard.name] = dashboard.read_text()
     return generated

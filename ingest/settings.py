@@ -6,13 +6,12 @@ No setting holds a credential: those come from the environment chain of the stor
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -25,12 +24,16 @@ from pydantic_settings import (
 
 from ingest.disk.pressure import parse_threshold
 from workers.errors import UsageError
+from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
+from workers.host.yaml_file import parse, read_text
 
 ENV_PREFIX = "DUMP_INGEST_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
 #: A credential, hence not a setting: it is read where it is used.
 TOKEN_VARIABLE = f"{ENV_PREFIX}WEBHOOK_TOKEN"
 _MIB = 1024 * 1024
+#: A wrong value of these may be a credential, whatever it looks like.
+_NEVER_SHOWN = frozenset(["store", "store_options", "scheduler", "webhook", "dask"])
 
 
 class Settings(BaseSettings):
@@ -129,6 +132,18 @@ class Settings(BaseSettings):
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names no store
 
+    @field_validator("store", "scheduler")
+    @classmethod
+    def _no_credentials_in_url(cls, value: str | None) -> str | None:
+        _as_mistake(refuse_in_url, value or "")
+        return value
+
+    @field_validator("store_options")
+    @classmethod
+    def _no_credentials_in_options(cls, value: dict[str, Any]) -> dict[str, Any]:
+        _as_mistake(refuse_in_options, value)
+        return value
+
     @field_validator("pressure_free", mode="before")
     @classmethod
     def _share_or_bytes(cls, value: Any) -> str:
@@ -219,6 +234,13 @@ class Settings(BaseSettings):
         return (init_settings,)
 
 
+def _as_mistake(check: Callable[[Any], None], value: Any) -> None:
+    try:
+        check(value)
+    except UsageError as exc:
+        raise ValueError(f"{exc.message}. {exc.hint}") from None
+
+
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Split `a=b,c=d`; the second text is empty if `=` is missing."""
     partitions = [pair.partition("=") for pair in text.split(",") if pair.strip()]
@@ -274,12 +296,7 @@ def _unknown_variables() -> tuple[str, ...]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as exc:
-        raise UsageError(f"{path}: {exc.strerror}", hint="Name the file with --config.") from exc
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        raise UsageError(f"{path} is not valid YAML: {' '.join(str(exc).split())}") from exc
+    content = parse(read_text(path, hint="Name the file with --config."), str(path)).value
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -296,12 +313,9 @@ def _explain(error: ValidationError, origins: Mapping[str, str]) -> str:
         name = str(mistake["loc"][0]) if mistake["loc"] else "settings"
         if mistake["type"] == "extra_forbidden":
             what = "is not a setting"
+        elif name in _NEVER_SHOWN:
+            what = mistake["msg"].removeprefix("Value error, ")
         else:
-            what = f"{mistake['msg'].lower()}, got {_shown(mistake['input'])}"
+            what = f"{mistake['msg'].lower()}, got {masked_values(mistake['input'])!r}"
         mistakes.append(f"{name} ({origins.get(name, 'default')}): {what}")
     return "; ".join(mistakes)
-
-
-def _shown(value: Any) -> str:
-    """Return a wrong value for a message, but not a URL that may hold a credential."""
-    return "a URL" if isinstance(value, str) and "://" in value and "@" in value else repr(value)

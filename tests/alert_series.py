@@ -185,8 +185,8 @@ OLD_CLOCK = f"0+60x{BREAK - 1} {60 * (BREAK - 1)}+0x{LEFT}"
 """A time that stands still from the break on."""
 BROKEN_AT_BREAK = f"0+0x{BREAK - 1} 1+1x{LEFT}"
 IDLE: dict[str, str | None] = {
-    selector: STOPPED if "_step{" in selector else values
-    for selector, values in healthy().items()
+    selector: STOPPED if "_step{" in selector else OLD_CLOCK
+    for selector in healthy()
     if "_step{" in selector or "last_commit" in selector
-} | {selector: OLD_CLOCK for selector in healthy() if "last_commit" in selector}
+}
 """A job that has written its last step."""

@@ -1,7 +1,7 @@
-"""States of a deployment, as the metrics show them, and the alerts that each of them must and must not raise.
+"""States of a deployment, as metrics show them, and the alerts that each of them must and must not raise.
 
-Each state is a run that is well and breaks, at `BREAK` minutes or from its beginning. `promtool` evaluates the
-shipped rules over it.
+Each state is a run that is well and breaks, at `BREAK` minutes or from its beginning. `promtool` evaluates
+the shipped rules over it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class State:
 
     name: str
     changes: Mapping[str, str | None]
-    """By selector: the values of a series that differ from those of a healthy run; None if it does not exist."""
+    """By selector: the values of series that differ from those of a healthy run; None for no series."""
     fires: frozenset[str] = frozenset()
     """The alerts, without `DumpIngest`, that fire within `WITHIN` minutes after the break, and no others."""
     from_start: bool = False
@@ -122,8 +122,7 @@ def _finding(teller: Mapping[str, str], values: str, at: float, rule: str = "nan
 
 
 _NOW = 60 * BREAK
-_CRASHES = "".join(f"{60 * minute} " for minute in range(END))
-#: The back-off of a kubelet: after 10 s, 20 s, 40 s ... at most 5 min; here in whole minutes, up for one of them.
+#: The back-off of a kubelet: 10 s, 20 s, 40 s ... at most 5 min; in whole minutes, up for one of them.
 _BACKING_OFF = (0, 1, 2, 4, 7, 11, *range(17, LEFT, 6))
 _LOOP_UP = " ".join("1" if minute in _BACKING_OFF else "0" for minute in range(LEFT))
 _LOOP_STARTS = " ".join(str(_NOW + 60 * m) if m in _BACKING_OFF else "_" for m in range(LEFT))
@@ -148,6 +147,8 @@ _RUN_B: dict[str, str | None] = {
     series("dask_scheduler_workers", B_SCHEDULER, state="idle"): constant(8),
     series("dump_ingest_watcher_pending_steps", B_WATCHER, rank="0"): constant(2),
 }
+
+_GC_JOB = 'namespace="train", cronjob="run1-dump-ingest-gc"'
 
 #: States in which somebody must be told.
 SILENT_FAILURES = (
@@ -216,7 +217,7 @@ SILENT_FAILURES = (
     State(
         "two consolidators, neither with the lease",
         {
-            **{selector: values for selector, values in a_consolidator(C2).items()},
+            **a_consolidator(C2),
             series("dump_ingest_consolidator_lease_held", C2): constant(0),
             **c1("lease_held", breaking("1+0x{n}", "0+0x{n}")),
         },
@@ -363,13 +364,9 @@ SILENT_FAILURES = (
     State(
         "gc that fails before it can write to the store, in a CronJob",
         {
-            'kube_cronjob_status_last_schedule_time{namespace="train", cronjob="run1-dump-ingest-gc"}': breaking(
-                "600+0x{n}", f"{_NOW}+0x{{n}}"
-            ),
-            'kube_cronjob_status_last_successful_time{namespace="train", cronjob="run1-dump-ingest-gc"}': constant(
-                660
-            ),
-            'kube_cronjob_status_active{namespace="train", cronjob="run1-dump-ingest-gc"}': constant(0),
+            f"kube_cronjob_status_last_schedule_time{{{_GC_JOB}}}": breaking("600+0x{n}", f"{_NOW}+0x{{n}}"),
+            f"kube_cronjob_status_last_successful_time{{{_GC_JOB}}}": constant(660),
+            f"kube_cronjob_status_active{{{_GC_JOB}}}": constant(0),
         },
         _alerts("GcFailing"),
     ),
@@ -440,7 +437,7 @@ FALSE_ALARMS = (
     State(
         "a consolidator that stands by since it lost the lease",
         {
-            **{selector: values for selector, values in a_consolidator(C2).items()},
+            **a_consolidator(C2),
             series("dump_ingest_consolidator_lease_held", C2): breaking("1+0x{n}", "0+0x{n}"),
             series("dump_ingest_consolidator_last_round_timestamp_seconds", C2): OLD_CLOCK,
             series("dump_ingest_consolidator_oldest_waiting_timestamp_seconds", C2): OLD_CLOCK,
@@ -581,7 +578,13 @@ FALSE_ALARMS = (
     ),
     State(
         "two runs with a store each, without the label of a run",
-        renamed({**{s: v for s, v in healthy().items()}}, 'run="a", ', "") | never(W1, W2, C1, S1, K1),
+        {
+            **never(*ALL),
+            **renamed(healthy(), 'run="a", ', ""),
+            **renamed(
+                renamed(renamed(healthy(), 'run="a", ', ""), 'instance="', 'instance="b'), STORE, "s3://b"
+            ),
+        },
         spares=_alerts("StoresDiffer", "JobMisnamed"),
     ),
     State(
@@ -623,7 +626,7 @@ STATES = (*SILENT_FAILURES, *FALSE_ALARMS, *DISKS)
 
 
 def rules_tests(rules: str) -> dict[str, dict[str, Any]]:
-    """Return the files that `promtool test rules` reads, by name; each looks as often and as long as it has to."""
+    """Return the files that `promtool test rules` reads, by name; each looks as long as it has to."""
 
     def file(states: tuple[State, ...], interval: str, end: int) -> dict[str, Any]:
         tests = [state.case(end) for state in states]

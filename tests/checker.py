@@ -1,9 +1,10 @@
 """Check a store independently, with zarr-python, numpy and xxhash.
 
-Of the project, only the module that registers bfloat16 with Zarr is used. The checker relies on nothing but
-the documentation of the store: the commit is the `zarr.json` of a leaf, the index has a row for each tensor
-and for each file without tensors, and a payload is a range of a packed array. Tensors that were converted
-from the layout of an accelerator are converted back by the formulas of `tests.device_writer`.
+Of the project, only the module that registers bfloat16 with Zarr is used, for stores of earlier versions.
+The checker relies on nothing but the documentation of the store: the commit is the `zarr.json` of a leaf,
+the index has a row for each tensor and for each file without tensors, and a payload is a range of a packed
+array. Tensors that were converted from the layout of an accelerator are converted back by the formulas of
+`tests.device_writer`.
 """
 
 import math
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import fsspec
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -350,7 +352,9 @@ def _check_totals(rows: list[_Row], summary: dict[str, Any]) -> None:
 def _read(generation: zarr.Group, path: str) -> npt.NDArray[Any]:
     array = generation[path]
     assert isinstance(array, zarr.Array)
-    return np.asarray(array[...])
+    values = np.asarray(array[...])
+    logical = array.attrs.get("logical_dtype")
+    return values if logical is None else values.view(getattr(ml_dtypes, str(logical)))
 
 
 def _columns(generation: zarr.Group, path: str) -> dict[str, npt.NDArray[Any]]:

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 from distributed import Client
-from distributed.core import connect
+from distributed.comm.core import connect
 
 from ingest.dispatch.own_cluster import run_security
 

@@ -108,7 +108,11 @@ def test_the_guide_prints_what_it_shows_from_top_to_bottom(sandbox: Path) -> Non
         assert output.strip() == shown.strip(), code
 
 
-@pytest.mark.parametrize("example", examples("yaml"), ids=lambda example: example.page.name)
+#: Values of the Helm chart have an image; the tests of the chart render them.
+SETTINGS = [example for example in examples("yaml") if "\nimage:" not in f"\n{example.text}"]
+
+
+@pytest.mark.parametrize("example", SETTINGS, ids=lambda example: example.page.name)
 def test_a_settings_example_is_valid(example: Example, tmp_path: Path) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(example.text)

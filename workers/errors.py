@@ -118,9 +118,9 @@ class SourceDiffers(DumpError):
 
     reason = "source_differs"
     hint = (
-        "Nothing of the step is deleted. If a program wrote into the file and set its time back, `touch` the "
-        "file, and the step is ingested again. Otherwise the fault is in dump-ingest: keep the file, and "
-        "report it."
+        "Nothing of the step is deleted. If a program wrote into the file and set its time back, `ingest "
+        "--recheck`, or a watcher that is idle, takes it again. Otherwise the fault is in dump-ingest: keep "
+        "the file, and report it."
     )
 
 

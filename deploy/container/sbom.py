@@ -36,7 +36,7 @@ def document() -> dict[str, Any]:
 
 
 def _component(distribution: Distribution) -> dict[str, Any]:
-    licence = distribution.metadata.get("License-Expression")
+    licence = distribution.metadata.json.get("license_expression")
     return {
         "type": "library",
         "name": _name(distribution),

@@ -7,6 +7,7 @@ A dashboard has two thousand lines, most of which place panels.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,11 @@ import yaml
 HERE = Path(__file__).parent
 PATH = HERE / "dump-ingest.json"
 _WIDTH = 24
+_RUNBOOKS = "${runbooks}docs/runbooks.md"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+#: Chosen at the top of the dashboard, and part of every question: panels mix runs only if one asks for it.
+_SCOPE = 'namespace=~"$namespace", run=~"$run"'
+_SELECTOR = re.compile(r"\b((?:dump_ingest|dask|process)_\w+|up|ALERTS)\b(\{)?")
 #: Kinds of panels that show one moment instead of a time range.
 _INSTANT = ("bargauge", "stat", "table")
 
@@ -39,9 +44,19 @@ def dashboard() -> dict[str, Any]:
         "timezone": "",
         "templating": {"list": _variables()},
         "annotations": {"list": [_alerts()]},
-        "links": [],
+        "links": [
+            {"type": "link", "title": "Runbooks", "url": _RUNBOOKS, "icon": "doc", "targetBlank": True},
+            {"type": "dashboards", "title": "dump-ingest", "tags": ["dump-ingest"], "includeVars": True},
+        ],
         "panels": [{**panel, "id": number} for number, panel in enumerate(_panels(rows), 1)],
     }
+
+
+def scoped(expression: str) -> str:
+    """Return an expression in which every series is one of the namespaces and runs that are chosen."""
+    return _SELECTOR.sub(
+        lambda match: f"{match[1]}{{{_SCOPE}{', ' if match[2] else '}'}", expression
+    ).replace(", }", "}")
 
 
 def _panels(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -72,7 +87,7 @@ def _panel(panel: Mapping[str, Any], place: Mapping[str, int]) -> dict[str, Any]
         {
             "refId": chr(ord("A") + number),
             "datasource": _SOURCE,
-            "expr": expression,
+            "expr": scoped(expression),
             "legendFormat": legend or "__auto",
             "range": kind not in _INSTANT,
             "instant": kind in _INSTANT,
@@ -81,6 +96,9 @@ def _panel(panel: Mapping[str, Any], place: Mapping[str, int]) -> dict[str, Any]
         for number, (legend, expression) in enumerate(panel["queries"].items())
     ]
     defaults: dict[str, Any] = {"unit": panel.get("unit", "short")}
+    if "alert" in panel:
+        anchor = panel["alert"].lower()
+        defaults["links"] = [{"title": "Runbook", "url": f"{_RUNBOOKS}#{anchor}", "targetBlank": True}]
     if kind == "timeseries":
         is_stacked = panel.get("stack", False)
         defaults["custom"] = {
@@ -131,8 +149,21 @@ def _variables() -> list[dict[str, Any]]:
             "query": "prometheus",
             "current": {},
         },
-        query("instance", "Watcher", "label_values(dump_ingest_watcher_ranks, instance)"),
-        query("rank", "Rank", 'label_values(dump_ingest_watcher_newest_step{instance=~"$instance"}, rank)'),
+        {
+            "name": "runbooks",
+            "label": "Documents at",
+            "type": "textbox",
+            "query": "https://git.example.com/dump-ingest/blob/main/",
+            "current": {},
+        },
+        query("namespace", "Namespace", "label_values(dump_ingest_store_info, namespace)"),
+        query("run", "Run", 'label_values(dump_ingest_store_info{namespace=~"$namespace"}, run)'),
+        query("instance", "Watcher", f"label_values(dump_ingest_watcher_ranks{{{_SCOPE}}}, instance)"),
+        query(
+            "rank",
+            "Rank",
+            f'label_values(dump_ingest_watcher_newest_step{{{_SCOPE}, instance=~"$instance"}}, rank)',
+        ),
     ]
 
 
@@ -142,9 +173,9 @@ def _alerts() -> dict[str, Any]:
         "datasource": _SOURCE,
         "enable": True,
         "iconColor": "red",
-        "expr": 'ALERTS{alertname=~"DumpIngest.+", alertstate="firing"}',
+        "expr": scoped('ALERTS{alertname=~"DumpIngest.+", alertstate="firing"}'),
         "titleFormat": "{{alertname}}",
-        "textFormat": "rank {{rank}} {{instance}}",
+        "textFormat": "{{namespace}} {{run}} rank {{rank}} {{instance}}",
     }
 
 

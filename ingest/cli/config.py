@@ -9,6 +9,7 @@ import typer
 from ingest.cli.opening import load_settings, warn_of_unknown_variables
 from ingest.cli.options import ConfigOption, JsonOption
 from ingest.cli.printing import err, print_json, print_table
+from workers.host.credentials import masked_values
 from workers.store.strict_json import dumps
 
 app = typer.Typer(help="Show, check and explain the settings.", no_args_is_help=True, add_completion=False)
@@ -18,7 +19,7 @@ app = typer.Typer(help="Show, check and explain the settings.", no_args_is_help=
 def show(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Print the settings in effect, and where each comes from."""
     loaded = load_settings(config)
-    values = loaded.settings.model_dump(mode="json")
+    values = masked_values(loaded.settings.model_dump(mode="json"))
     rows = [
         {
             "setting": name,

@@ -9,7 +9,13 @@ import typer
 
 from ingest.cli.exits import EXIT_FAILED
 from ingest.cli.opening import load_settings
-from ingest.cli.options import ConfigOption, JsonOption, SchedulerOption, StoreOption
+from ingest.cli.options import (
+    ConfigOption,
+    ExpectedRanksOption,
+    JsonOption,
+    SchedulerOption,
+    StoreOption,
+)
 from ingest.cli.printing import print_json, print_table
 
 
@@ -20,16 +26,21 @@ def command(
     ] = None,
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
+    expected_ranks: ExpectedRanksOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check settings, dump, store and scheduler, and say how to fix what is wrong.
 
+    With a dump and a store, it also says what of the dump is not in the store, whether somebody keeps the
+    consolidated view, how the last gc ended, and how far the clock is off.
+
     Writes one small object to the store and removes it. Exits with 1 if a check fails.
     """
     from ingest.doctor.checks import run_checks  # deferred: dask, numba and zarr take 1 s to import
 
-    results = run_checks(load_settings(config, store=store, scheduler=scheduler), dump)
+    loaded = load_settings(config, store=store, scheduler=scheduler, expected_ranks=expected_ranks)
+    results = run_checks(loaded, dump)
     if json:
         print_json(
             [

@@ -234,8 +234,8 @@ def _report_errors(report: Report) -> None:
     kinds: dict[tuple[str, str], list[DumpIngestError]] = {}
     errors = [*report.failures.values(), *report.read_back_failures.values()]
     not_taken = [error for error in errors if isinstance(error, FilesNotTaken)]
-    for refusal in not_taken[:_MAX_ROWS]:
-        say(refusal.message, label="not taken", style="bold red")
+    for named in not_taken[:_MAX_ROWS]:
+        say(named.message, label="not taken", style="bold red")
     for error in (*not_taken[_MAX_ROWS:], *(error for error in errors if error not in not_taken)):
         kinds.setdefault((error.reason, error.hint), []).append(error)
     for first, *more in kinds.values():

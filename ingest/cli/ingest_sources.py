@@ -18,7 +18,7 @@ _REASONS = {
     "no_tensors": "the store has them without their tensors",
     "elsewhere": "committed from another dump or host",
     "no_commit": "no readable commit in the store",
-    "not_stored": "files that came after the rest of their step was deleted: they are not in the store",
+    "not_stored": "files that the commit does not have as they are now",
     "not_understood": "files that are not understood; the store has them as files",
     "changed": "changed while they were read back",
     "denied": "no permission to write to the dump",

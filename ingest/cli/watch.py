@@ -188,12 +188,14 @@ def _watch(dump: Path, settings: Settings) -> None:
         return
     with open_webhook(settings) as webhook, open_service(tree, settings, retry_forever=True) as service:
         live.attach(service)
+        service_log = ServiceLog()
         service.observers += [
             watcher_metrics.observe,
-            ServiceLog().observe,
+            service_log.observe,
             readiness.observe,
             backlog.observe,
         ]
+        events.subscribe(service_log.observe)
         if webhook is not None:
             service.observers.append(webhook.observe)
         log.info("watching", dump=str(tree.root), store=settings.store)

@@ -15,7 +15,7 @@ from typing import Self
 
 from ingest.consolidating.announcements import clear_announcements, read_announcements
 from ingest.consolidating.cube_writer import CubeWriter
-from ingest.consolidating.lease import Lease
+from ingest.consolidating.lease import VIEW_LEASE, Lease
 from ingest.consolidating.listing import CommitListing, CommittedSteps
 from ingest.consolidating.round_plan import NothingHeld, RoundPlan, RoundState, Unreadable, plan_round
 from ingest.consolidating.runners import RunJobs, in_threads
@@ -30,7 +30,7 @@ from workers.events import Event, Observer
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
-from workers.store.cubes import GROUP, CubeState
+from workers.store.cubes import CubeState
 from workers.store.objects import ObjectStore
 
 #: Steps for which rules are evaluated in one round, so that the cubes do not wait for a long history.
@@ -38,7 +38,6 @@ _EVALUATED_AT_ONCE = 16
 #: A round of a long run takes long. When nothing is left to do, `follow` rests this many times as long as the
 #: round took, and at most this long.
 _REST, _LONGEST_REST_S = 3.0, 30.0
-_LEASE = f"{GROUP}/lease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Consolidator:
     """Whether rules were evaluated for every step in the cubes."""
 
     def __enter__(self) -> Self:
-        self._lease = Lease(self.objects, _LEASE, f"the consolidated view of {self.objects.address.url}")
+        self._lease = Lease(self.objects, VIEW_LEASE, f"the consolidated view of {self.objects.address.url}")
         self._lease.acquire()
         return self
 

@@ -24,11 +24,14 @@ from msgspec import DecodeError, Meta, Struct
 from msgspec import json as typed_json
 
 from workers.errors import StoreError
+from workers.store.cubes import GROUP
 from workers.store.objects import ObjectStore
 
 #: How long a lease holds that is not renewed, in seconds, and how often somebody who waits for that looks.
 LEASE_S = 60.0
 _LOOK_S = 2.0
+#: The lease of whoever writes the consolidated view.
+VIEW_LEASE = f"{GROUP}/lease"
 _READ_BACK_S = 1.0
 #: All owners that this process ever was.
 _OF_THIS_PROCESS: set[str] = set()

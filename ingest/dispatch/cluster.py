@@ -22,7 +22,7 @@ from workers.plugin import IngestPlugin
 from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S, replace_lost_workers
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client, SpecCluster
+    from distributed import Client, Scheduler, SpecCluster
 
     from ingest.dispatch.own_cluster import OwnCluster
 

@@ -126,8 +126,9 @@ class Patrol:
 
     def _ask(self, client: Client, keys: list[Any]) -> None:
         try:
-            states = client.sync(client.scheduler.get_task_status, keys=keys, callback_timeout=_ANSWER_S)
-            processing = client.sync(client.scheduler.processing, workers=None, callback_timeout=_ANSWER_S)
+            scheduler: Any = client.scheduler
+            states = client.sync(scheduler.get_task_status, keys=keys, callback_timeout=_ANSWER_S)
+            processing = client.sync(scheduler.processing, workers=None, callback_timeout=_ANSWER_S)
         except Exception:  # noqa: BLE001  (of Dask or the network: the client notices a scheduler that has gone)
             return
         self._answers.put((states, {key: worker for worker, tasks in processing.items() for key in tasks}))

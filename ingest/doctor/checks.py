@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,32 +15,29 @@ from ingest.disk.pressure import parse_threshold
 from ingest.disk.space import space_at
 from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
-from ingest.layouts.base import Dump, DumpScan
+from ingest.doctor.check import Check
+from ingest.doctor.store_checks import check_backlog, check_clock, check_gc, check_view
+from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
+from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
 from ingest.wiring import grid_of, place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
+from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 
 #: Steps of which one file is tried.
 _TRIED = 8
 #: How many directories are named.
 _NAMED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The answer to one question."""
-
-    check: str
-    """The name of the check."""
-    ok: bool
-    detail: str
-    hint: str = ""
-
+_NO_STORE_HINT = (
+    "The first commit creates it. If watchers have committed already, this is not their store: compare the "
+    "setting `store` of all processes (`dump-ingest config show`)."
+)
+_MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
 
 #: The store, if the dump cannot be read.
 _NOT_CHECKED = Check(
@@ -50,38 +48,49 @@ _NOT_CHECKED = Check(
 )
 
 
-def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """A dump, and what one scan found in it."""
+
+    dump: Dump
+    scan: DumpScan
+
+
+def run_checks(loaded: LoadedSettings, directory: Path | None) -> list[Check]:
     """Check software and settings; and dump, store and scheduler, if they are named."""
+    settings = loaded.settings
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
     results = [
         Check("software", ok=True, detail=software),
         Check("identity", ok=True, detail=str(Identity.of_this_process())),
         _settings(loaded),
     ]
-    usable: Path | None = None
-    if dump is not None:
-        results.append(_guarded("dump", lambda: _dump(dump)))
-        if results[-1].ok:
-            usable = dump
-            results += _left_out(dump)
-        results += _disk(loaded.settings, dump)
-    if loaded.settings.store is not None:
-        if usable == dump:
-            results.append(_guarded("store", lambda: _store(loaded.settings, dump)))
-        else:
-            results.append(_NOT_CHECKED)
-        if usable is not None and results[-1].ok and not loaded.settings.replace:
-            results.append(_guarded("dump in store", lambda: _belongs(loaded.settings, usable)))
-    if loaded.settings.scheduler is not None:
-        results.append(_guarded("scheduler", lambda: _scheduler(loaded.settings)))
+    scanned: _Scanned | None = None
+    if directory is not None:
+        try:
+            scanned = _scan(settings, directory)
+            results += _dump(settings, scanned)
+        except DumpIngestError as exc:
+            results.append(_failure("dump", exc))
+        results += _disk(settings, directory)
+    if settings.store is not None and directory is not None and scanned is None:
+        results.append(_NOT_CHECKED)
+    elif settings.store is not None:
+        results += _guarded("store", lambda: _store(settings, scanned))
+    if settings.scheduler is not None:
+        results += _guarded("scheduler", lambda: [_scheduler(settings)])
     return results
 
 
-def _guarded(name: str, check: Callable[[], str]) -> Check:
+def _guarded(name: str, check: Callable[[], list[Check]]) -> list[Check]:
     try:
-        return Check(name, ok=True, detail=check())
+        return check()
     except DumpIngestError as exc:
-        return Check(name, ok=False, detail=exc.message, hint=exc.hint)
+        return [_failure(name, exc)]
+
+
+def _failure(name: str, exc: DumpIngestError) -> Check:
+    return Check(name, ok=False, detail=exc.message, hint=exc.hint)
 
 
 def _settings(loaded: LoadedSettings) -> Check:
@@ -97,21 +106,51 @@ def _settings(loaded: LoadedSettings) -> Check:
     return Check("settings", ok=True, detail=f"valid, {given} of {len(loaded.origins)} given")
 
 
-def _dump(directory: Path) -> str:
+def _scan(settings: Settings, directory: Path) -> _Scanned:
+    """Find the dump and scan it once, for all checks.
+
+    Raises:
+        DumpIngestError: there is no dump, or it cannot be read.
+    """
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
-    dump = find_dump(directory)
+    dump = find_dump(directory, rank_map=settings.rank_map)
     scan = dump.scan({})
     _require_none_denied(dump, scan)
     # A few files are enough: the files of a dump all have the same owner and mode.
     for listing in scan.listings[:_TRIED]:
         for file in listing.files[-1:]:
             _require_readable(dump.root / file.path, dump.root)
+    return _Scanned(dump, scan)
+
+
+def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
+    """Say what the dump has, and whether ranks are missing or directories have the wrong names."""
+    scan = scanned.scan
     steps = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
-    return f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    detail = f"{layouts} at {scanned.dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    return [Check("dump", ok=True, detail=detail), *_names(scan), *_expected_ranks(settings, scan, ranks)]
+
+
+def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) -> list[Check]:
+    """Compare the ranks of a dump with the number that settings or rank tables give; nothing without one."""
+    given = settings.expected_ranks
+    expected = scan.expected_ranks if given is None else given
+    if not expected:
+        return []
+    detail = f"{len(ranks)} of {expected} ranks, by {'the rank table' if given is None else 'expected_ranks'}"
+    if len(ranks) >= expected:
+        return [Check("ranks", ok=True, detail=detail)]
+    missing = format_ranges(sorted(set(range(expected)) - set(ranks)))
+    hint = (
+        f"Ranks {missing} have no dump here. If they are on another host, ask `doctor` there; otherwise look "
+        "at their processes. If only some ranks dump on purpose, set expected_ranks to their number, or to 0."
+    )
+    # A dump on the disk of one host never has all of them.
+    return [Check("ranks", ok=given is None, detail=detail, hint=hint)]
 
 
 def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
@@ -130,14 +169,14 @@ def _require_none_denied(dump: Dump, scan: DumpScan) -> None:
         )
 
 
-def _left_out(directory: Path) -> list[Check]:
-    """Report directories that look like ranks or steps, and are not taken for any."""
-    problems = [problem for problem in find_dump(directory).scan({}).problems if problem.left_out]
+def _names(scan: DumpScan) -> list[Check]:
+    """Report directories that resemble those of ranks or steps, and cannot be taken for them."""
+    problems = [problem for problem in scan.problems if problem.kind is ProblemKind.NAME]
     if not problems:
         return []
     more = f" (and {len(problems) - _NAMED} more)" if len(problems) > _NAMED else ""
     detail = "; ".join(str(problem) for problem in problems[:_NAMED]) + more
-    return [Check("names", ok=False, detail=detail, hint=problems[0].hint)]
+    return [Check("names", ok=False, detail=detail, hint=problems[0].hint or _MISNAMED_HINT)]
 
 
 def _disk(settings: Settings, directory: Path) -> list[Check]:
@@ -168,10 +207,9 @@ def _require_readable(path: Path, dump: Path) -> None:
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
-def _store(settings: Settings, directory: Path | None) -> str:
-    """Write an object, read it back and delete it."""
-    dump = None if directory is None else find_dump(directory)
-    objects = open_objects(place_of_store(settings, dump))
+def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
+    """Write an object, read it back and delete it; then look at what the store has."""
+    objects = open_objects(place_of_store(settings, scanned and scanned.dump))
     root = commit.read_root(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
@@ -182,28 +220,37 @@ def _store(settings: Settings, directory: Path | None) -> str:
             hint="Do not ingest into this store. Look for a proxy or a cache in between, check the storage "
             "itself, and run doctor again.",
         )
+    written = objects.listed(key).get("")
+    now = time.time()
     objects.delete(key)
-    state = "no store there yet" if root is None else f"store format {root}"
-    return f"{settings.store}: writable, {state}"
+    clock = [] if written is None else [check_clock(written.modified_at, now)]
+    if root is None:
+        detail = f"{settings.store}: writable, no store there yet"
+        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock]
+    detail = f"{settings.store}: writable, store format {root}"
+    backlog = check_backlog(objects, scanned.scan.listings) if scanned and scanned.scan.listings else None
+    checks = (backlog, check_view(objects), check_gc(objects))
+    belongs = [_belongs(settings, scanned, objects)] if scanned and not settings.replace else []
+    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check), *belongs]
 
 
-def _belongs(settings: Settings, directory: Path) -> str:
+def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:
     """Find out whether the store has the ranks of the dump from this dump, and from no other."""
-    dump = find_dump(directory, rank_map=settings.rank_map)
     host = settings.host or socket.gethostname()
-    objects = open_objects(place_of_store(settings, dump))
-    belonging = Belonging(dump, objects, grid_of(settings), host, set(settings.continues))
-    ranks = {listing.key.rank for listing in dump.scan({}).listings}
+    belonging = Belonging(scanned.dump, objects, grid_of(settings), host, set(settings.continues))
+    ranks = {listing.key.rank for listing in scanned.scan.listings}
     for error in belonging.check(ranks):
-        raise error
-    return f"{len(ranks)} ranks of {dump.root}: new to the store, or in it from this dump"
+        return _failure("dump in store", error)
+    detail = f"{len(ranks)} ranks of {scanned.dump.root}: new to the store, or in it from this dump"
+    return Check("dump in store", ok=True, detail=detail)
 
 
-def _scheduler(settings: Settings) -> str:
+def _scheduler(settings: Settings) -> Check:
     """Connect to the Dask scheduler, and count its workers."""
     with Cluster(settings) as cluster:
         client = cluster.connect()
         workers = client.scheduler_info()["workers"]
         encrypted = "encrypted" if address_of(client).startswith("tls://") else "not encrypted"
     threads = sum(worker["nthreads"] for worker in workers.values())
-    return f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
+    detail = f"{settings.scheduler}: {len(workers)} workers, {threads} threads, {encrypted}"
+    return Check("scheduler", ok=True, detail=detail)

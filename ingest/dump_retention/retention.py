@@ -25,7 +25,7 @@ from ingest.steps.deletion import DeletionStage
 from ingest.steps.events import SourceKept
 from ingest.steps.keep_reasons import KeepReason
 from ingest.steps.state import StepState
-from workers.errors import DumpIngestError, StoreError
+from workers.errors import DumpIngestError, SourceDiffers, StoreError
 from workers.events import Event
 from workers.store.model import StoreAddress
 from workers.tasks.read_back import ReadBack, ReadBackJob
@@ -276,6 +276,8 @@ class SourceRetention:
 
     def _record_failure(self, state: StepState, listing: Listing, error: DumpIngestError) -> None:
         """Leave a step alone that could not be read back, for a while or for good, and report it."""
+        if isinstance(error, SourceDiffers):  # then it is read again, and taken as it is now
+            state.doubtful |= {file.path for file in listing.files}
         pause_s = self._pause(state, listing, final=error.reason not in _PASSING)
         self._keep(state, listing, KeepReason.READ_BACK_FAILED, error.message)
         self._events.append(ReadBackFailed(state.key, error, pause_s))

@@ -18,7 +18,7 @@ from ingest.layouts.detect import LAYOUTS
 from ingest.layouts.fields import step_of
 from ingest.layouts.ranks import PathRank
 from workers.arrays import device_format
-from workers.arrays.dtypes import from_name
+from workers.arrays.dtypes import core_name, from_name
 from workers.dump.formats import dump_data_tensor
 from workers.dump.formats.dump_data_pb2 import DataType
 
@@ -67,7 +67,8 @@ def element_types() -> Iterator[tuple[str, ...]]:
         elif element.is_packed:
             stored = f"bytes as dumped, {element.bits} bits for each element; read as `{element.values}`"
         elif element.is_native:
-            stored = f"Zarr `{element.stored_name}`"
+            core = core_name(element.stored_name)
+            stored = f"Zarr `{core}`" + ("" if core == element.stored_name else f", `logical_dtype` `{name}`")
         else:
             stored = f"bytes as dumped; read as `{element.values}`"
         yield str(code), DataType.Name(code), f"`{name}`", stored

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from ingest.dispatch.outcomes import StepFailed, StepStale, TaskRetried
+from ingest.dispatch.patrol import WorkerReplaced
 from ingest.metrics.declare import Declare
 from ingest.steps.events import DependencyDown
 from workers.errors import REASONS
@@ -22,6 +23,9 @@ class FailureMetrics:
         self._outages = declare.counter_by(
             "reason", REASONS, "troubles", "Times that the store or the cluster was not available."
         )
+        self._replaced = declare.counter(
+            "workers_replaced", "Workers that were replaced because a task on them did not come to an end."
+        )
 
     def observe(self, event: Event) -> None:
         """Count a failure."""
@@ -34,3 +38,5 @@ class FailureMetrics:
                 self._retries.labels(reason=error.reason).inc()
             case DependencyDown(error=error):
                 self._outages.labels(reason=error.reason).inc()
+            case WorkerReplaced():
+                self._replaced.inc()

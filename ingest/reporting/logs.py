@@ -13,6 +13,7 @@ from structlog.typing import Processor
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
+from ingest.dispatch.patrol import WorkerReplaced
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.stored import json_row
 from ingest.layouts.base import Problem, ProblemKind
@@ -31,7 +32,9 @@ from ingest.steps.events import (
 from ingest.steps.keep_reasons import KeepReason
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.watching.watcher import DumpState
+from workers.errors import StoreSilent
 from workers.events import Event
+from workers.store.events import StoreClockSeen
 from workers.store.model import Finding
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -113,6 +116,10 @@ class SeriesLog:
                 log.error("rule_failed", rule=rule, rank=None, step=step.step, reason=reason)
 
 
+#: From where on clocks that are apart are worth a line, and how often, in seconds. S3 refuses 15 minutes.
+_SKEW_S = 60.0
+
+
 class ServiceLog:
     """Logs the events of the service: one line per step, with its key, bytes, seconds and outcome."""
 
@@ -123,6 +130,7 @@ class ServiceLog:
         self._problems = Reminders(clock)
         self._filling = Reminders(clock)
         self._under_pressure = False
+        self._skew = Reminders(clock)
 
     def observe(self, event: Event) -> None:
         """Log an event, if it is worth a line."""
@@ -141,6 +149,17 @@ class ServiceLog:
                 self._log_unexpected(event)
             case DependencyDown() | StoreRecovered():
                 self._log_outage(event)
+            case WorkerReplaced(worker=worker, task=task, seconds=seconds):
+                self._log.error("worker_replaced", worker=worker, task=task, seconds=round(seconds, 1))
+            case StoreClockSeen(ahead_s=ahead_s):
+                self._log_clock(ahead_s)
+
+    def _log_clock(self, ahead_s: float) -> None:
+        """Warn of clocks that are apart, when that begins and now and then while it lasts."""
+        if abs(ahead_s) < _SKEW_S:
+            self._skew.keep([])
+        elif self._skew.is_due("skew"):
+            self._log.warning("clock_skew", ahead_of_store_s=ahead_s)
 
     def _log_commit(self, committed: StepCommitted) -> None:
         plan, summary = committed.plan, committed.summary
@@ -243,8 +262,12 @@ class ServiceLog:
         if isinstance(event, StoreRecovered):
             self._reminders.keep([])
             self._log.info("store_is_back")
-        elif self._reminders.is_due(event.error.message):
-            self._reminders.keep([event.error.message])
+            return
+        # What is said of a silent store counts the seconds.
+        error = event.error
+        trouble = error.reason if isinstance(error, StoreSilent) else error.message
+        self._reminders.keep([trouble])
+        if self._reminders.is_due(trouble):
             self._log.error("trouble", error=event.error.message, hint=event.error.hint)
 
 

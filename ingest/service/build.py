@@ -108,9 +108,8 @@ def build_service(
     patient = BoundedObjects(objects, options.patience_s, outage)
     committed = Committed(patient, table, take_removed=options.take_removed, notify=heard.notify)
     watcher = Watcher(dump, options.grid, table, options.quiet_clock)
-    submitter = Submitter(
-        connect, options.limits, table, clock, options.resources, patrol=Patrol(options.task_timeout_s)
-    )
+    patrol = Patrol(options.task_timeout_s, clock=clock)
+    submitter = Submitter(connect, options.limits, table, clock, options.resources, patrol=patrol)
 
     def ask() -> None:
         commit.read_root(objects)

@@ -120,8 +120,9 @@ class Service:
         # What is not listed may be what forbids to delete, such as an anomaly on another rank.
         if self.retention is not None and not self.view.unlisted:
             self._report_all(self.retention.see())
-        self._report_all([CommitReverted(key) for key in self.commits.recheck()])
+        # Now: a slow answer of the store to what follows must not delay the next look.
         self.schedule.record_look(started, failed=False)
+        self._report_all([CommitReverted(key) for key in self.commits.recheck()])
 
     def check_ranks(self, ranks: Collection[int], *, explains: bool = False) -> None:
         """Find out whether these ranks belong to the store, before anything of them is committed.

@@ -39,6 +39,7 @@ class FilesNotTaken(UsageError):
         more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
         return cls(
             f"{key}: {len(files)} {'file is' if len(files) == 1 else 'files are'} in the dump and not in the "
-            f"store: {named}{more}; its commit stays, because {gone} of its files are gone from the dump",
+            f"store, and its commit stays, because {gone} of its files are gone from the dump. Not stored: "
+            f"{named}{more}",
             files=files,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from ingest.layouts.base import Listing, Problem
@@ -120,7 +121,7 @@ class StepState:
 
     # -- what the dump has
 
-    def see(self, listing: Listing, *, now: float, wall_time: float) -> None:
+    def see(self, listing: Listing, *, now: float, wall_time: float, at_most_s: float = math.inf) -> None:
         """Record the listing of a look.
 
         Args:
@@ -129,11 +130,13 @@ class StepState:
             wall_time: the same by the clock that the file system has. It counts only for a step that is seen
                 for the first time: such a step has been quiet since its newest change. From then on only what
                 is observed counts.
+            at_most_s: how long such a step can have been quiet, whatever that clock says: it was not there
+                before.
         """
         before = self.listing
         self.listing = listing
         if before is None:
-            self.quiet_for_s = max(wall_time - listing.newest_change, 0.0)
+            self.quiet_for_s = min(max(wall_time - listing.newest_change, 0.0), at_most_s)
             self.quiet_since = now - self.quiet_for_s
             self.fingerprint = ""
             return

@@ -77,9 +77,12 @@ class Execution:
     objects: ObjectStore
     plan: GcPlan
     clock: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
     observe: Observer = lambda _: None
     """Called with a `GcDone` for each action."""
     threads: int = THREADS
+    _started: tuple[float, float] = (0.0, 0.0)
+    """When the execution began: by the clock of the store, and by the monotonic clock."""
     _with_tombstones: set[int] = field(default_factory=set)
     """Ranks that already have a group for tombstones."""
 
@@ -167,7 +170,7 @@ class Execution:
             self._with_tombstones.add(key.rank)
         committed_ms = round(committed_at(committed).timestamp() * 1000)
         tombstone = Tombstone(key.rank, key.step or 0, committed.fingerprint, committed_ms)
-        removed.write(self.objects, tombstone, removed_at=_iso(self.clock()), why=action.why)
+        removed.write(self.objects, tombstone, removed_at=_iso(self._now()), why=action.why)
 
     def _remove_tensors(self, action: GcAction) -> GcDone:
         key = _key(action)
@@ -179,7 +182,7 @@ class Execution:
             return GcDone(action, left=reason)
         doomed = [name for name in generations_in(listed).get(action.generation, []) if is_of_tensors(name)]
         if committed.without_tensors is None:
-            commit.drop_tensors(self.objects, committed, WithoutTensors(_iso(self.clock()), "gc", action.why))
+            commit.drop_tensors(self.objects, committed, WithoutTensors(_iso(self._now()), "gc", action.why))
             # A power cut must neither bring back nor spoil the commit whose payloads are deleted next.
             self.objects.flush(f"{key.path}/{LEAF}")
         elif reason := self._too_young({name: listed[name] for name in doomed}):
@@ -239,7 +242,7 @@ class Execution:
     def _too_young(self, listed: Mapping[str, StoredObject]) -> str:
         """Return, as a reason to leave it alone, that something was written lately; "" if nothing was."""
         extent = Extent.of(listed.values())
-        if extent.objects and self.clock() - extent.newest_at <= self.plan.policy.grace_s:
+        if extent.objects and self._now() - extent.newest_at <= self.plan.policy.grace_s:
             return f"something was written there within {duration(self.plan.policy.grace_s)}"
         return ""
 
@@ -268,12 +271,22 @@ class Execution:
         commits, _ = commit.read_many(self.objects, list(remains))
         return [key for key, committed in commits.items() if committed.fingerprint == remains[key]]
 
+    def _now(self) -> float:
+        """Return the time by the clock of the store, since the start by a clock that does not jump."""
+        by_store, by_monotonic = self._started
+        return by_store + self.monotonic() - by_monotonic
+
     def _compare_clocks(self) -> None:
-        """Refuse if the clock of this host is far from that of the store, whose times decide what is old."""
+        """Refuse if the clock of this host is far from that of the store, whose times decide what is old.
+
+        So was the plan, if it was made later than now: what it takes for old may be new.
+        """
         probe = f".gc.{uuid.uuid4().hex}.tmp"
         self.objects.put(probe, b"")
         written = self.objects.listed(probe).get("")
-        skew_s = 0.0 if written is None else self.clock() - written.modified_at
+        here = self.clock()
+        self._started = here if written is None else written.modified_at, self.monotonic()
+        skew_s = 0.0 if written is None else here - written.modified_at
         self.objects.delete(probe)
         if abs(skew_s) > _MAX_SKEW_S:
             which = "ahead of" if skew_s > 0 else "behind"
@@ -282,6 +295,16 @@ class Execution:
                 "cannot be told from what is old",
                 hint=f"Set the clocks so that they are at most {_MAX_SKEW_S:.0f} s apart, and run gc again. "
                 "Nothing was removed.",
+            )
+        try:
+            made_at = datetime.fromisoformat(self.plan.made_at).timestamp()
+        except ValueError as exc:
+            raise UsageError(f"the plan does not say when it was made: {exc}") from exc
+        if made_at - self._started[0] > _MAX_SKEW_S:
+            raise UsageError(
+                f"the plan was made at {self.plan.made_at}, which is {made_at - self._started[0]:.0f} s from "
+                "now by the clock of the store: what it takes for old may be new",
+                hint="Make the plan again, on a host whose clock is right. Nothing was removed.",
             )
 
 

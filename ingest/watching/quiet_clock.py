@@ -12,7 +12,8 @@ class QuietClock:
     """The clock of this process, and that of the file system.
 
     They are compared only where nothing else is known: a step that is seen for the first time has been quiet
-    since its newest change, by the clock of its file system. From then on only what is observed counts.
+    since its newest change, by the clock of its file system, but at most since the look at which it was not
+    there. From then on only what is observed counts.
     """
 
     monotonic: Callable[[], float] = time.monotonic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -69,6 +70,9 @@ class Watcher:
     _to_examine: deque[StepState] = field(default_factory=deque)
     """The pending steps of the last look that were not examined since, in the order of the policy."""
 
+    _looked_at: float | None = None
+    """By the monotonic clock: when the dump was looked at last."""
+
     def look(self, stored: StoredSteps, policy: StepPolicy) -> DumpState:
         """List the dump now.
 
@@ -115,8 +119,12 @@ class Watcher:
     def _see(self, present: dict[StepKey, Listing]) -> None:
         """Record the listings of a look, and that the other steps have no files."""
         now, wall_time = self.clock.monotonic(), self.clock.wall()
+        # At the first look, only the times of files tell for how long a step has been quiet. One that comes
+        # later was not there at the look before, however wrong the clocks of this host and of its disk are.
+        since_last_s = math.inf if self._looked_at is None else now - self._looked_at
         for key, listing in present.items():
-            self.table.ensure(key).see(listing, now=now, wall_time=wall_time)
+            self.table.ensure(key).see(listing, now=now, wall_time=wall_time, at_most_s=since_last_s)
+        self._looked_at = now
         if len(present) < len(self.table):
             for state in self.table:
                 if state.key not in present:

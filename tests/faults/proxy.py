@@ -23,11 +23,11 @@ class NetworkCondition:
     """What the proxy does to connections."""
 
     mode: str = "normal"
-    """`normal`, `503`, `403`, `reset`, `refuse`, `black hole`, `lose answers` or `slow`."""
+    """`normal`, `503`, `403`, `reset`, `refuse`, `black hole`, `lose answers`, `stall` or `slow`."""
     share: float = 1.0
     """The share of connections that are affected."""
     nbytes: int = 4096
-    """With `reset`: the number of bytes after which a connection is reset."""
+    """With `reset` and `stall`: the number of bytes after which a connection is reset, or stands still."""
     delay_s: float = 0.1
     """With `slow`: the delay of each piece of data, in seconds."""
 
@@ -148,7 +148,7 @@ class Proxy:
         loses_answers: bool = False,
     ) -> None:
         """Copy data until the source ends, or until the connection is to be reset."""
-        remaining = condition.nbytes if condition.mode == "reset" else None
+        remaining = condition.nbytes if condition.mode in ("reset", "stall") else None
         while data := await source.read(65536):
             if delay_s := condition.delay_s if condition.mode == "slow" else self.delay_s:
                 await asyncio.sleep(delay_s)
@@ -158,6 +158,8 @@ class Proxy:
             if remaining is not None and len(data) > remaining:
                 sink.write(data[:remaining])
                 await sink.drain()
+                if condition.mode == "stall":
+                    await asyncio.sleep(3600)
                 return
             remaining = None if remaining is None else remaining - len(data)
             sink.write(data)

@@ -236,6 +236,7 @@ class System:
         self.set_clock(CLOCKS, 0)
         shifted = {
             "LD_PRELOAD": str(library),
+            "PYTHONPATH": str(Path(__file__).parent / "clock"),
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_DONT_RESET": "1",

@@ -89,7 +89,7 @@ def image() -> Iterator[Image]:
     top.chmod(0o755)
     try:
         done = subprocess.run(
-            [ROOT / "deploy" / "container" / "build.sh", top / "prefix"],
+            [ROOT / "deploy" / "container" / "build.sh", top / "stage" / "prefix", top / "prefix"],
             check=False,
             capture_output=True,
             text=True,
@@ -98,6 +98,8 @@ def image() -> Iterator[Image]:
         )
         assert done.returncode == 0, done.stderr
         assert "kernels are compiled for" in done.stdout
+        # As a package does that is built below DESTDIR: where it was built is not where it runs.
+        (top / "stage" / "prefix").rename(top / "prefix")
         scratch = top / "scratch"
         scratch.mkdir()
         scratch.chmod(0o1777)

@@ -27,6 +27,8 @@ def test_what_works_is_reported_and_nothing_is_left_behind(
         "dump",
         "disk",
         "store",
+        "clock",
+        "dump in store",
         "scheduler",
     ]
     assert all(row["ok"] for row in checks)

@@ -60,4 +60,4 @@ def test_a_stuck_step_is_explained_by_the_dump_and_by_the_running_watcher(tmp_pa
             os.kill(cluster.pids["worker-0"], signal.SIGCONT)
             watch.wait_until(lambda: len(watch.events("step_committed")) == 2, timeout_s=60)
             watch.wait_until(lambda: live(40)["phase"] == "committed", timeout_s=60)
-            assert watch.terminate() == 0
+            assert watch.terminate() == 4  # step 41 is still waited for

@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # it has none
 import pytest
 
 from tests.cli import Running, run, start

@@ -1,4 +1,4 @@
-"""Run containers for real: Podman with its own storage, and the image that the project's Dockerfile builds."""
+"""Run containers for real: Podman with its own storage, and the image that deploy/Dockerfile builds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MOST = 4096
 
 
 class Podman:
-    """An engine whose images outlive it, so that the next test run need not build them; its containers do not."""
+    """An engine whose images outlive it, for the next test run; containers, volumes and networks do not."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="podman-")
@@ -105,19 +105,24 @@ class Podman:
         return Container(self, self("run", "--detach", "--label", self.label, *options, image, *command))
 
     def image(self) -> str:
-        """Return the image of this checkout; build it, unless that was done already. Takes about a minute and a half."""
+        """Return the image of this checkout; build it, which takes a minute, unless that was done already."""
         tag = f"localhost/dump-ingest-test:{_fingerprint()}"
         if self.run("image", "exists", tag).returncode:
-            self._make_base()
             self._build(tag)
         return tag
+
+    def base(self) -> str:
+        """Return an image of Debian's packages, as tests run where no registry of images can be reached."""
+        if self.run("image", "exists", _BASE).returncode:
+            self._make_base()
+        return _BASE
 
     def _build(self, tag: str) -> None:
         done = subprocess.run(
             [
                 ROOT / "deploy" / "container" / "image.sh",
                 tag,
-                *("--build-arg", f"PYTHON_IMAGE={_BASE}", "--network=host", "--layers=false"),
+                *("--build-arg", f"PYTHON_IMAGE={self.base()}", "--network=host", "--layers=false"),
                 *(word for mount in self._package_sources() for word in ("--volume", mount)),
             ],
             env={**self.environment, "ENGINE": "podman"},
@@ -130,9 +135,6 @@ class Podman:
             raise ServerError(f"the image cannot be built\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
     def _make_base(self) -> None:
-        """Make a base image of Debian's packages: tests run where no registry of images can be reached."""
-        if self.run("image", "exists", _BASE).returncode == 0:
-            return
         archive = self.root / "base.tar"
         release = re.search(r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE)
         subprocess.run(
@@ -174,17 +176,15 @@ class Podman:
         )
         mounts = [f"{self.root}/pip.conf:/etc/pip.conf:ro", f"{self.root}/uv.toml:/etc/uv/uv.toml:ro"]
         mounts += [f"{ca}:{_CA}:ro"] if ca else []
-        # Packages may also come from directories of this machine.
-        places = {
-            urlparse(word).path
-            for value in settings.values()
-            for word in value.split()
-            if word.startswith(("/", "file:"))
-        }
-        return mounts + [f"{place}:{place}:ro" for place in sorted(places) if Path(place).is_dir()]
+        # Packages may also come from directories of this machine. An index links to files beside it.
+        words = [word for value in settings.values() for word in value.split()]
+        places = {Path(word) for word in words if word.startswith("/")}
+        places |= {Path(urlparse(word).path).parent for word in words if word.startswith("file:")}
+        places -= {Path(_CA), Path("/")}
+        return mounts + [f"{place}:{place}:ro" for place in sorted(places) if place.is_dir()]
 
     def _configure(self) -> None:
-        """Write the settings of Podman: its own storage, and limits that do not exceed those of this process."""
+        """Write the settings of Podman: its own storage, and limits that this process may set."""
         limits = []
         for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC)):
             hard = resource.getrlimit(kind)[1]
@@ -195,12 +195,13 @@ class Podman:
             '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
             '[network]\nnetwork_backend = "netavark"\n'
         )
-        kind = subprocess.run(
+        system = subprocess.run(
             ["stat", "-f", "-c", "%T", _STORAGE], capture_output=True, text=True, check=True
         ).stdout
-        driver = "vfs" if kind.strip() == "overlayfs" else "overlay"  # inside a container, perhaps
+        driver = "vfs" if system.strip() == "overlayfs" else "overlay"  # inside a container, perhaps
         (self.root / "storage.conf").write_text(
-            f'[storage]\ndriver = "{driver}"\ngraphroot = "{_STORAGE}/containers"\nrunroot = "/run/dump-ingest-tests"\n'
+            f'[storage]\ndriver = "{driver}"\n'
+            f'graphroot = "{_STORAGE}/containers"\nrunroot = "/run/dump-ingest-tests"\n'
         )
         _delegate_cgroups()
 
@@ -252,7 +253,7 @@ class Container:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop a process of a container, given by its id on this machine, for the duration of the `with` block."""
+    """Stop a process, given by its id on this machine, for the duration of the `with` block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -280,7 +281,7 @@ def _uv_settings() -> Iterator[Path]:
 
 
 def _delegate_cgroups() -> None:
-    """Inside a container with cgroups v2, move its processes aside: only a group without any has groups with limits."""
+    """Inside a container with cgroups v2, move its processes aside: a group that has some sets no limits."""
     top = Path("/sys/fs/cgroup")
     controllers = top / "cgroup.subtree_control"
     if not (top / "cgroup.type").exists() or "memory" in controllers.read_text():

@@ -21,7 +21,7 @@ def main(words: list[str] | None = None) -> int:
     began, total = time.monotonic(), Played()
     for played in play_in_processes(options.seed, options.schedules, setting, options.processes):
         total.add(played)
-        if total.found:
+        if total.found or (options.seconds and time.monotonic() > began + options.seconds):
             break
     seconds = time.monotonic() - began
     casts = ", ".join(f"{cast} {count}" for cast, count in sorted(total.casts.items()))
@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="the first seed; each schedule has its own")
     parser.add_argument("--schedules", type=_positive, default=10_000, help="how many")
+    parser.add_argument("--seconds", type=_positive, help="end after so long, although some are left")
     parser.add_argument("--processes", type=_positive, default=os.cpu_count() or 1)
     parser.add_argument(
         "--cast", choices=get_args(Cast), help="who takes part; drawn from the seed if not given"

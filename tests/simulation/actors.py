@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from ingest.consolidating.lease import Lease, LeaseHeld
+from ingest.dispatch.outcomes import StepFailed
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.service.build import ServiceOptions, build_service
 from ingest.service.service import Service
 from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.explain import explain_table
+from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.policy import StepPolicy
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.inventory import take_inventory
 from ingest.store_gc.planner import make_plan
 from ingest.store_gc.policy import GcPolicy
 from ingest.watching.quiet_clock import QuietClock
-from tests.simulation.cluster import Cluster, FinishedTasks, read_generation
+from tests.simulation.cluster import Client, Cluster, FinishedTasks, read_generation
 from tests.simulation.dump import Content, DumpView, SimulatedDump
 from tests.simulation.faults import Faults
 from tests.simulation.judge import CUBES, GRACE_S, LEASE, Judge
@@ -26,6 +28,7 @@ from tests.simulation.kernel import Killed, Process, Violation
 from tests.simulation.objects import Bucket, SimulatedObjects
 from tests.simulation.seams import DeletingThread, SimulatedProbe
 from workers.errors import DamagedStore, StoreError, UsageError
+from workers.events import Event
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.model import Grid
@@ -36,7 +39,10 @@ if TYPE_CHECKING:
 QUIET = CompletenessPolicy(quiet_s=10.0, settle_s=1.0)
 #: A watcher that sees no change looks less and less often, so that idle time costs no steps.
 _IDLE_S = (2.0, 400.0)
+_BUSY_S = 20.0
 _RESTART_S = 2.0
+#: How long a task may run: longer than a worker stands still.
+TASK_TIMEOUT_S = 120.0
 _PAUSES_S = (0.2, 3.0, 14.0, 75.0)
 
 
@@ -50,8 +56,6 @@ class Job:
     steps: int
     files: int
     actions: int
-    may_drop_files: bool = False
-    """Whether a step that is dumped again may have fewer files, under new names."""
     is_over: bool = False
     _next_step: int = 0
     _versions: int = 0
@@ -80,10 +84,7 @@ class Job:
     def _dump_next(self) -> None:
         key = StepKey(0, self._next_step)
         self._next_step = (self._next_step + 1) % self.steps
-        paths = {f"{key.step}/{number}" for number in range(self.files)}
-        if not self.may_drop_files:
-            paths |= {path for state in self.dump.history.get(key, ()) for path, _, _ in state}
-        self._dump_step(key, sorted(path for path in paths if not path.endswith(".part")))
+        self._dump_step(key, [f"{key.step}/{number}" for number in range(self.files)])
 
     def _dump_step(self, key: StepKey, paths: list[str]) -> None:
         self.judge.newest_begun = max(self.judge.newest_begun, key.step or 0)
@@ -116,24 +117,18 @@ class Job:
             self._write(key, min(self.dump.files[key]))
 
     def _dump_again(self) -> None:
-        """Remove a step, and dump it again, as after a restart from a checkpoint."""
-        key = self._some_step()
+        """Remove a step, and dump it again, as after a restart from a checkpoint; maybe fewer files of it."""
+        key, pick = self._some_step(), self.process.kernel.choices.pick
         if key is None:
             return
         before = sorted(self.dump.files[key])
         self._remove(key)
         self.process.sleep(0.3)
-        if self.may_drop_files and self.process.kernel.choices.pick(2):
-            before = before[1:]
-        # Under other names there are as many as there ever were: with fewer, it would look like what is left.
-        more = max(len(state) for state in self.dump.history[key]) - len(before)
-        if self.process.kernel.choices.pick(2):
+        if pick(2):
             before = [f"{path}+" for path in before]
-            if not self.may_drop_files:
-                before += [f"{key.step}/more-{number}" for number in range(more)]
-        elif not self.may_drop_files:
-            before = sorted({path for state in self.dump.history[key] for path, _, _ in state})
-        self._dump_step(key, [path for path in before if not path.endswith(".part")])
+        if pick(2):
+            before = before[1:]
+        self._dump_step(key, before)
 
     def _crash(self) -> None:
         """Stop in the middle of a file; the rest comes after a restart, or never."""
@@ -169,12 +164,14 @@ class Watcher:
     bucket: Bucket
     faults: Faults
     cluster: Cluster
+    judge: Judge
     grid: Grid
     deletes: bool
     clock_s: float = 0.0
     """By how much the wall clock of its host is wrong."""
     process: Process | None = None
     service: Service | None = None
+    client: Client | None = None
     _seen: tuple[int, int] = (0, 0)
     _pause_s: float = _IDLE_S[0]
 
@@ -189,6 +186,8 @@ class Watcher:
                     service.tick(wake=self._idle)
             except Killed:
                 process.note("is killed")
+                if self.client is not None:
+                    self.cluster.release(self.client)
             self.service = None
             kernel.sleep(_RESTART_S)
 
@@ -211,20 +210,32 @@ class Watcher:
             retention=RetentionPolicy() if self.deletes else None,
             quiet_clock=QuietClock(process.monotonic, process.wall),
             clock=process.monotonic,
+            task_timeout_s=TASK_TIMEOUT_S,
         )
-        client = cast("DaskClient", self.cluster.client())
-        service = build_service(DumpView(self.dump, process), objects, lambda: client, options)
+        self.client = self.cluster.client()
+        client = cast("DaskClient", self.client)
+        view = DumpView(self.dump, process)
+        service = build_service(view, objects, lambda: client, options, observers=[self._observe])
         service.dependencies.probe = SimulatedProbe(process)  # type: ignore[assignment]
+        service.dependencies.ask = lambda: None  # the answers of a simulated store are not late
+        service.submitter.patrol.clock = process.monotonic
         service.submitter._finished = FinishedTasks(process, self._idle)  # type: ignore[assignment]
         if service.retention is not None:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]
         self.service = service
         return service
 
+    def _observe(self, event: Event) -> None:
+        """Remember which steps a person has to decide about, as they are now."""
+        if isinstance(event, StepFailed) and isinstance(event.error, FilesNotTaken):
+            self.judge.refused.add((event.plan.key, self.dump.state(event.plan.key)))
+
     def _idle(self, seconds: float) -> None:
         assert self.process is not None
         seen = self.dump.version, self.bucket.version
-        self._pause_s = min(self._pause_s * 2, _IDLE_S[1]) if seen == self._seen else _IDLE_S[0]
+        is_busy = self.service is not None and self.service.submitter.offered_steps
+        longest_s = _BUSY_S if is_busy else _IDLE_S[1]
+        self._pause_s = min(self._pause_s * 2, longest_s) if seen == self._seen else _IDLE_S[0]
         self._seen = seen
         self.process.sleep(max(seconds, self._pause_s))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.simulation.dump import Content, SimulatedDump
-from tests.simulation.faults import OF_FILES, Faults
+from tests.simulation.faults import OF_FILES, OF_TASKS, Faults
 from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.objects import INDEX, SHARD, Bucket, SimulatedObjects
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, as_error
@@ -25,6 +25,8 @@ from workers.tasks import run as tasks
 from workers.tasks.model import ShardJob, StepPlan
 from workers.tasks.read_back import ReadBack, ReadBackJob, ReadBackVerdict
 
+#: How often a worker whose task blocks looks whether it was replaced: its nanny kills it at once.
+_BLOCKED_S = 10.0
 #: Workers that may die of a task before it counts as deadly, as in Dask.
 _MAX_DEATHS = 3
 _NO_COUNTS: dict[str, Any] = {
@@ -46,8 +48,13 @@ class SimulatedReceipt:
 class Future:
     """A task, as the client sees it."""
 
+    client: Client
+    key: str
     function: Callable[..., Any]
     argument: Any
+    worker: str = ""
+    """Where it runs."""
+    is_blocked: bool = False
     status: str = "pending"
     value: Any = None
     deaths: int = 0
@@ -101,6 +108,36 @@ class Cluster:
     bucket: Bucket
     faults: Faults
     queue: deque[Future] = field(default_factory=deque)
+    futures: dict[str, Future] = field(default_factory=dict)
+    """The tasks that the scheduler knows."""
+    processes: dict[str, Process] = field(default_factory=dict)
+    process: Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process = Process("scheduler", self.kernel)
+
+    def get_task_status(self, keys: Sequence[str], **_: Any) -> dict[str, str | None]:
+        """Return for each task its state; None for one that is not known."""
+        return {key: "known" if key in self.futures else None for key in keys}
+
+    def processing(self, **_: Any) -> dict[str, list[str]]:
+        """Return the tasks that each worker runs."""
+        running: dict[str, list[str]] = {name: [] for name in self.processes}
+        pending = {key: future for key, future in self.futures.items() if future.status == "pending"}
+        for key, future in pending.items():
+            if future.worker:
+                running[future.worker].append(key)
+        # A worker is believed to be free as soon as the client of its task has gone.
+        free = [name for name, keys in running.items() if not keys]
+        waiting = [key for key, future in pending.items() if not future.worker]
+        for key, name in zip(waiting, free, strict=False):
+            running[name].append(key)
+        return running
+
+    def release(self, client: Client) -> None:
+        """Forget the tasks of a client that has gone; a worker goes on with the one that it runs."""
+        for key in [key for key, future in self.futures.items() if future.client is client]:
+            self.futures.pop(key).end("cancelled", None)
 
     def client(self) -> Client:
         return Client(self)
@@ -108,6 +145,7 @@ class Cluster:
     def requeue(self, future: Future, error: BaseException | None = None) -> None:
         """Have another worker take a task whose worker died or stands still."""
         future.deaths += 1
+        future.worker = ""
         if error is not None or future.deaths >= _MAX_DEATHS:
             future.end("cancelled", None)
         elif future.status == "pending":
@@ -117,7 +155,7 @@ class Cluster:
     def work(self, name: str) -> None:
         """Be a worker, and its nanny."""
         while True:
-            process = Process(name, self.kernel)
+            self.processes[name] = process = Process(name, self.kernel)
             objects = SimulatedObjects(process, self.bucket, self.faults)
             worker = Worker(process, self.dump, objects, self.faults)
             future: Future | None = None
@@ -128,12 +166,16 @@ class Cluster:
                     future = self.queue.popleft()
                     if future.status != "pending":
                         continue
+                    future.worker = name
                     process.step()
+                    while future.is_blocked:
+                        process.sleep(_BLOCKED_S)
                     self._run(worker, future)
                     future = None
             except Killed:
                 process.note("is killed")
                 if future is not None:
+                    future.is_blocked = False
                     self.requeue(future)
             self.kernel.sleep(2.0)
 
@@ -147,18 +189,40 @@ class Cluster:
             future.end("finished", value)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Client:
     """The part of `distributed.Client` that is used."""
 
     cluster: Cluster
     status: str = "running"
 
-    def submit(self, function: Callable[..., Any], argument: Any, **_: Any) -> Future:
-        future = Future(function, argument)
-        self.cluster.queue.append(future)
-        self.cluster.kernel.wake()
+    def submit(self, function: Callable[..., Any], argument: Any, key: str, **_: Any) -> Future:
+        cluster = self.cluster
+        future = Future(self, key, function, argument)
+        fault = cluster.faults.draw(cluster.process, OF_TASKS)
+        if fault:
+            cluster.process.note(f"{key}: is {fault}")
+        if fault != "forgotten":
+            future.is_blocked = fault == "blocked"
+            cluster.futures[key] = future
+            cluster.queue.append(future)
+            cluster.kernel.wake()
         return future
+
+    @property
+    def scheduler(self) -> Cluster:
+        """The scheduler, to ask."""
+        return self.cluster
+
+    def sync(self, ask: Callable[..., Any], **arguments: Any) -> Any:
+        """Return what the scheduler answers."""
+        return ask(**arguments)
+
+    def restart_workers(self, workers: Sequence[str], **_: Any) -> None:
+        """Have the nannies of workers replace them."""
+        for name in workers:
+            self.cluster.processes[name].is_dead = True
+            self.cluster.process.note(f"{name} is replaced")
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from ingest.layouts.base import Defer, Description, DumpScan, Listing
+from ingest.layouts.listings import TRUST_S
 from ingest.planning.inspection import Inspected, Inspection
 from tests.simulation.kernel import EPOCH, Kernel, Process
 from workers.errors import SourceChanged
@@ -16,8 +17,8 @@ from workers.model import SourceFile, StepKey
 ROOT = Path("/dump")
 WHOLE_NBYTES = 100
 _HALF_NBYTES = 60
-#: As in `ingest.layouts.listings`: how long a listing is trusted at least, and the tick of the file system.
-_SHORTEST_TRUST_S, _TICK_S = 60.0, 2.0
+#: The tick of the file system, as in `ingest.layouts.listings`.
+_TICK_S = 2.0
 
 
 class Content(NamedTuple):
@@ -140,9 +141,8 @@ class SimulatedDump:
         return Listing(key, files, newest_change, later_begun, directories, now, layout="simulated")
 
     def _is_trusted(self, known: Listing, directories: tuple[tuple[str, int], ...], now: float) -> bool:
-        trusted_s = max(known.listed_at - known.newest_change, _SHORTEST_TRUST_S)
         return (
-            0 <= now - known.listed_at < trusted_s
+            0 <= now - known.listed_at < TRUST_S
             and known.directories == directories
             and directories[0][1] / 1e9 <= known.listed_at - _TICK_S
         )

@@ -10,11 +10,13 @@ from tests.simulation.kernel import Process
 #: How long a process may stand still in the middle of a step, or a request on its way, in seconds.
 STALLS_S = (0.5, 5.0, 45.0)
 #: How long after a write was given up it may reach the store, in seconds.
-LATE_S = (1.0, 20.0, 70.0)
+LATE_S = (1.0, 30.0, 200.0)
 #: Kinds of faults of a write into the store.
 OF_WRITES = ("refused", "answer lost", "stall", "kill before", "kill after", "late")
 OF_SHARDS = ("spoiled",)
 OF_READS = ("refused", "stall", "kill before")
+#: The scheduler forgets the task; or the task never comes to an end.
+OF_TASKS = ("forgotten", "blocked")
 OF_FILES = ("stall", "kill before")
 #: Jumps of a wall clock, in seconds.
 JUMPS_S = (600.0, -600.0, 3600.0, -86400.0, -63_072_000.0)
@@ -32,17 +34,24 @@ class Faults:
     without: frozenset[str] = frozenset()
     """Kinds that do not happen in this schedule."""
     seen: int = 0
-    _kinds: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    only: frozenset[str] = frozenset()
+    """If any: the only kinds that do."""
+    _possible: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def draw(self, process: Process, kinds: tuple[str, ...]) -> str:
         """Return what goes wrong with a step of a process; "" for nothing."""
         if not self.left:
             return ""
-        choice = self.choices.rare(self.rate, len(kinds))
+        possible = self._possible.get(kinds)
+        if possible is None:
+            possible = self._possible[kinds] = tuple(
+                kind for kind in kinds if kind not in self.without and (not self.only or kind in self.only)
+            )
+        choice = self.choices.rare(self.rate, len(possible)) if possible else 0
         if not choice:
             return ""
-        kind = kinds[choice - 1]
-        if (kind.startswith("kill") and not process.may_die) or kind in self.without:
+        kind = possible[choice - 1]
+        if kind.startswith("kill") and not process.may_die:
             return ""
         self.left -= 1
         self.seen += 1

@@ -56,6 +56,8 @@ class Judge:
     """The highest step that the job ever began."""
     strikes: dict[str, int] = field(default_factory=dict)
     """By process: writes in a row under a lease that another one held."""
+    refused: set[tuple[StepKey, State]] = field(default_factory=set)
+    """Steps, as they were, that a watcher has left to a person, and said so."""
     deleted: set[StepKey] = field(default_factory=set)
     """Steps of which a watcher has deleted files: what comes late stays in the dump."""
     rounds: float = -1.0
@@ -179,7 +181,10 @@ class Judge:
     def _is_held(self, key: StepKey, state: State) -> bool:
         visible = self.visible.get(key)
         if visible is not None:
-            return state <= visible.state or key in self.deleted
+            # Only where files of the commit are gone: else a watcher has to decide.
+            is_less = {path for path, _, _ in visible.state} > {path for path, _, _ in visible.state & state}
+            is_named = is_less and (key, state) in self.refused
+            return state <= visible.state or key in self.deleted or is_named
         # As users are told: what is not newer than a commit that was removed goes with it.
         newest = max(mtime_ns for _, _, mtime_ns in state) / 1e9
         return newest <= self.removed.get(key, 0.0) + 0.001

@@ -82,7 +82,7 @@ class SimulatedObjects:
     faults: Faults
     windows_open: bool = False
     is_local: bool = False
-    tells_progress: bool = False
+    tells_progress: bool = True
     address: StoreAddress = ADDRESS
     _window: str = ""
     """The key, or prefix, that was looked at just now."""
@@ -148,11 +148,12 @@ class SimulatedObjects:
             if key == prefix or key.startswith(start)
         }
 
-    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:
+    def unfinished_uploads(self, prefix: str = "") -> list[UnfinishedUpload]:  # noqa: ARG002
+        """Return nothing: the store takes objects as a whole."""
         return []
 
     def abort_upload(self, upload: UnfinishedUpload) -> None:
-        pass
+        raise NotImplementedError(upload)
 
     def flush(self, prefix: str) -> None:
         """Do nothing: what the store has acknowledged it keeps."""

@@ -34,6 +34,8 @@ class Planted:
     invariant: str
     """Which it violates."""
     plant: Callable[[ExitStack], None]
+    only: frozenset[str] = frozenset()
+    """The kinds of faults by which it shows; empty for all."""
     first: int = 1
     """The seed with which to begin, so that it does not take long."""
 
@@ -132,14 +134,21 @@ def _no_recheck(stack: ExitStack) -> None:
     stack.enter_context(patch.object(commit, "_refuse_if_late", lambda *_: None))
 
 
+_SPOILED, _LATE = frozenset(["spoiled"]), frozenset(["late"])
 BUGS = (
     Planted("commit before its objects", "ingest", "no half step is visible", _commit_first),
     Planted("generations under one name", "ingest", "no mixture is visible", _one_generation),
     Planted("lease without a fence", "lease", "one holder writes", _no_fence),
     Planted("lease without an end", "lease", "nothing is late", _no_expiry),
     Planted("gc without grace", "gc", "nothing in progress is removed", _no_grace),
-    Planted("deletion without reading back", "delete", "only what is stored is deleted", _no_read_back, 450),
+    Planted(
+        "deletion without reading back",
+        "delete",
+        "only what is stored is deleted",
+        _no_read_back,
+        _SPOILED,
+    ),
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
-    Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, 800),
+    Planted("late writes that stay", "ingest", "nothing is late", _no_recheck, _LATE),
 )

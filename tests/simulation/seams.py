@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, Self, cast
 from unittest.mock import patch
 
+from ingest.dispatch import patrol
 from ingest.dump_retention import removal
 from ingest.layouts.base import Listing
 from ingest.planning.inspection import Inspected
@@ -24,6 +25,7 @@ from tests.simulation.kernel import Process
 from tests.simulation.objects import INDEX
 from workers.errors import DamagedStore, StepRemoved
 from workers.store import commit
+from workers.store.backends import bounded
 from workers.store.commit import Commit
 from workers.tasks import run as tasks
 
@@ -43,6 +45,21 @@ class InlineThreads:
     def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
         """Call a function for each of the arguments."""
         return map(function, *arguments)
+
+
+class InlineThread:
+    """In place of a thread: whoever starts it does its work."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...] = (), **_: object) -> None:
+        self._target, self._arguments = target, args
+
+    def start(self) -> None:
+        """Do the work."""
+        self._target(*self._arguments)
+
+    def is_alive(self) -> bool:
+        """Return that it is done."""
+        return False
 
 
 class DeletingThread:
@@ -107,6 +124,7 @@ class SimulatedProbe:
 
     def __init__(self, process: Process) -> None:
         self._process, self._back_at = process, float("inf")
+        self.error, self.away_s = None, 0.0
 
     def report_failure(self, _: Exception) -> None:
         """Begin to ask."""
@@ -130,13 +148,8 @@ def _files_of(committed: Committed, commit_of_step: Commit) -> CommittedFiles:
         if commit.read(committed.objects, commit_of_step.key) == commit_of_step:
             raise DamagedStore(f"{commit_of_step.key}: its index is missing")
         raise StepRemoved(f"{commit_of_step.key} was removed")
-    return CommittedFiles(decode_index(data))
-
-
-@lru_cache(maxsize=256)
-def decode_index(data: bytes) -> Mapping[str, tuple[int, int]]:
-    """Return size and time of each file of a generation."""
-    return {path: (size, mtime_ns) for path, (size, mtime_ns) in json.loads(data).items()}
+    versions = {path: (size, mtime_ns) for path, (size, mtime_ns) in json.loads(data).items()}
+    return CommittedFiles(versions, frozenset(versions))
 
 
 @contextmanager
@@ -155,6 +168,8 @@ def simulated() -> Iterator[None]:
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))
         stack.enter_context(patch.object(Committed, "files_of", _files_of))
         stack.enter_context(patch("ingest.watching.watcher.inspect", _inspect))
+        stack.enter_context(patch.object(bounded, "call_within", lambda _, action: action()))
+        stack.enter_context(patch.object(patrol, "threading", SimpleNamespace(Thread=InlineThread)))
         stack.enter_context(patch("ingest.store_gc.inventory.ThreadPoolExecutor", InlineThreads))
         stack.enter_context(patch("ingest.store_gc.execute.ThreadPoolExecutor", InlineThreads))
         yield

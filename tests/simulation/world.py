@@ -29,7 +29,6 @@ _RATES = (0.0, 0.01, 0.03, 0.1)
 
 #: What the service does not stand yet; it happens only where it is asked for.
 OPEN = {
-    "fewer files": "a step that was committed is dumped again with fewer files",
     "clock ahead": "the clock of a watcher is ahead of that of the file system",
 }
 
@@ -42,6 +41,8 @@ class Setting:
     """None to draw it."""
     also: frozenset[str] = frozenset()
     """Of `OPEN`: what may happen, too."""
+    only: frozenset[str] = frozenset()
+    """The kinds of faults that may happen; empty for all."""
 
 
 @dataclass(slots=True)
@@ -62,8 +63,8 @@ class World:
     consolidators: list[Consolidator] = field(default_factory=list)
     collector: Collector | None = None
     _healed_at: float | None = None
-    _version: tuple[int, int] = (-1, -1)
-    """Of dump and store, when it was found out last what is missing."""
+    _version: tuple[int, int, int] = (-1, -1, -1)
+    """Of dump, store and refusals, when it was found out last what is missing."""
     _late: list[StepKey] = field(default_factory=list)
     _changed_at: float = 0.0
 
@@ -107,7 +108,6 @@ class World:
             steps=1 + pick(3),
             files=1 + pick(2),
             actions=pick(5),
-            may_drop_files="fewer files" in self.setting.also,
         )
         kernel.spawn(self.job.run)
         cluster = Cluster(kernel, self.dump, self.bucket, self.faults)
@@ -119,6 +119,7 @@ class World:
                 self.bucket,
                 self.faults,
                 cluster,
+                self.judge,
                 grid,
                 deletes=self.cast in ("delete", "all"),
             )
@@ -145,7 +146,7 @@ class World:
         without = set()
         if self.cast != "delete":
             without.add("spoiled")  # damage is repaired by `verify --repair`, which takes no part
-        self.faults.without = frozenset(without)
+        self.faults.without, self.faults.only = frozenset(without), self.setting.only
 
     def _jump_clocks(self) -> None:
         """Have the clock of a host jump, once or twice."""
@@ -198,7 +199,7 @@ class World:
 
     def _missing(self) -> list[StepKey]:
         """Return the steps that are not in the store; the same as before if nothing has changed since."""
-        version = self.dump.version, self.bucket.version
+        version = self.dump.version, self.bucket.version, len(self.judge.refused)
         if self._version != version:
             self._version, self._changed_at = version, self.kernel.now
             self._late = self.judge.missing()

@@ -106,7 +106,7 @@ class ElementType:
 
     @property
     def stored_name(self) -> str:
-        """The Zarr data type of the array that holds these elements."""
+        """The type of the array that holds these elements; Zarr's own name of it is `core_name`."""
         return self.name if self.is_native else "uint8"
 
     @property
@@ -147,6 +147,14 @@ def from_name(name: str, *, big_endian: bool = False) -> ElementType:
     if name in _PACKED:
         return ElementType(name, 1)
     return ElementType(name, _dtype_of(name).itemsize, big_endian)
+
+
+def core_name(name: str) -> str:
+    """Return the core data type of Zarr that holds the bits of a type which `ElementType.stored_name` names.
+
+    Types that not every Zarr library has (bfloat16, float8) become unsigned integers.
+    """
+    return f"uint{8 * _EXTENDED[name].itemsize}" if name in _EXTENDED else name
 
 
 @lru_cache(maxsize=256)

@@ -40,6 +40,8 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
+#: Longer conditions are mistakes, and would take minutes to parse.
+_MAX_LENGTH = 20_000
 #: What other languages write, and what a condition has instead.
 _FOREIGN = {"=": "==", "&&": "and", "||": "or", "<>": "!=", "!": "not"}
 _IS_FOREIGN = re.compile(r"(?<![=<>!])=(?!=)|&&|\|\||<>|!(?!=)")
@@ -75,6 +77,9 @@ class Filter:
         self._source = said_by
         self.names: set[str] = set()
         """The columns that it uses."""
+        if len(text) > _MAX_LENGTH:
+            self._text = f"{text[:60]}..."
+            raise self._error(f"has {len(text)} characters, which is more than {_MAX_LENGTH}")
         try:
             self._condition = self._compile(ast.parse(text.strip(), mode="eval").body)
         except SyntaxError as exc:
@@ -114,7 +119,8 @@ class Filter:
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
                 return _apply(_UNARY[type(op)], node, self._compile(operand))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return _apply(_ARITHMETIC[type(op)], node, self._compile(left), self._compile(right))
+                function = _of_numbers(_ARITHMETIC[type(op)])
+                return _apply(function, node, self._compile(left), self._compile(right))
             case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
                 return _apply(np.abs, node, self._compile(argument))
             case ast.Compare(left=left, ops=ops, comparators=others) if all(
@@ -183,6 +189,18 @@ def _apply(function: Callable[..., Any], node: ast.AST, *arguments: _Value) -> _
             raise TypeError(message) from exc
 
     return applied
+
+
+def _of_numbers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a function that refuses text and lists: Python would repeat them as often as a number says."""
+
+    def checked(left: Any, right: Any) -> Any:
+        for value in (left, right):
+            if np.asarray(value).dtype.kind not in "biuf" or isinstance(value, list):
+                raise TypeError("only numbers can be added, subtracted, multiplied and divided")
+        return function(left, right)
+
+    return checked
 
 
 def _where_wrong(text: str, exc: SyntaxError) -> str:

@@ -29,7 +29,7 @@ def steady_dask() -> None:
     """
     from tornado.ioloop import IOLoop  # deferred: with distributed, which takes 0.5 s
 
-    IOLoop.time = _loop_time  # type: ignore[method-assign]
+    IOLoop.time = _loop_time  # type: ignore[method-assign, assignment]
     for name, module in list(sys.modules.items()):
         if name == "distributed" or name.startswith("distributed."):
             _steady_module(module)

@@ -1,1 +1,1 @@
-"""What belongs to this host, and may be shared with other users of it."""
+"""What a process takes from its host and its user: temporary files, credentials, YAML files."""

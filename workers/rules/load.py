@@ -14,10 +14,10 @@ import xxhash
 from pydantic import ValidationError
 
 from workers.errors import UsageError
+from workers.host.yaml_file import YamlFile, parse, read_text
 from workers.rules.names import matching
 from workers.rules.schema import MODELS, RULE, BaseRule
 from workers.rules.values import RuleSet, Scope
-from workers.rules.yaml_file import YamlFile, parse, read_text
 
 BUILTIN = Path(__file__).with_name("builtin.yml")
 #: Raised when the same rules would find something else.

@@ -20,6 +20,8 @@ Document: TypeAlias = dict[str, Any]
 
 #: The attribute of a group that holds everything of ours.
 ATTRIBUTE = "dump_ingest"
+#: The attribute of a packed array that names the type of its elements, if that is not the data type.
+LOGICAL_DTYPE = "logical_dtype"
 #: The most that the compressor accepts.
 _MAX_CHUNK_NBYTES = 2**31
 #: Raised when an older version could no longer read a store.
@@ -67,9 +69,17 @@ def own_attributes(data: bytes) -> msgspec.Raw:
 
 
 def packed_array(spec: ArraySpec, length: int) -> Document:
-    """Return the metadata of a packed array of `length` elements."""
+    """Return the metadata of a packed array of `length` elements.
+
+    An array of a type that zarr-python lacks is one of unsigned integers, with the type in an attribute: a
+    library that does not know a type in the metadata of a step refuses all of the step.
+    """
     name = spec.path.rsplit("/", 1)[-1]
-    return _array((length,), spec.data_type, (spec.shard,), shards.codecs(spec), (f"{name}_element",))
+    core_name = dtypes.core_name(spec.data_type)
+    document = _array((length,), core_name, (spec.shard,), shards.codecs(spec), (f"{name}_element",))
+    if core_name != spec.data_type:
+        document["attributes"] = {LOGICAL_DTYPE: spec.data_type}
+    return document
 
 
 def packed_spec(path: str, document: Document) -> ArraySpec:
@@ -84,12 +94,16 @@ def packed_spec(path: str, document: Document) -> ArraySpec:
     (shard,) = document["chunk_grid"]["configuration"]["chunk_shape"]
     if not all(type(n) is int and 0 < n < 2**62 for n in (chunk, shard)) or shard % chunk:
         raise ValueError("an impossible grid")
-    element = dtypes.from_name(document["data_type"])
+    # Without the attribute, also of stores that name the type as their data type.
+    data_type = document.get("attributes", {}).get(LOGICAL_DTYPE, document["data_type"])
+    element = dtypes.from_name(data_type)
+    if document["data_type"] not in (data_type, dtypes.core_name(data_type)):
+        raise ValueError(f"{data_type} is not stored as {document['data_type']}")
     if chunk * element.itemsize > _MAX_CHUNK_NBYTES:
         raise ValueError("an impossible chunk")
     to_bytes = configuration["codecs"][0]
     big_endian = to_bytes.get("configuration", {}).get("endian") == "big"
-    return ArraySpec(path, document["data_type"], element.itemsize, big_endian, chunk, shard // chunk)
+    return ArraySpec(path, data_type, element.itemsize, big_endian, chunk, shard // chunk)
 
 
 def table_array(

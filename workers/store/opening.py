@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from workers.errors import UsageError
+from workers.host.credentials import refuse_in_options, refuse_in_url
 from workers.store.backends import s3
 from workers.store.backends.bounded import BoundedObjects
 from workers.store.backends.fsspec_objects import PROTOCOL_HINT, FsspecObjects
@@ -20,9 +21,6 @@ from workers.store.backends.s3 import S3Objects
 from workers.store.model import STORE_TIMEOUT_S, StoreAddress
 from workers.store.objects import ObjectStore
 
-_SECRET_WORDS = ("secret", "password", "token", "key")
-#: Names a key of the key management service; it is of no use to a thief.
-_NOT_SECRET = frozenset(["SSEKMSKeyId"])
 #: The setting `store_timeout_s`, for those who open a store without settings.
 TIMEOUT_VARIABLE = "DUMP_INGEST_STORE_TIMEOUT_S"
 _LOCAL_PROTOCOLS = ("file", "local")
@@ -41,11 +39,13 @@ def resolve(
             `DUMP_INGEST_STORE_TIMEOUT_S` says, else a minute.
 
     Raises:
-        UsageError: `url` names no place, or `options` hold a credential, which belongs into the environment.
+        UsageError: `url` names no place; or it, or `options`, hold a credential: those belong into the
+            environment.
     """
     url = os.fspath(url)
+    refuse_in_url(url)
     _refuse_torn(url)
-    _refuse_credentials(options or {})
+    refuse_in_options(options or {})
     timeout_s = _default_timeout() if timeout_s is None else timeout_s
     protocol, is_url, path = url.partition("://")
     if is_url and protocol in _LOCAL_PROTOCOLS:
@@ -76,24 +76,6 @@ def _refuse_torn(url: str) -> None:
     _, is_url, rest = url.partition("://")
     if not url or (is_url and not rest.strip("/")) or (not is_url and _TORN_URL.match(url)):
         raise UsageError(f"store {url!r} names no place", hint=PROTOCOL_HINT)
-
-
-def _refuse_credentials(options: Mapping[str, Any]) -> None:
-    for name in _names(options):
-        if any(word in name.lower() for word in _SECRET_WORDS) and name not in _NOT_SECRET:
-            raise UsageError(
-                f"store option {name!r} looks like a credential",
-                hint="Put credentials into the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...): options "
-                "are sent to the Dask workers and shown by `dump-ingest config show`.",
-            )
-
-
-def _names(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of all options, and of the options in them, such as those of `client_kwargs`."""
-    for name, value in options.items():
-        yield name
-        if isinstance(value, Mapping):
-            yield from _names(value)
 
 
 def connect(address: StoreAddress) -> ObjectStore:

@@ -101,7 +101,7 @@ def _is_same(step: StoredStep, row: int, opened: OpenFile) -> bool:
         opened.read_at(at, min(_PIECE_NBYTES, payload_end - at))
         for at in range(payload_begin, payload_end, _PIECE_NBYTES)
     )
-    return _digest(step, row, pieces) == table.digest[row].tobytes()
+    return _digest(step, row, pieces) == bytes(table.digest[row])
 
 
 def _digest(step: StoredStep, row: int, pieces: Iterable[bytes]) -> bytes:

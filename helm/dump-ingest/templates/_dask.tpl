@@ -70,7 +70,9 @@ for each rendering, because secret and checksums must agree. The key of the CA i
 - {{ include "dump-ingest.schedulerAddress" .root | quote }}
 - --nworkers=1
 - --nthreads={{ .threads }}
-- --memory-limit=$(MEMORY_LIMIT)
+# Of the memory limit of the container, which Dask reads from its cgroup. Dask ends a worker at 95 % of this: before the
+# kernel ends the whole container, in which the nanny needs memory, too.
+- --memory-limit=0.85
 - --worker-port={{ index .ports 0 }}
 - --nanny-port={{ index .ports 1 }}
 - --dashboard-address=:{{ index .ports 2 }}
@@ -80,12 +82,4 @@ for each rendering, because secret and checksums must agree. The key of the CA i
 {{- if include "dump-ingest.usesTls" .root }}
 - --protocol=tls
 {{- end }}
-{{- end -}}
-
-{{/* Memory limit of the container, in bytes; the memory of the node if the container has no limit. */}}
-{{- define "dump-ingest.memoryLimit" -}}
-- name: MEMORY_LIMIT
-  valueFrom:
-    resourceFieldRef:
-      resource: limits.memory
 {{- end -}}

@@ -47,12 +47,92 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 {{- end -}}
 {{- end -}}
 
-{{- define "dump-ingest.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
-{{- else -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- define "dump-ingest.schedulerAccountName" -}}
+{{- with .Values.scheduler.serviceAccount -}}
+{{- default (ternary (printf "%s-scheduler" (include "dump-ingest.fullname" $)) "default" .create) .name -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "dump-ingest.image" -}}
+{{- $name := .Values.image.repository -}}
+{{- with default .Values.image.registry .Values.global.imageRegistry -}}
+{{- $name = printf "%s/%s" (trimSuffix "/" .) $name -}}
+{{- end -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $name .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Secrets for pulling images, as a map with the key `all`. */}}
+{{- define "dump-ingest.pullSecrets" -}}
+{{- $all := list -}}
+{{- range concat .Values.image.pullSecrets .Values.global.imagePullSecrets -}}
+{{- $all = append $all (dict "name" (ternary . (get (ternary dict . (kindIs "string" .)) "name") (kindIs "string" .))) -}}
+{{- end -}}
+{{- toYaml (dict "all" (uniq $all)) -}}
+{{- end -}}
+
+{{/* The version of Kubernetes. Without a cluster, Helm assumes a new one. */}}
+{{- define "dump-ingest.kubeVersion" -}}
+{{- default .Capabilities.KubeVersion.Version .Values.kubeVersionOverride -}}
+{{- end -}}
+
+{{/* What this chart was made for: the options of commands, and more. See helm/known.py. */}}
+{{- define "dump-ingest.known" -}}
+{{- .Files.Get "files/known.yml" -}}
+{{- end -}}
+
+{{/* In a training pod, names of containers begin with `dump-ingest-` and names of ports with `di-`. */}}
+{{- define "dump-ingest.inTrainingPod" -}}
+{{- if eq .Values.watcher.mode "sidecar" -}}true{{- end -}}
+{{- end -}}
+
+{{/* The name of a container, or of a port, in the pod of the watcher. Takes (dict "root" $ "name" ...). */}}
+{{- define "dump-ingest.containerName" -}}
+{{- if include "dump-ingest.inTrainingPod" .root -}}dump-ingest-{{- end -}}{{- .name -}}
+{{- end -}}
+{{- define "dump-ingest.portName" -}}
+{{- if include "dump-ingest.inTrainingPod" .root -}}di-{{- end -}}{{- .name -}}
+{{- end -}}
+
+{{/*
+The named ports of each component, as maps `dask` (ports on which code can be run), `http` (ports to scrape), and
+`labels` that select its pods.
+*/}}
+{{- define "dump-ingest.ports" -}}
+{{- $all := dict -}}
+{{- if .Values.scheduler.enabled -}}
+{{- $_ := set $all "scheduler" (dict "dask" (list "dask") "http" (list "http")) -}}
+{{- end -}}
+{{- if include "dump-ingest.hasWorkers" . -}}
+{{- $_ := set $all "worker" (dict "dask" (list "worker" "nanny") "http" (list "http")) -}}
+{{- end -}}
+{{- if ne .Values.watcher.mode "none" -}}
+{{- $dask := list -}}
+{{- $http := list (include "dump-ingest.portName" (dict "root" . "name" "metrics")) -}}
+{{- if include "dump-ingest.hasNearWorkers" . -}}
+{{- range $index := until (int .Values.watcher.worker.count) -}}
+{{- range list "worker" "nanny" -}}
+{{- $dask = append $dask (include "dump-ingest.portName" (dict "root" $ "name" (printf "%s-%d" . $index))) -}}
+{{- end -}}
+{{- $http = append $http (include "dump-ingest.portName" (dict "root" $ "name" (printf "http-%d" $index))) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $all "watcher" (dict "dask" $dask "http" $http) -}}
+{{- end -}}
+{{- if .Values.consolidator.enabled -}}
+{{- $_ := set $all "consolidator" (dict "dask" list "http" (list "metrics")) -}}
+{{- end -}}
+{{- range $component, $ports := $all -}}
+{{- $labels := include "dump-ingest.selectorLabels" (dict "root" $ "component" $component) | fromYaml -}}
+{{- if and (eq $component "watcher") (include "dump-ingest.inTrainingPod" $) -}}
+{{- $labels = dict (printf "%s-sidecar" (include "dump-ingest.fullname" $)) "true" -}}
+{{- end -}}
+{{- $_ := set $ports "labels" $labels -}}
+{{- end -}}
+{{- toYaml $all -}}
 {{- end -}}
 
 {{/* Maps merged key by key; later ones take precedence. `mergeOverwrite` would not let `false` replace `true`. */}}
@@ -116,107 +196,4 @@ helm.sh/chart: {{ include "dump-ingest.chart" .root }}
 
 {{- define "dump-ingest.drainSeconds" -}}
 {{- if kindIs "invalid" .Values.config.drain_s -}}30{{- else -}}{{ ceil .Values.config.drain_s }}{{- end -}}
-{{- end -}}
-
-{{/* Checks that the schema cannot express: values that contradict each other. configmap.yaml calls this once. */}}
-{{- define "dump-ingest.validate" -}}
-{{- $v := .Values -}}
-{{- if $v.existingConfigMap -}}
-{{- if or (gt (len $v.config) 1) $v.config.store -}}
-{{- fail "config: must be empty if existingConfigMap names the settings" -}}
-{{- end -}}
-{{- else if not $v.config.store -}}
-{{- fail "config.store: is required: the URL of the store, such as s3://bucket/run.zarr (or set existingConfigMap)" -}}
-{{- end -}}
-{{- range $name, $instead := dict "scheduler" "scheduler.enabled=false and scheduler.address" "metrics" "watcher.metrics" "consolidator_metrics" "consolidator.metricsPort" "worker_resources" "watcher.nodeLocal" "host" "nothing instead (it is always the name of the node)" "rules" "anomalyRules" -}}
-{{- if hasKey $v.config $name -}}
-{{- fail (printf "config.%s: is set by the chart; use %s" $name $instead) -}}
-{{- end -}}
-{{- end -}}
-{{- if and $v.existingConfigMap (include "dump-ingest.hasRules" .) -}}
-{{- fail "anomalyRules: cannot be combined with existingConfigMap; put rules.yaml into that ConfigMap, and set rules: /etc/dump-ingest/rules.yaml in its config.yaml" -}}
-{{- end -}}
-{{- $store := default "" $v.config.store -}}
-{{- if and (hasPrefix "/" $store) (not $v.existingConfigMap) -}}
-{{- if not $v.storage.existingClaim -}}
-{{- fail (printf "config.store: %s is a directory that no container mounts; name its claim in storage.existingClaim" $store) -}}
-{{- else if not (hasPrefix (printf "%s/" (trimSuffix "/" $v.storage.mountPath)) $store) -}}
-{{- fail (printf "config.store: %s is not below storage.mountPath, %s" $store $v.storage.mountPath) -}}
-{{- end -}}
-{{- end -}}
-{{- if and $v.storage.caBundle.existingConfigMap $v.storage.caBundle.existingSecret -}}
-{{- fail "storage.caBundle: name a ConfigMap or a secret, not both" -}}
-{{- end -}}
-{{- $sources := 0 -}}
-{{- range list $v.dump.hostPath $v.dump.existingClaim $v.dump.volume -}}
-{{- if . -}}{{- $sources = add1 $sources -}}{{- end -}}
-{{- end -}}
-{{- $readsDump := or (has $v.watcher.mode (list "daemonset" "deployment")) (include "dump-ingest.hasWorkers" .) -}}
-{{- if gt (int $sources) 1 -}}
-{{- fail "dump: set one of hostPath, existingClaim and volume, not several" -}}
-{{- else if and $readsDump (eq (int $sources) 0) -}}
-{{- fail "dump: set one of hostPath, existingClaim and volume, to say where the dump is" -}}
-{{- end -}}
-{{- $mount := trimSuffix "/" $v.dump.mountPath -}}
-{{- if and $v.dump.directory (ne $v.dump.directory $mount) (not (hasPrefix (printf "%s/" $mount) $v.dump.directory)) -}}
-{{- fail (printf "dump.directory: %s is not below dump.mountPath, %s" $v.dump.directory $mount) -}}
-{{- end -}}
-{{- if and $v.scheduler.enabled $v.scheduler.address -}}
-{{- fail "scheduler.address: names another scheduler; set scheduler.enabled=false with it" -}}
-{{- end -}}
-{{- if and $v.scheduler.enabled (not $v.dask.tls.enabled) (ne $v.scheduler.service.type "ClusterIP") -}}
-{{- fail (printf "scheduler.service.type: %s opens the scheduler to others, who could run code there; it needs dask.tls.enabled=true" $v.scheduler.service.type) -}}
-{{- end -}}
-{{- if and $v.scheduler.address (not $v.scheduler.enabled) -}}
-{{- $isTls := hasPrefix "tls://" $v.scheduler.address -}}
-{{- if and $v.dask.tls.enabled (not $isTls) -}}
-{{- fail (printf "scheduler.address: %s is not encrypted; use tls://, or set dask.tls.enabled=false" $v.scheduler.address) -}}
-{{- else if and $isTls (not $v.dask.tls.enabled) -}}
-{{- fail (printf "scheduler.address: %s needs dask.tls.enabled=true" $v.scheduler.address) -}}
-{{- else if and $isTls (eq $v.dask.tls.source "generate") -}}
-{{- fail "dask.tls.source: generate makes a CA that the scheduler at scheduler.address does not know; use existingSecret or certManager" -}}
-{{- end -}}
-{{- end -}}
-{{- if and (include "dump-ingest.usesTls" .) (eq $v.dask.tls.source "existingSecret") (not $v.dask.tls.existingSecret) -}}
-{{- fail "dask.tls.existingSecret: is required if dask.tls.source is existingSecret" -}}
-{{- end -}}
-{{- if and $v.dask.tls.existingSecret (ne $v.dask.tls.source "existingSecret") -}}
-{{- fail (printf "dask.tls.existingSecret: is not used if dask.tls.source is %s; set dask.tls.source=existingSecret" $v.dask.tls.source) -}}
-{{- end -}}
-{{- if and (include "dump-ingest.hasNearWorkers" .) (lt (int $v.watcher.worker.count) 1) -}}
-{{- fail "watcher.worker.count: must be at least 1 if watcher.nodeLocal is on: no other worker could run the tasks" -}}
-{{- end -}}
-{{- if and (include "dump-ingest.usesCluster" .) $v.scheduler.enabled (not (include "dump-ingest.isNodeLocal" .)) (not (include "dump-ingest.hasWorkers" .)) -}}
-{{- fail "worker.enabled: must not be false if watcher.nodeLocal is off: no worker could run the tasks" -}}
-{{- end -}}
-{{- if and (eq $v.watcher.mode "daemonset") (not (include "dump-ingest.isNodeLocal" .)) $v.dump.hostPath -}}
-{{- /* Either every watcher would see every dump, or no worker would see the dump: both are mistakes. */ -}}
-{{- fail "watcher.nodeLocal: must not be false in a daemonset that watches dump.hostPath; if all nodes share the file system, use watcher.mode=deployment" -}}
-{{- end -}}
-{{- $lastPort := add $v.watcher.worker.firstPort (mul 3 (int $v.watcher.worker.count)) -1 -}}
-{{- if gt (int $lastPort) 65535 -}}
-{{- fail (printf "watcher.worker.firstPort: %d workers need ports up to %d" (int $v.watcher.worker.count) (int $lastPort)) -}}
-{{- end -}}
-{{- if and (ge (int $v.watcher.metrics.port) (int $v.watcher.worker.firstPort)) (le (int $v.watcher.metrics.port) (int $lastPort)) (include "dump-ingest.hasNearWorkers" .) -}}
-{{- fail (printf "watcher.metrics.port: %d is a port of the workers in the watcher's pod (watcher.worker.firstPort)" (int $v.watcher.metrics.port)) -}}
-{{- end -}}
-{{- if ne (len (uniq (list (int $v.worker.ports.worker) (int $v.worker.ports.nanny) (int $v.worker.ports.http)))) 3 -}}
-{{- fail "worker.ports: worker, nanny and http must differ" -}}
-{{- end -}}
-{{- if eq (int $v.scheduler.port) (int $v.scheduler.httpPort) -}}
-{{- fail "scheduler.httpPort: must differ from scheduler.port" -}}
-{{- end -}}
-{{- $drain := include "dump-ingest.drainSeconds" . | int -}}
-{{- $grace := $v.watcher.terminationGracePeriodSeconds -}}
-{{- if and (not (kindIs "invalid" $grace)) (le (int $grace) $drain) -}}
-{{- fail (printf "watcher.terminationGracePeriodSeconds: %d would kill the watcher before it has finished its current work; it must be more than config.drain_s, %d" (int $grace) $drain) -}}
-{{- end -}}
-{{- with $v.worker.autoscaling -}}
-{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) -}}
-{{- fail "worker.autoscaling.minReplicas: is greater than maxReplicas" -}}
-{{- end -}}
-{{- if and .enabled (eq .kind "keda") (not .keda.serverAddress) -}}
-{{- fail "worker.autoscaling.keda.serverAddress: is required if worker.autoscaling.kind is keda: the URL of Prometheus" -}}
-{{- end -}}
-{{- end -}}
 {{- end -}}

@@ -1,6 +1,6 @@
 {{/*
 The user that a pod runs as. Pods that read the dump, or write a store in a directory, run as the user of the dump.
-Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
+`account` is the service account, if it is not the one of the release. Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
 */}}
 {{- define "dump-ingest.identity" -}}
 {{- $dump := dict -}}
@@ -15,23 +15,37 @@ Takes (dict "root" $ "role" .Values.watcher "dump" bool "store" bool).
 {{- end -}}
 {{- with $values.supplementalGroups -}}{{- $_ := set $dump "supplementalGroups" . -}}{{- end -}}
 {{- end -}}
-{{- include "dump-ingest.merged" (list .root.Values.podSecurityContext $dump .role.podSecurityContext) -}}
+{{- if .store -}}
+{{- $values := .root.Values.storage -}}
+{{- if and $values.existingClaim (not (kindIs "invalid" $values.fsGroup)) -}}
+{{- $_ := set $dump "fsGroup" (int64 $values.fsGroup) -}}
+{{- $_ := set $dump "fsGroupChangePolicy" "OnRootMismatch" -}}
+{{- end -}}
+{{- end -}}
+{{- $base := .root.Values.podSecurityContext -}}
+{{- if .root.Values.openshift.enabled -}}{{- $base = omit $base "runAsUser" "runAsGroup" -}}{{- end -}}
+{{- include "dump-ingest.merged" (list $base $dump .role.podSecurityContext) -}}
 {{- end -}}
 
 {{/* The part that all pods share. Takes the same arguments. */}}
 {{- define "dump-ingest.pod" -}}
-serviceAccountName: {{ include "dump-ingest.serviceAccountName" .root }}
+serviceAccountName: {{ default (include "dump-ingest.serviceAccountName" .root) .account }}
 automountServiceAccountToken: false
 # Service links would set variables that begin with DUMP_INGEST_ and look like settings.
 enableServiceLinks: false
 securityContext:
   {{- include "dump-ingest.identity" . | nindent 2 }}
-{{- with .root.Values.image.pullSecrets }}
+{{- with (include "dump-ingest.pullSecrets" .root | fromYaml).all }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- range $key := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" }}
-{{- with get $.role $key }}
+{{- $role := .role }}
+{{- if .role.hostNetwork }}
+hostNetwork: true
+{{- $role = merge (dict "dnsPolicy" (default "ClusterFirstWithHostNet" .role.dnsPolicy)) .role }}
+{{- end }}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" "dnsPolicy" "dnsConfig" "hostAliases" }}
+{{- with get $role $key }}
 {{ $key }}:
   {{- if kindIs "string" . }} {{ . | quote }}{{ else }}
   {{- toYaml . | nindent 2 }}
@@ -83,6 +97,10 @@ image: {{ include "dump-ingest.image" .root | quote }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
   {{- include "dump-ingest.merged" (list .root.Values.securityContext .own .role.securityContext) | nindent 2 }}
+{{- with concat .root.Values.envFrom (default list .role.envFrom) }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .role.resources }}
 resources:
   {{- toYaml . | nindent 2 }}
@@ -95,10 +113,15 @@ resources:
 {{- end }}
 {{- end -}}
 
-{{/* Environment variables of all containers, with those of the store if `store` is true. */}}
+{{/* Environment variables of all containers, with those of the store if `store` is true. Takes (dict "root" $ "store" bool "config" bool). */}}
 {{- define "dump-ingest.env" -}}
 - name: HOME
   value: /tmp
+{{- if .config }}
+# So that `kubectl exec` finds the store without an option.
+- name: DUMP_INGEST_CONFIG
+  value: /etc/dump-ingest/config.yaml
+{{- end }}
 {{- with .root.Values.storage }}
 {{- if and $.store .existingSecret }}
 {{- range $variable, $key := dict "AWS_ACCESS_KEY_ID" .accessKeyIdKey "AWS_SECRET_ACCESS_KEY" .secretAccessKeyKey "AWS_SESSION_TOKEN" .sessionTokenKey }}
@@ -157,19 +180,19 @@ Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "
 containers that delete dumps may write to them.
 */}}
 {{- define "dump-ingest.mounts" -}}
-- name: tmp
+- name: dump-ingest-tmp
   mountPath: /tmp
 {{- if .config }}
-- name: config
+- name: dump-ingest-config
   mountPath: /etc/dump-ingest
   readOnly: true
 {{- end }}
 {{- if .dask }}
-- name: dask
+- name: dump-ingest-dask
   mountPath: /etc/dask
   readOnly: true
 {{- if include "dump-ingest.usesTls" .root }}
-- name: dask-tls
+- name: dump-ingest-dask-tls
   mountPath: /etc/dask-tls
   readOnly: true
 {{- end }}
@@ -177,18 +200,18 @@ containers that delete dumps may write to them.
 {{- if .store }}
 {{- with .root.Values.storage.caBundle }}
 {{- if or .existingConfigMap .existingSecret }}
-- name: store-ca
+- name: dump-ingest-store-ca
   mountPath: /etc/store-ca
   readOnly: true
 {{- end }}
 {{- end }}
 {{- if .root.Values.storage.existingClaim }}
-- name: store
+- name: dump-ingest-store
   mountPath: {{ .root.Values.storage.mountPath | quote }}
 {{- end }}
 {{- end }}
 {{- if .dump }}
-- name: dump
+- name: {{ include "dump-ingest.dumpVolume" .root }}
   mountPath: {{ .root.Values.dump.mountPath | quote }}
   readOnly: {{ not .deletes }}
   {{- if .root.Values.dump.hostPath }}
@@ -204,20 +227,20 @@ containers that delete dumps may write to them.
 {{/* The volumes for these mounts. Takes the same arguments. */}}
 {{- define "dump-ingest.volumes" -}}
 {{- $fullname := include "dump-ingest.fullname" .root -}}
-- name: tmp
+- name: dump-ingest-tmp
   emptyDir:
     sizeLimit: {{ .root.Values.tmpSizeLimit }}
 {{- if .config }}
-- name: config
+- name: dump-ingest-config
   configMap:
     name: {{ default (printf "%s-config" $fullname) .root.Values.existingConfigMap }}
 {{- end }}
 {{- if .dask }}
-- name: dask
+- name: dump-ingest-dask
   configMap:
     name: {{ $fullname }}-dask
 {{- if include "dump-ingest.usesTls" .root }}
-- name: dask-tls
+- name: dump-ingest-dask-tls
   secret:
     secretName: {{ include "dump-ingest.tlsSecretName" .root }}
 {{- end }}
@@ -225,23 +248,23 @@ containers that delete dumps may write to them.
 {{- if .store }}
 {{- with .root.Values.storage.caBundle }}
 {{- if .existingConfigMap }}
-- name: store-ca
+- name: dump-ingest-store-ca
   configMap:
     name: {{ .existingConfigMap }}
 {{- else if .existingSecret }}
-- name: store-ca
+- name: dump-ingest-store-ca
   secret:
     secretName: {{ .existingSecret }}
 {{- end }}
 {{- end }}
 {{- with .root.Values.storage.existingClaim }}
-- name: store
+- name: dump-ingest-store
   persistentVolumeClaim:
     claimName: {{ . }}
 {{- end }}
 {{- end }}
-{{- if .dump }}
-- name: dump
+{{- if and .dump (not (include "dump-ingest.givenVolume" .root)) }}
+- name: {{ include "dump-ingest.dumpVolume" .root }}
   {{- $deletes := .deletes }}
   {{- with .root.Values.dump }}
   {{- if .hostPath }}
@@ -260,5 +283,38 @@ containers that delete dumps may write to them.
 {{- end }}
 {{- with .role.extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The volume of the training pod that contains the dump, if it is not one of ours. */}}
+{{- define "dump-ingest.givenVolume" -}}
+{{- if include "dump-ingest.inTrainingPod" . -}}{{- .Values.watcher.sidecar.dumpVolume -}}{{- end -}}
+{{- end -}}
+
+{{- define "dump-ingest.dumpVolume" -}}
+{{- default "dump-ingest-dump" (include "dump-ingest.givenVolume" .) -}}
+{{- end -}}
+
+{{/* Keys of a Deployment or DaemonSet that every role takes. Takes the role. */}}
+{{- define "dump-ingest.workload" -}}
+{{- with .minReadySeconds }}
+minReadySeconds: {{ . }}
+{{- end }}
+revisionHistoryLimit: {{ .revisionHistoryLimit }}
+{{- end -}}
+
+{{/* Annotations of a workload. Takes the role. */}}
+{{- define "dump-ingest.workloadAnnotations" -}}
+{{- with .annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Containers that run first. Takes the role. */}}
+{{- define "dump-ingest.initContainers" -}}
+{{- with .initContainers }}
+initContainers:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}

@@ -23,36 +23,37 @@
 {{- if and (eq .Values.watcher.mode "sidecar") .Values.watcher.worker.nativeSidecar -}}true{{- end -}}
 {{- end -}}
 
-{{/* Seconds until the last step of a job that has ended counts as complete; 0 if the job continues. */}}
-{{- define "dump-ingest.lastStepSeconds" -}}
-{{- if not (include "dump-ingest.watcherIsSidecar" .) -}}0
-{{- else if kindIs "invalid" .Values.config.quiet_s -}}15
-{{- else -}}{{ add (ceil .Values.config.quiet_s) 5 }}
-{{- end -}}
-{{- end -}}
-
+{{/*
+Seconds that the pod of the watcher has to stop. In a training pod, the training containers use up their part of it
+first: Kubernetes asks the watcher to end only after them.
+*/}}
 {{- define "dump-ingest.watcherGrace" -}}
-{{- $drain := include "dump-ingest.drainSeconds" . | int -}}
 {{- $given := .Values.watcher.terminationGracePeriodSeconds -}}
-{{- if kindIs "invalid" $given -}}
-{{- add $drain 30 (include "dump-ingest.lastStepSeconds" . | int) -}}
-{{- else -}}
+{{- if not (kindIs "invalid" $given) -}}
 {{- int $given -}}
+{{- else if include "dump-ingest.inTrainingPod" . -}}
+{{- max 600 (add (include "dump-ingest.drainSeconds" . | int) 300) -}}
+{{- else -}}
+{{- add (include "dump-ingest.drainSeconds" . | int) 30 -}}
 {{- end -}}
 {{- end -}}
 
 {{- define "dump-ingest.watcherContainer" -}}
-name: watcher
+name: {{ include "dump-ingest.containerName" (dict "root" . "name" "watcher") }}
 command: [dump-ingest]
 args:
   - watch
   - {{ include "dump-ingest.dumpDirectory" . | quote }}
   - --config=/etc/dump-ingest/config.yaml
+  {{- if and (include "dump-ingest.inTrainingPod" .) (hasKey (include "dump-ingest.known" . | fromYaml).options.watch "--finish") }}
+  # When it is asked to end, the job has ended: ingest what is there first.
+  - --finish
+  {{- end }}
   {{- with .Values.watcher.extraArgs }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 env:
-  {{- include "dump-ingest.env" (dict "root" . "store" true) | nindent 2 }}
+  {{- include "dump-ingest.env" (dict "root" . "store" true "config" true) | nindent 2 }}
   {{- with include "dump-ingest.rulesEnv" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -85,18 +86,32 @@ env:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 ports:
-  - name: metrics
+  - name: {{ include "dump-ingest.portName" (dict "root" . "name" "metrics") }}
     containerPort: {{ .Values.watcher.metrics.port }}
 {{- $role := .Values.watcher }}
+{{- if include "dump-ingest.inTrainingPod" . }}
+{{- /* It must not keep the job from starting or from becoming ready. */}}
+{{- $role = omit $role "startupProbe" "readinessProbe" }}
+{{- with $role.livenessProbe }}
+{{- $probe := include "dump-ingest.probeOf" (dict "probe" . "name" "metrics" "port" $.Values.watcher.metrics.port) | fromYaml }}
+{{- $role = merge (dict "livenessProbe" $probe) $role }}
+{{- end }}
+{{- end }}
 {{- if include "dump-ingest.watcherIsSidecar" . }}
 restartPolicy: Always
-{{- $wait := dict "preStop" (dict "exec" (dict "command" (list "sleep" (include "dump-ingest.lastStepSeconds" .)))) }}
-{{- /* It must not keep the job from starting or from becoming ready, either. */}}
-{{- $role = merge (dict "lifecycle" (default $wait $role.lifecycle)) (omit $role "lifecycle" "startupProbe" "readinessProbe") }}
 {{- end }}
 {{ include "dump-ingest.container" (dict "root" . "role" $role "own" (include "dump-ingest.watcherOwn" . | fromYaml)) }}
 volumeMounts:
   {{- include "dump-ingest.mounts" (include "dump-ingest.watcherHolds" . | fromYaml | merge (dict "root" . "role" .Values.watcher)) | nindent 2 }}
+{{- end -}}
+
+{{/* A probe with the number of a port instead of its name. Takes (dict "probe" ... "name" "http" "port" 8802). */}}
+{{- define "dump-ingest.probeOf" -}}
+{{- $probe := deepCopy .probe -}}
+{{- if eq (toString (dig "httpGet" "port" "" $probe)) .name -}}
+{{- $_ := set $probe.httpGet "port" .port -}}
+{{- end -}}
+{{- toYaml $probe -}}
 {{- end -}}
 
 {{- define "dump-ingest.watcherHolds" -}}
@@ -111,32 +126,25 @@ deletes: {{ or .Values.dump.writable (eq (default "keep" .Values.config.after_co
 {{- define "dump-ingest.nearWorkerContainer" -}}
 {{- $values := .root.Values.watcher.worker -}}
 {{- $first := add $values.firstPort (mul 3 .index) -}}
-name: worker-{{ .index }}
+name: {{ include "dump-ingest.containerName" (dict "root" .root "name" (printf "worker-%d" .index)) }}
 command: [dask]
 args:
   {{- include "dump-ingest.workerArgs" (dict "root" .root "threads" $values.threads "ports" (list $first (add1 $first) (add $first 2))) | nindent 2 }}
   - --resources=host-$({{ include "dump-ingest.place" .root }})={{ $values.threads }}
 env:
   {{- include "dump-ingest.env" (dict "root" .root "store" true) | nindent 2 }}
-  {{- include "dump-ingest.memoryLimit" . | nindent 2 }}
   {{- include "dump-ingest.placeEnv" .root | nindent 2 }}
   {{- with $values.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 ports:
-  - name: worker-{{ .index }}
-    containerPort: {{ $first }}
-  - name: nanny-{{ .index }}
-    containerPort: {{ add1 $first }}
-  - name: http-{{ .index }}
-    containerPort: {{ add $first 2 }}
-{{- $role := pick $values "resources" "securityContext" -}}
+  {{- range $offset, $name := list "worker" "nanny" "http" }}
+  - name: {{ include "dump-ingest.portName" (dict "root" $.root "name" (printf "%s-%d" $name $.index)) }}
+    containerPort: {{ add $first $offset }}
+  {{- end }}
+{{- $role := pick $values "resources" "securityContext" "envFrom" -}}
 {{- with $values.livenessProbe -}}
-{{- /* Each worker names its ports differently, so the name `http` in a probe is replaced by the number. */ -}}
-{{- $probe := deepCopy . -}}
-{{- if eq (toString (dig "httpGet" "port" "" $probe)) "http" -}}
-{{- $_ := set $probe.httpGet "port" (add $first 2) -}}
-{{- end -}}
+{{- $probe := include "dump-ingest.probeOf" (dict "probe" . "name" "http" "port" (add $first 2)) | fromYaml -}}
 {{- $_ := set $role "livenessProbe" $probe -}}
 {{- end -}}
 {{- if $values.nativeSidecar }}
@@ -169,11 +177,22 @@ volumeMounts:
 {{- else -}}
 {{- $beside = prepend $beside $watcher -}}
 {{- end -}}
+{{- $others := dict "initContainers" .Values.watcher.initContainers "containers" .Values.watcher.extraContainers -}}
 {{- range $name, $all := dict "initContainers" $first "containers" $beside -}}
-{{- if $all }}
+{{- if or $all (get $others $name) }}
 {{ $name }}:
+  {{- if eq $name "initContainers" }}
+  {{- with get $others $name }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- end }}
   {{- range $all }}
   - {{ . | nindent 4 | trim }}
+  {{- end }}
+  {{- if eq $name "containers" }}
+  {{- with get $others $name }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   {{- end }}
 {{- end }}
 {{- end }}

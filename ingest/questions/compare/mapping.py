@@ -19,7 +19,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from workers.rules.yaml_file import load_model
+from workers.host.yaml_file import load_model
 
 _HINT = "A mapping file holds `pairs:`, a list of {a: GLOB, b: GLOB} or {regex: REGEX, b: TEMPLATE}."
 _WILD = re.compile(r"[*?]")

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
-from workers.rules.yaml_file import load_model
+from workers.host.yaml_file import load_model
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
 #: The limit of types that are not floats: they must be equal.

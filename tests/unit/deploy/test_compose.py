@@ -1,4 +1,4 @@
-"""The tour in containers: no engine is here, so its file is read as one would read it."""
+"""The file of the tour in containers; tests/integration/test_podman.py runs its services."""
 
 import re
 import subprocess

@@ -1,11 +1,15 @@
 """The guide for operators: the commands that it gives."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from distributed import Client, LocalCluster, Security
+
+from tests.charts import CHART, find, objects
 
 DOCS = Path(__file__).parents[3] / "docs"
 DEPLOYMENT = (DOCS / "deployment.md").read_text()
@@ -56,5 +60,31 @@ def test_variables_of_the_guide_are_those_of_the_units() -> None:
 
 
 def test_every_way_of_deploying_has_its_files() -> None:
-    for path in re.findall(r"\b(?:deploy|helm)/[\w./-]*\w", DEPLOYMENT):
+    for path in re.findall(r"(?<!exec )\b(?:deploy|helm)/[\w./-]*\w", DEPLOYMENT):
         assert (DOCS.parent / path).exists(), path
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", DEPLOYMENT, re.MULTILINE | re.DOTALL)
+
+
+def test_values_of_the_guide_give_two_workers_on_each_host() -> None:
+    [text] = blocks("yaml")
+    rendered = objects(yaml.safe_load(text) | {"dask": {"tls": {"source": "certManager"}}})
+    pod = find(rendered, "DaemonSet", "-watcher")["spec"]["template"]["spec"]
+    assert [one["name"] for one in pod["initContainers"]] == ["worker-0", "worker-1"]
+    for name in re.findall(r"(?:ds|deploy|cronjob)/run1-([\w-]+)", DEPLOYMENT):
+        assert [one for one in rendered if one["metadata"]["name"] == f"run1-{name}"], name
+
+
+def test_policy_of_the_guide_permits_multipart_uploads() -> None:
+    lifecycle, policy, *_ = map(json.loads, blocks("json"))
+    assert "AbortIncompleteMultipartUpload" in lifecycle["Rules"][0]
+    actions = {action for statement in policy["Statement"] for action in statement["Action"]}
+    assert {"s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"} <= actions
+
+
+def test_images_of_the_guide_have_the_tag_of_the_chart() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    texts = DEPLOYMENT + (CHART / "README.md").read_text()
+    assert set(re.findall(r"dump-ingest:(\d[\w.]*)", texts)) == {version}

@@ -236,7 +236,14 @@ class TestWithTheTools:
         run_tool(["promtool", "test", "rules", str(path)], timeout_s=240)
 
     def test_questions_of_the_dashboard_are_understood(self, tmp_path: Path) -> None:
-        names = {"$__rate_interval": "1m", "$__range": "1h", "$instance": ".*", "$rank": ".*"}
+        names = {
+            "$__rate_interval": "1m",
+            "$__range": "1h",
+            "$instance": ".*",
+            "$rank": ".*",
+            "$namespace": ".*",
+            "$run": ".*",
+        }
         pattern = re.compile("|".join(re.escape(name) for name in names))
         rules = [
             {"record": f"panel:{number}", "expr": pattern.sub(lambda m: names[m[0]], expression)}

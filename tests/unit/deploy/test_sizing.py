@@ -6,7 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.sizing import COLUMNS, JOBS, PAGE, Job, main, puts, size, table, tasks, with_table
+from deploy.sizing import (
+    COLUMNS,
+    INGEST_SECONDS,
+    JOBS,
+    LISTED_IN_TURN,
+    PAGE,
+    SMALL_STEP_SECONDS,
+    STEP_SECONDS,
+    STORED_RATIO,
+    WORKER_RATE,
+    Job,
+    lists,
+    main,
+    puts,
+    size,
+    table,
+    tasks,
+    with_table,
+)
+from ingest.consolidating import listing
 
 
 def test_the_page_has_the_current_table() -> None:
@@ -38,9 +57,22 @@ def test_more_to_do_never_takes_less(ranks: int, step_bytes: float, every_s: flo
 
 
 def test_workers_keep_up_with_what_was_measured() -> None:
-    """Two workers took 722 MB in 2.68 s: planned with, they have a third to spare."""
-    assert size(Job(1, 722e6, 2.68)).workers >= 3
-    assert size(Job(1, 722e6, 2.68 * 1.6)).workers <= 2
+    """Two workers took 722 MB in that time: planned with, they have a third to spare."""
+    assert size(Job(1, 722e6, INGEST_SECONDS)).workers >= 3
+    assert size(Job(1, 722e6, INGEST_SECONDS * 1.6)).workers <= 2
+
+
+def test_figures_are_those_that_were_measured() -> None:
+    measured = (PAGE.parent / "design" / "004-performance.md").read_text()
+    assert f"| ingest, 2 workers, S3 | s3fs.put(recursive=True) | {INGEST_SECONDS} s |" in measured
+    assert f"| a rank-step of 20 files, of 1000 | 20 ms | {SMALL_STEP_SECONDS * 1000:.2f} ms |" in measured
+
+
+def test_listings_are_those_of_the_consolidator() -> None:
+    assert LISTED_IN_TURN == listing.WINDOW
+    assert lists(64) == 66
+    assert lists(10_000) == 512 + 10 + 1
+    assert size(Job(10_000, 722e6, 600)).lists_per_s < 10_000 / 5 / 10
 
 
 def test_requests_and_tasks_of_a_measured_step() -> None:
@@ -66,3 +98,14 @@ def test_half_a_job_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     with pytest.raises(SystemExit):
         main()
     assert "give all of --ranks, --step-mb and --every" in capsys.readouterr().err
+
+
+def test_the_figures_are_those_of_the_design_note() -> None:
+    """The table of 004 is what `make bench` measured; whatever is computed here starts from it."""
+    measured = (PAGE.parent / "design" / "004-performance.md").read_text()
+    assert (
+        f"| ingest, 2 workers, S3 | s3fs.put(recursive=True) | {722e6 / WORKER_RATE / 2:.3g} s |" in measured
+    )
+    small = f"| a rank-step of 20 files, of 1000 | 20 ms | {STEP_SECONDS / 2 * 1000:.3g} ms |"
+    assert small in measured
+    assert f"| stored bytes | raw bytes | 223 MB | 722 MB | {STORED_RATIO} |" in measured

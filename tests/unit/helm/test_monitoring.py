@@ -33,7 +33,20 @@ def alerts_of(**values: Any) -> dict[str, Any]:
 
 
 def test_alerts_are_the_same_as_beside_a_plain_prometheus() -> None:
-    assert rule_of() == yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
+    plain = yaml.safe_load((DEPLOY / "prometheus" / "rules.yml").read_text())
+    assert rule_of(matchRelease=False) == plain
+
+
+def test_alerts_of_a_release_select_its_series_and_carry_its_labels() -> None:
+    """Receivers and inhibitions need the labels, also where an expression aggregates them away."""
+    plain, own = alerts_of(matchRelease=False), alerts_of()
+    assert plain.keys() == own.keys()
+    for name, alert in own.items():
+        assert alert["labels"] == plain[name]["labels"] | {"run": "run1", "namespace": "train"}
+        matchers = 'namespace="train",run="run1"'
+        assert matchers in alert["expr"], name
+        without = alert["expr"].replace(f"{{{matchers}}}", "").replace(f"{matchers},", "")
+        assert without == plain[name]["expr"]
 
 
 @pytest.mark.skipif(
@@ -47,11 +60,13 @@ def test_rendered_alerts_pass_promtool(tmp_path: Path) -> None:
     assert "SUCCESS" in run_tool(["promtool", "check", "rules", "--lint-fatal", str(tmp_path / "rules.yml")])
 
 
-def test_values_change_alerts_by_name() -> None:
-    before = alerts_of()
+@pytest.mark.parametrize("prefix", ["https://git.example.com/", "https://git.example.com"])
+def test_values_change_alerts_by_name(prefix: str) -> None:
+    before = alerts_of(matchRelease=False)
     after = alerts_of(
+        matchRelease=False,
         ruleLabels={"team": "training"},
-        runbookUrlPrefix="https://git.example.com/",
+        runbookUrlPrefix=prefix,
         disabled=["DumpIngestNoWatchers"],
         overrides={"DumpIngestWatcherDown": {"for": "15m", "labels": {"severity": "warning"}}},
     )
@@ -64,6 +79,12 @@ def test_values_change_alerts_by_name() -> None:
         runbook = before[name]["annotations"]["runbook_url"]
         assert alert["annotations"]["runbook_url"] == f"https://git.example.com/{runbook}"
         assert alert["labels"]["team"] == "training"
+
+
+def test_a_runbook_of_ones_own_gets_no_prefix() -> None:
+    mine = {"DumpIngestLagHigh": {"annotations": {"runbook_url": "https://wiki/lag"}}}
+    alerts = alerts_of(runbookUrlPrefix="https://git.example.com", overrides=mine)
+    assert alerts["DumpIngestLagHigh"]["annotations"]["runbook_url"] == "https://wiki/lag"
 
 
 @pytest.mark.parametrize("values", [{"disabled": ["LagHihg"]}, {"overrides": {"LagHihg": {"for": "1m"}}}])

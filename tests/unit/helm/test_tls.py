@@ -122,6 +122,7 @@ def cluster() -> Iterator[RenderedCluster]:
 def test_rendered_scheduler_worker_and_client_work_together(cluster: RenderedCluster, tmp_path: Path) -> None:
     """The watcher's pod finds the worker beside it, over TLS, and nothing is missing."""
     watcher = {n: v for n, v in environment(cluster.watcher).items() if n.startswith("DUMP_INGEST_")}
+    watcher.pop("DUMP_INGEST_CONFIG")
     watcher |= {"DUMP_INGEST_SCHEDULER": cluster.address, "DASK_CONFIG": str(cluster.config)}
     checks = run("doctor", "--store", tmp_path / "run.zarr", "--json", env=watcher).json
     assert [one for one in checks if not one["ok"]] == []

@@ -73,6 +73,8 @@ def test_worker_resources_are_written_as_the_flag_of_dask() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
+        ("continues", "dump", "must be absolute paths"),
+        ("continues", "/data/a:b", "must be absolute paths"),
         ("rank_map", "0", "device=rank pairs"),
         ("rank_map", "a=1", "device=rank pairs"),
         ("rank_map", "0=-1", "device=rank pairs"),
@@ -118,7 +120,7 @@ def test_an_empty_text_names_nothing(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"store: [\n", "is not valid YAML"), (b"\xff\xfe\xfd", "is not valid YAML"), (b"- a\n", "settings")],
+    [(b"store: [\n", "not valid YAML"), (b"\xff\xfe\xfd", "is not UTF-8 text"), (b"- a\n", "settings")],
 )
 def test_a_file_that_is_not_one_of_settings_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
     config = tmp_path / "settings.yaml"
@@ -137,3 +139,46 @@ def test_a_variable_that_must_be_json_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DUMP_INGEST_DASK", "{")
     with pytest.raises(UsageError, match="it must be JSON"):
         load()
+
+
+def test_directories_are_written_alike_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("continues: [/data/a, /data/b]\n")
+    assert load(config).settings.continues == ["/data/a", "/data/b"]
+    assert load(continues="/data/a:/data/b").settings.continues == ["/data/a", "/data/b"]
+    monkeypatch.setenv("DUMP_INGEST_CONTINUES", "/data/a:/data/b")
+    assert load().settings.continues == ["/data/a", "/data/b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("store", "s3://AKIA:hunter2/Canary@bucket/run.zarr"),
+        ("store_options", {"secret": "hunter2/Canary"}),
+        ("store_options", {"client_kwargs": {"aws_session_token": "hunter2/Canary"}}),
+        ("store_options", "secret=hunter2/Canary"),
+        ("scheduler", "tcp://me:hunter2/Canary@host:8786"),
+    ],
+)
+def test_credentials_are_refused_and_not_printed(name: str, value: Any) -> None:
+    """Settings are sent to workers and printed by `config show`."""
+    with pytest.raises(UsageError, match=name) as error:
+        load(**{name: value})
+    assert "Canary" not in f"{error.value.message} {error.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "settings.yml:2: aliases are not allowed"),
+        ("[" * 100_000, "settings.yml:1: nested too deeply"),
+        ("workers: 1\nworkers: 2\n", "settings.yml:2: workers occurs twice"),
+    ],
+)
+def test_a_settings_file_that_stands_for_a_huge_one_is_refused(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    """A few lines of aliases would fill the memory."""
+    (tmp_path / "settings.yml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path / "settings.yml")

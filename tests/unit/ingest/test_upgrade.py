@@ -111,6 +111,7 @@ WORDS: dict[str, list[str] | None] = {
     "ingest": ["DUMP", "--store", "STORE"],
     "ls": ["STORE"],
     "origin": ["STORE"],
+    "repair": ["STORE"],
     "rules": ["test", "STORE"],
     "show": ["STORE", "x", "-r", "0", "-n", "1"],
     "trend": ["STORE", "x"],

@@ -1,6 +1,8 @@
 """How a command ends."""
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.cli.exits import exit_code_of, report_error, stop_on_signals
+from ingest.cli.exits import exit_code_of, report_error
 from ingest.reader.catalog import DamagedStepWarning
 from tests.cli import Answer
 from tests.npy_files import MadeDump, tensor_name
@@ -42,13 +44,19 @@ def test_an_error_is_printed_with_its_hint(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_to_stop_and_the_second_ends_the_process(number: signal.Signals) -> None:
-    stop = stop_on_signals()
-    assert not stop.is_set()
-    signal.raise_signal(number)
-    assert stop.is_set()
-    with pytest.raises(SystemExit) as end:
-        signal.raise_signal(number)
-    assert end.value.code == 130
+    program = f"""
+import signal
+from ingest.cli.exits import stop_on_signals
+stop = stop_on_signals()
+assert not stop.is_set()
+signal.raise_signal({int(number)})
+assert stop.is_set()
+print("asked", flush=True)
+signal.raise_signal({int(number)})
+print("not reached")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "asked\n"), done.stderr
 
 
 #: Every command that asks a store, each of which must answer about the undamaged steps.

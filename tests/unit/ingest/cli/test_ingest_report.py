@@ -6,8 +6,11 @@ import pytest
 import typer
 
 from ingest.cli.ingest_report import exit_as, print_report
+from ingest.layouts.base import Problem
 from ingest.service.report import Report
 from ingest.settings import Settings
+from ingest.steps.events import DumpedAgain
+from ingest.steps.not_taken import FilesNotTaken
 from tests.cli import strict_json
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
@@ -129,3 +132,37 @@ def test_the_exit_code_says_how_much_was_done(commits: list[CommitSummary]) -> N
     assert code_of(Report(commits=partial)) == 4
     assert code_of(Report(commits=commits, read_back_failures={StepKey(0, 1): StoreError("x")})) == 4
     assert code_of(Report(commits=commits, read_back_failures={StepKey(0, 1): DamagedStore("x")})) == 3
+
+
+def test_files_that_are_in_no_store_are_named_step_by_step(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [StepKey(0, step) for step in range(2)]
+    errors = {
+        key: FilesNotTaken.of(key, [f"rank_0/{key.step}/{n}.npy" for n in range(25)], 3) for key in keys
+    }
+    report = Report(failures=dict(errors))
+    _, messages = printed(report, capsys)
+    text = " ".join(messages.split())
+    for key in keys:
+        assert f"{key}: 25 files are in the dump and not in the store, and its commit stays" in text
+        assert f"Not stored: rank_0/{key.step}/0.npy, " in text
+    assert "and 5 more" in text
+    assert text.count("--replace") == 1
+    assert code_of(report) == 4  # the store has something of each: that is not nothing
+
+
+def test_what_is_left_out_is_part_of_the_exit_code(
+    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(
+        commits=commits, problems=(Problem("rank_-1", "is not a rank", "Rename it.", left_out=True),)
+    )
+    assert code_of(report) == 4
+    assert "rank_-1: is not a rank (Rename it.)" in printed(report, capsys)[1]
+    assert code_of(Report(commits=commits, problems=(Problem("hccl.json", "covers several hosts"),))) == 0
+
+
+def test_a_commit_that_shrinks_is_told(
+    commits: list[CommitSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = Report(commits=commits, dumped_again=[DumpedAgain(StepKey(0, 1), 2)])
+    assert "rank 0 step 1: dumped again, without 2 files of its commit" in printed(report, capsys)[1]

@@ -55,3 +55,19 @@ def test_a_damaged_step_is_named_and_the_others_are_listed(
     done = answer("ls", damaged, "--tensors", "--json", code=3)
     assert "damaged: rank 1 step 2: " in done.stderr
     assert {(row["rank"], row["step"]) for row in done.json} == {(0, 1), (0, 2), (0, 3), (1, 1), (1, 3)}
+
+
+def test_a_rank_from_two_dumps_is_warned_of(
+    made: MadeDump, store: Path, tmp_path: Path, answer: Answer
+) -> None:
+    """As two runs that were mixed by mistake, or a dump that was moved."""
+    made.add(b"x", "file.txt", step=0)
+    ingest_directly(made.root, store)
+    assert answer("ls", store).stderr == ""
+    other = MadeDump(tmp_path / "other")
+    other.add(b"x", "file.txt", step=4)
+    ingest_directly(other.root, store)
+    text = " ".join(answer("ls", store).stderr.split())
+    assert "rank 0 comes from 2 dump directories" in text
+    assert str(other.root) in text.replace(" ", "")
+    assert {row["root"] for row in answer("ls", store, "--json").json} == {str(made.root), str(other.root)}

@@ -49,4 +49,5 @@ def test_both_ends_must_show_the_certificate_of_the_run() -> None:
 
 
 def test_each_run_has_a_key_of_its_own() -> None:
-    assert run_security().tls_client_key != run_security().tls_client_key
+    first, second = (run_security().get_tls_config_for_role("client") for _ in range(2))
+    assert first["key"] != second["key"]

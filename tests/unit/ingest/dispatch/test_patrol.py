@@ -4,13 +4,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from distributed import Client
 
 from ingest.dispatch.own_cluster import OwnCluster
-from ingest.dispatch.own_workers import start_workers
+from ingest.dispatch.own_workers import end_workers, start_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
 from ingest.dispatch.patrol import Patrol
 from workers.errors import ClusterError, WorkerDied
@@ -88,8 +88,10 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
 def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "SpecCluster", client: Client) -> None:
     task = _task(client, 0.0)
     task.future.result(timeout=60)
-    task.future._state.status = "pending"  # nobody tells the client
-    local.scheduler.tasks.pop(task.future.key)
+    state: Any = task.future._state
+    state.status = "pending"  # nobody tells the client
+    scheduler: Any = local.scheduler
+    scheduler.tasks.pop(task.future.key)
     error = _patrolled(Patrol(timeout_s=60, young_s=0.1, pause_s=0.1), client, task)
     assert type(error) is ClusterError
     assert "does not know the task any more" in error.message

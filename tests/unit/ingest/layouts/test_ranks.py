@@ -39,6 +39,12 @@ def test_user_comes_before_the_table_and_the_table_before_the_device() -> None:
     assert Ranks([DEVICE_3], {}, []).resolve(DEVICE_3) == (3, "device id")
 
 
+def test_tables_tell_how_many_ranks_there_are_on_all_hosts() -> None:
+    tables = [table(("0", "0"), ("1", "1")), table(("0", "2"), ("1", "3"))]
+    assert Ranks([DEVICE_3], {}, tables).expected == 4
+    assert Ranks([DEVICE_3], {}, [b"{}"]).expected is None
+
+
 def test_rank_in_the_path_needs_nobody() -> None:
     assert Ranks([RANK_3], {3: 7}, [table(("3", "11"))]).resolve(RANK_3) == (3, "path")
 

@@ -24,3 +24,15 @@ def test_serves_memory_and_processor_time_beside(registry: CollectorRegistry) ->
 def test_an_address_that_cannot_be_served_is_refused(registry: CollectorRegistry, address: str) -> None:
     with pytest.raises(UsageError, match="cannot serve"):
         serve(registry, address)
+
+
+def test_says_whether_the_process_is_ready(registry: CollectorRegistry) -> None:
+    reason = [""]
+    port = free_port()
+    stop = serve(registry, f"127.0.0.1:{port}", unready=lambda: reason[0])
+    try:
+        assert http_get(port, "/ready") == (200, b"ready\n")
+        reason[0] = "nothing of the dump can be read"
+        assert http_get(port, "/ready") == (503, b"nothing of the dump can be read\n")
+    finally:
+        stop()

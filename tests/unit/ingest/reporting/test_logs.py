@@ -19,6 +19,7 @@ from ingest.disk.space import DiskSpace
 from ingest.dispatch.outcomes import StepCommitted, StepFailed, StepStale, TaskRetried
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
+from ingest.layouts.base import Problem
 from ingest.reporting.logs import PostLog, SeriesLog, ServiceLog, configure, log_findings
 from ingest.reporting.webhook import PostDropped, Posted, PostRetried
 from ingest.steps.events import (
@@ -30,6 +31,7 @@ from ingest.steps.events import (
     StoreRecovered,
 )
 from ingest.steps.keep_reasons import KeepReason
+from tests.metric_values import listing, look
 from tests.npy_files import MadeDump
 from tests.pipeline import plan_all, run
 from workers.errors import ClusterError, DamagedStore, StoreUnavailable
@@ -133,6 +135,31 @@ def test_an_outage_is_logged_once_until_it_is_over(lines: list[Any]) -> None:
     log.observe(StoreRecovered())
     log.observe(DependencyDown(StoreUnavailable("no answer")))
     assert names(lines) == [("trouble", "error"), ("store_is_back", "info"), ("trouble", "error")]
+
+
+def test_what_cannot_be_read_is_logged_once_and_again_every_ten_minutes(lines: list[Any]) -> None:
+    now = [0.0]
+    log = ServiceLog(lambda: now[0])
+    denied = Problem("rank_1", "permission denied", "grant it", denied=True)
+    misnamed = Problem("rank-2", "is not a rank", misnamed=True)
+    links = tuple(Problem(f"rank_0/{number}", "is a symbolic link") for number in range(30))
+    seen = replace(look([listing(0, 1)], []), problems=(denied, misnamed))
+    for at in (0.0, 300.0, 601.0):
+        now[0] = at
+        log.observe(seen)
+    once = [("cannot_read", "error"), ("not_ingested", "warning")]
+    assert names(lines) == once * 2
+    assert (lines[0]["path"], lines[0]["reason"], lines[0]["hint"]) == (
+        "rank_1",
+        "permission denied",
+        "grant it",
+    )
+    log.observe(look([listing(0, 1)], []))
+    log.observe(seen)  # it is back
+    assert names(lines) == once * 3
+    log.observe(replace(seen, problems=links))
+    assert len(lines) == 6 + 20 + 1
+    assert (lines[-1]["event"], lines[-1]["problems"]) == ("problems_not_logged", 10)
 
 
 def test_pressure_is_logged_when_it_changes_and_filling_now_and_then(lines: list[Any]) -> None:

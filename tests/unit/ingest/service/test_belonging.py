@@ -1,13 +1,14 @@
 """Whether a dump belongs to a store: a wrong --store mixes two runs, and a dump may be moved all the same."""
 
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ingest.api import open_store
-from ingest.dispatch.outcomes import StepFailed
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.belonging import ForeignDump
 from ingest.steps.policy import StepPolicy
 from tests.npy_files import MadeDump, tensor_name
@@ -56,7 +57,9 @@ def test_a_rank_that_a_watcher_sees_later_is_refused_alone(
         running.tick()
     other.add(np.full(10, 9.0), rank=0, step=7)
     other.add(np.full(10, 9.0), rank=5, step=2)
-    for _ in range(5):
+    deadline = time.monotonic() + 60
+    while StepKey(5, 2) not in heard.keys(StepCommitted) or not heard.of(StepFailed):
+        assert time.monotonic() < deadline
         running.schedule.look_soon()
         running.tick()
     failed = {event.plan.key: event.error for event in heard.of(StepFailed)}

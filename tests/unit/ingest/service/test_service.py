@@ -10,7 +10,9 @@ import pytest
 from ingest.api import open_store
 from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.service.service import Service
+from ingest.steps.completeness import CompletenessPolicy
 from ingest.steps.events import DependencyDown, StoreRecovered
+from ingest.steps.policy import StepPolicy
 from tests.npy_files import MadeDump
 from tests.services import ingest, observed_service
 from workers.errors import (
@@ -25,7 +27,9 @@ pytestmark = pytest.mark.timeout(30)
 def test_store_that_is_away_is_waited_for_by_a_service_that_tries_for_ever(
     filled: MadeDump, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, heard = observed_service(filled, store, retry_forever=True)
+    # A step that comes between two looks has been quiet for no longer than that, whatever the clocks say.
+    policy = StepPolicy(CompletenessPolicy(quiet_s=0, settle_s=0))
+    running, heard = observed_service(filled, store, retry_forever=True, policy=policy)
     running.tick()
     with monkeypatch.context() as patch:
         for name in ("get", "get_many", "children"):

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,3 +183,21 @@ def test_a_clock_that_is_wrong_removes_nothing(store: Path) -> None:
     with pytest.raises(UsageError, match="ahead of the clock of the store"):
         Execution(objects, plan, clock=lambda: tomorrow).run()
     assert checker.objects(store) == before
+
+
+@pytest.mark.parametrize("made_at", ["2199-01-01T00:00:00+00:00", "soon"])
+def test_a_plan_from_a_clock_that_ran_ahead_removes_nothing(store: Path, made_at: str) -> None:
+    plan = replace(ingest.plan_gc(store, POLICY), made_at=made_at)
+    before = checker.objects(store)
+    with pytest.raises(UsageError, match="the plan"):
+        Execution(objects_of(store), plan).run()
+    assert checker.objects(store) == before
+
+
+def test_a_clock_that_jumps_while_it_runs_makes_nothing_old(store: Path) -> None:
+    """What decides is the clock of the store at the start, and since then a monotonic one."""
+    now = [time.time()]
+    execution = Execution(objects_of(store), ingest.plan_gc(store, POLICY), clock=lambda: now[0])
+    execution._compare_clocks()
+    now[0] += 10 * DAY_S
+    assert abs(execution._now() - time.time()) < 60

@@ -132,3 +132,18 @@ def test_any_text_is_a_condition_or_a_usage_error(text: str) -> None:
 
 def test_masks_broadcast_to_no_rows() -> None:
     assert Filter("rank == 2", frozenset(["rank"])).mask({"rank": 2}, 0).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "text", ["'a' * 10000000000 == 'b'", "op_type * 10000000000 == 'b'", "[1] * 10000000000 == 1"]
+)
+def test_text_and_lists_are_not_repeated(text: str) -> None:
+    """Python would fill the memory with them."""
+    condition = Filter(text, frozenset(["op_type"]))
+    with pytest.raises(UsageError, match="only numbers can be"):
+        condition.mask({"op_type": np.array(["Log", "Exp"], object)}, 2)
+
+
+def test_a_condition_of_a_megabyte_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="characters, which is more than"):
+        Filter("1 == 1 or " * 100_000 + "1 == 1", frozenset())

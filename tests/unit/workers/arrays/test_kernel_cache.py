@@ -60,7 +60,8 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
     package = tmp_path / "app" / "workers" / "arrays"
     package.mkdir(parents=True)
     source = Path(workers.__file__).parent
-    shutil.copy(source / "__init__.py", package.parent)
+    for name in ("__init__.py", "errors.py"):
+        shutil.copy(source / name, package.parent)
     for name in ("__init__.py", "kernels.py", "kernel_cache.py", "lazy_compile.py"):
         shutil.copy(source / "arrays" / name, package)
     shutil.copytree(source / "host", package.parent / "host", ignore=shutil.ignore_patterns("__pycache__"))

@@ -23,6 +23,8 @@ Place: TypeAlias = Sequence[str | int]
 
 #: So that a wrong file name does not read a dump.
 MAX_NBYTES = 16 * 1024 * 1024
+#: More than anybody writes, and less than Python's stack takes.
+_MAX_DEPTH = 64
 #: Clearer than the words of pydantic, by type of error.
 _WORDS = {"extra_forbidden": "is not known", "model_type": "must hold names and values"}
 
@@ -132,7 +134,16 @@ def _where(path: str, error: yaml.YAMLError) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Names the line of every value that cannot be constructed."""
+    """Names the line of every value that cannot be constructed; refuses what is nested too deeply.
+
+    A scanner that is 100,000 brackets deep takes minutes, and Python's stack does not take as much.
+    """
+
+    def fetch_more_tokens(self) -> Any:
+        """Read on, unless too many brackets and indentations are open."""
+        if self.flow_level + len(self.indents) > _MAX_DEPTH:
+            raise ComposerError(None, None, "nested too deeply", self.get_mark())
+        return super().fetch_more_tokens()
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  (overrides)
         try:

@@ -1,12 +1,13 @@
 """YAML that a user writes: values, their lines, and what is refused."""
 
+import time
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, ConfigDict
 
 from workers.errors import UsageError
-from workers.rules.yaml_file import load_model, parse, read_text
+from workers.host.yaml_file import load_model, parse, read_text
 
 TEXT = """\
 name: run
@@ -69,7 +70,7 @@ def test_values_are_plain() -> None:
         ("a: 1\nb: 2025-02-30", "f.yml:2: "),
         ("a: {b: 1,\n b: 2}", "f.yml:2: b occurs twice"),
         ("a: &x 1\nb: *x", "f.yml:2: aliases are not allowed"),
-        ("[" * 5000, "f.yml: nested too deeply"),
+        ("[" * 5000, "f.yml:1: nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, message: str) -> None:
@@ -119,3 +120,11 @@ def test_what_is_not_a_text_file_of_this_size_is_refused(tmp_path: Path) -> None
     path.write_bytes(b"abcd")
     with pytest.raises(UsageError, match="larger than 3 bytes"):
         read_text(path, max_nbytes=3)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 100_000, "- " * 100_000, "a:\n  " + "[" * 100_000])
+def test_deep_nesting_is_refused_at_once(text: str) -> None:
+    before = time.process_time()
+    with pytest.raises(UsageError, match=r"rules.yml:\d+: nested too deeply"):
+        parse(text, "rules.yml")
+    assert time.process_time() - before < 5

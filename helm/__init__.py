@@ -1,0 +1,1 @@
+"""What is generated of the Helm chart."""

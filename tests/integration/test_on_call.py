@@ -1,0 +1,225 @@
+"""What goes wrong in silence reaches a receiver, and what is well does not: real processes, all at once.
+
+Every process has a run of its own, and some are scraped for two runs. Times of the rules pass `QUICK` times
+as fast. `tests/alert_states.py` has many more states, as series.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.alert_rules import ALERTMANAGER, quickened
+from tests.cli import Running, run, start
+from tests.pipeline import ingest_directly
+from tests.servers.alertmanager import Alertmanager
+from tests.servers.process import free_port, http_get
+from tests.servers.prometheus import StartPrometheus
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.slow, pytest.mark.timeout(600)]
+
+#: Ten minutes are twenty seconds.
+QUICK = 30
+_TIMEOUT_S = 180.0
+#: The processes of a crash loop, each at an address of its own, as pods are. They are started before the
+#: first of them is scraped: on a slow machine, a start would take longer than its back-off.
+LIVES = ("first", "second", "third")
+
+
+@contextmanager
+def watching(
+    dump: Path, store: Path, port: int, *words: object, prefix: tuple[str, ...] = ()
+) -> Iterator[Running]:
+    """Run a watcher that serves its metrics at a port."""
+    metrics = f"127.0.0.1:{port}"
+    with start("watch", dump, "--store", store, "--metrics", metrics, *words, prefix=prefix) as process:
+        yield process
+
+
+@contextmanager
+def consolidating(store: Path, port: int) -> Iterator[Running]:
+    """Run a consolidator that serves its metrics at a port."""
+    with start(
+        "consolidate", store, "--follow", "--poll", "0.5", "--metrics", f"127.0.0.1:{port}"
+    ) as process:
+        yield process
+
+
+class Targets:
+    """What Prometheus scrapes: read again from a file when it changes, as in a cluster."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._targets: list[tuple[str, str, int, str]] = []
+
+    def add(self, run_name: str, role: str, port: int, instance: str = "") -> None:
+        """Scrape a port for a run, under the name of an instance."""
+        self._targets.append((run_name, role, port, instance or f"127.0.0.1:{port}"))
+        self._write()
+
+    def remove(self, run_name: str, role: str) -> None:
+        """Scrape it no more: its pod was evicted."""
+        self._targets = [one for one in self._targets if one[:2] != (run_name, role)]
+        self._write()
+
+    def _write(self) -> None:
+        entries = [
+            {
+                "targets": [f"127.0.0.1:{port}"],
+                "labels": {
+                    "run": run_name,
+                    "namespace": "train",
+                    "job": f"{run_name}/dump-ingest-{role}",
+                    "instance": instance,
+                },
+            }
+            for run_name, role, port, instance in self._targets
+        ]
+        whole = self._path.with_suffix(".tmp")
+        whole.write_text(json.dumps(entries))
+        whole.rename(self._path)
+
+    def config(self) -> Mapping[str, object]:
+        """Return the section of Prometheus' configuration."""
+        found = {"files": [str(self._path)], "refresh_interval": "1s"}
+        return {"scrape_configs": [{"job_name": "all", "file_sd_configs": [found]}]}
+
+
+def prompt_alertmanager(into: Path) -> Path:
+    """Return a copy of the shipped routing that does not wait before it sends."""
+    config = yaml.safe_load(ALERTMANAGER.read_text())
+    for route in (config["route"], *config["route"]["routes"]):
+        route |= {"group_wait": "1s", "group_interval": "1s"}
+    path = into / "alertmanager.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
+    prometheus: StartPrometheus,
+    alertmanager: Callable[[Path], Alertmanager],
+    dump_copy: Callable[[str], Path],
+    unprivileged: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    dump, nan_dump = dump_copy("lenet-4rank") / "dump", dump_copy("nan-log-2rank") / "dump"
+    denied = tmp_path / "denied"
+    shutil.copytree(dump, denied)
+    for step in denied.glob("rank_*/*/*/*"):
+        step.chmod(0)
+    store, nan_store, nowhere = tmp_path / "run.zarr", tmp_path / "nan.zarr", tmp_path / "nowhere"
+    ingest_directly(dump, store)
+    ingest_directly(nan_dump, nan_store)
+    names = ("well", "holder", "standby", "denied", "lost", "other", "few", "nan", "nanc", "over", *LIVES)
+    ports = {name: free_port() for name in names}
+    targets = Targets(tmp_path / "targets.json")
+    for run_name, role, process in (
+        ("well", "watcher", "well"),
+        ("well", "consolidator", "holder"),
+        ("standby", "watcher", "well"),
+        ("standby", "consolidator", "holder"),
+        ("standby", "consolidator", "standby"),
+        ("evicted", "watcher", "well"),
+        ("evicted", "consolidator", "holder"),
+        ("denied", "watcher", "denied"),
+        ("lost", "watcher", "lost"),
+        ("lost", "consolidator", "other"),
+        ("few", "watcher", "few"),
+        ("nan", "watcher", "nan"),
+        ("nan", "consolidator", "nanc"),
+        ("over", "watcher", "over"),
+    ):
+        targets.add(run_name, role, ports[process])
+    pager = alertmanager(prompt_alertmanager(tmp_path))
+    with ExitStack() as running:
+        enter = running.enter_context
+        enter(consolidating(store, ports["holder"])).wait_until(lambda: _serves(ports["holder"]))
+        enter(watching(dump, store, ports["well"]))
+        enter(consolidating(store, ports["standby"]))
+        enter(watching(denied, tmp_path / "denied.zarr", ports["denied"], prefix=unprivileged))
+        enter(watching(nowhere, tmp_path / "a.zarr", ports["lost"]))
+        enter(consolidating(tmp_path / "b.zarr", ports["other"]))
+        enter(watching(dump, store, ports["few"], "--expected-ranks", "8"))
+        over = enter(watching(nowhere, tmp_path / "a.zarr", ports["over"]))
+        lives = {life: enter(watching(nowhere, tmp_path / "a.zarr", ports[life])) for life in LIVES}
+        nan = enter(watching(nan_dump, nan_store, ports["nan"]))
+        enter(consolidating(nan_store, ports["nanc"]))
+        settings = {
+            **targets.config(),
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
+            "alerting": {"alertmanagers": [{"static_configs": [{"targets": [pager.address]}]}]},
+        }
+        server = prometheus(
+            {}, rules=[quickened(QUICK, tmp_path, unchanged=["dump-ingest.findings"])], settings=settings
+        )
+        server.wait_for("count(up == 1) == 14", timeout_s=_TIMEOUT_S)
+        began = time.monotonic()
+
+        def expect(alert: str, run_name: str) -> None:
+            wanted = (f"DumpIngest{alert}", run_name)
+            pager.wait_for(
+                lambda one: (one["labels"]["alertname"], one["labels"].get("run")) == wanted,
+                timeout_s=_TIMEOUT_S,
+            )
+            print(f"{alert} of {run_name} was received after {time.monotonic() - began:.0f} s")
+
+        server.wait_for('dump_ingest_last_finding_step{run="nan"}', timeout_s=30)
+        over.kill()
+        nan.kill()
+        run("gc", nan_store, "--plan", tmp_path / "no-plan.json", "--apply", code=2)
+        targets.remove("evicted", "watcher")
+        for life, looping in lives.items():  # it starts, is killed for its memory, and backs off
+            targets.add("loop", "watcher", ports[life], instance="loop")
+            start_time = f'process_start_time_seconds{{run="loop"}} == {_start_time(ports[life])}'
+            server.wait_for(start_time, timeout_s=60)
+            looping.kill()
+            time.sleep(5)
+            targets.remove("loop", "watcher")
+        for alert, run_name in (
+            ("NotFinite", "nan"),
+            ("GcFailing", "nan"),
+            ("WatcherDown", "nan"),
+            ("NothingReadable", "denied"),
+            ("NoDumpSeen", "lost"),
+            ("StoresDiffer", "lost"),
+            ("RanksMissing", "few"),
+            ("TargetsLost", "evicted"),
+            ("Restarting", "loop"),
+        ):
+            expect(alert, run_name)
+        server.wait_for('ALERTS{alertname="DumpIngestConsolidatorIdle", alertstate="firing", run="lost"}')
+        told = {
+            (alert["labels"]["alertname"].removeprefix("DumpIngest"), alert["labels"].get("run"))
+            for _, message in pager.messages
+            for alert in message["alerts"]
+        }
+        # On a busy machine, a scrape may be late, and a process look as if it were down.
+        late = {one.labels["run"] for one in server.query('min_over_time(up{run!="over"}[1h]) == 0')}
+        assert {pair for pair in told if pair[1] in {"well", "standby", "over"} - late} == set()
+        assert ("ConsolidatorIdle", "standby") not in told
+        assert [pair for pair in told if pair[1] == "over"] == []
+        status, body = http_get(ports["denied"], "/ready")
+        assert status == 503
+        assert b"permission denied" in body
+
+
+def _start_time(port: int) -> str:
+    """Return when the process at a port was started, as it says."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not _serves(port):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    lines = http_get(port, "/metrics")[1].decode().splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("process_start_time_seconds "))
+
+
+def _serves(port: int) -> bool:
+    try:
+        return http_get(port, "/ready")[0] == 200
+    except OSError:
+        return False

@@ -1,0 +1,122 @@
+"""What users of other charts expect, as it reaches Kubernetes; and what keeps roles apart."""
+
+import logging
+
+import pytest
+from distributed import system
+from distributed.worker_memory import parse_memory_limit
+
+from tests.charts import changed, containers, environment, find, objects, of_profile, pods, quick
+
+
+def test_registry_and_pull_secrets_of_an_umbrella_chart_reach_every_pod() -> None:
+    for where, pod in pods(of_profile("company")):
+        own = [one["image"] for one in containers(pod) if "/dump-ingest" in one["image"]]
+        assert set(own) == {"registry.example.com/mirror/dump-ingest:0.1.0"}, where
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "regcred"}], where
+
+
+def test_pod_settings_of_a_role_reach_this_role_alone() -> None:
+    rendered = of_profile("company")
+    watcher = find(rendered, "Deployment", "-watcher")
+    pod = watcher["spec"]["template"]["spec"]
+    assert watcher["metadata"]["annotations"] == {"reloader.stakater.com/auto": "true"}
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert pod["dnsConfig"]["options"] == [{"name": "ndots", "value": "1"}]
+    assert pod["initContainers"][0]["name"] == "wait-for-mount"
+    worker = find(rendered, "Deployment", "-worker")["spec"]
+    assert (worker["minReadySeconds"], worker["revisionHistoryLimit"]) == (10, 2)
+    assert worker["template"]["spec"]["hostAliases"][0]["ip"] == "10.0.0.9"
+    assert "hostNetwork" not in worker["template"]["spec"]
+    for one in containers(find(rendered, "Deployment", "-worker")["spec"]["template"]):
+        assert one["envFrom"] == [{"configMapRef": {"name": "company-proxy"}}]
+    (consolidator,) = containers(find(rendered, "Deployment", "-consolidator")["spec"]["template"])
+    assert environment(consolidator)["DUMP_INGEST_EXPECTED_RANKS"] == "64"
+
+
+def test_further_manifests_may_contain_templates() -> None:
+    owner = find(of_profile("company"), "ConfigMap", "run1-owner")
+    assert owner["metadata"]["namespace"] == "train"
+    binding = find(of_profile("metrics-auth"), "ClusterRoleBinding", "-metrics-proxy")
+    assert binding["subjects"][0]["name"] == "run1-dump-ingest"
+
+
+def test_monitors_keep_releases_apart() -> None:
+    for one in of_profile("monitoring"):
+        if one["kind"] in {"PodMonitor", "ServiceMonitor"}:
+            for endpoint in one["spec"].get("podMetricsEndpoints", one["spec"].get("endpoints")):
+                targets = {rule["targetLabel"]: rule.get("replacement") for rule in endpoint["relabelings"]}
+                assert targets["run"] == "run1"
+                assert "node" in targets
+
+
+def test_sidecar_is_scraped_and_the_ports_of_the_job_stay_open() -> None:
+    rendered = objects(changed(quick("sidecar"), monitoring__podMonitor__enabled=True))
+    monitor = find(rendered, "PodMonitor", "-watcher")["spec"]
+    assert monitor["selector"]["matchLabels"] == {"run1-dump-ingest-sidecar": "true"}
+    assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["di-metrics", "di-http-0"]
+    (*_, job) = find(rendered, "NetworkPolicy", "-watcher")["spec"]["ingress"]
+    spans = [(one["port"], one["endPort"]) for one in job["ports"] if one["protocol"] == "TCP"]
+    assert spans == [(1, 8799), (8803, 9107), (9109, 65535)]
+    isolated = objects(changed(quick("sidecar"), networkPolicy__trainingPods="isolated"))
+    assert len(find(isolated, "NetworkPolicy", "-watcher")["spec"]["ingress"]) == 2
+    none = objects(changed(quick("sidecar"), networkPolicy__trainingPods="none"))
+    assert not [one for one in none if one["metadata"]["name"] == "run1-dump-ingest-watcher"]
+
+
+def test_sidecar_uses_the_volume_of_the_training_pod() -> None:
+    rendered = objects(changed(quick("sidecar"), watcher__sidecar__dumpVolume="scratch"))
+    (pod,) = (pod for where, pod in pods(rendered) if where.startswith("ConfigMap/"))
+    assert "dump-ingest-dump" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert "scratch" in {mount["name"] for mount in containers(pod)[-1]["volumeMounts"]}
+
+
+def test_the_scheduler_has_no_role_of_the_store() -> None:
+    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::123456789012:role/dump-ingest"}
+    rendered = objects(changed(quick("daemonset"), serviceAccount__annotations=annotations))
+    name = find(rendered, "Deployment", "-scheduler")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert "annotations" not in find(rendered, "ServiceAccount", name)["metadata"]
+    assert find(rendered, "ServiceAccount", "run1-dump-ingest")["metadata"]["annotations"] == annotations
+
+
+def test_dask_ends_a_worker_before_the_kernel_ends_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = containers(find(of_profile("deployment"), "Deployment", "-worker")["spec"]["template"])[0]
+    (limit,) = (word.partition("=")[2] for word in worker["args"] if word.startswith("--memory-limit="))
+    monkeypatch.setattr(system, "MEMORY_LIMIT", 2 * 2**30)
+    parsed = parse_memory_limit(limit, 1, logger=logging.getLogger(__name__))
+    assert parsed == int(0.85 * 2 * 2**30)
+
+
+def test_claim_of_the_store_becomes_writable_by_its_group() -> None:
+    rendered = objects(changed(quick("deployment"), storage__fsGroup=3000))
+    groups = {
+        where.partition("/")[2]: pod["spec"]["securityContext"].get("fsGroup")
+        for where, pod in pods(rendered)
+    }
+    assert groups["run1-dump-ingest-consolidator"] == groups["run1-dump-ingest-worker"] == 3000
+    assert groups["run1-dump-ingest-scheduler"] is None
+
+
+def test_gc_is_bounded() -> None:
+    cron = find(of_profile("company"), "CronJob", "-gc")["spec"]
+    assert cron["timeZone"] == "Europe/Berlin"
+    assert cron["startingDeadlineSeconds"] == 3600
+    assert cron["jobTemplate"]["spec"]["activeDeadlineSeconds"] == 21600
+    assert cron["failedJobsHistoryLimit"] == 3
+
+
+def test_helm_test_looks_at_the_dump_of_a_node_of_the_watchers() -> None:
+    pod = find(of_profile("daemonset"), "Pod", "-doctor")["spec"]
+    assert "/dumps" in pod["containers"][0]["args"]
+    assert pod["nodeSelector"] == {"node.kubernetes.io/role": "npu"}
+
+
+def test_openshift_chooses_all_users_but_that_of_the_dump() -> None:
+    rendered = of_profile("openshift")
+    users = {
+        where.rpartition("-")[2]: pod["spec"]["securityContext"].get("runAsUser")
+        for where, pod in pods(rendered)
+    }
+    assert users == {"watcher": 1000, "scheduler": None, "consolidator": None, "doctor": 1000}
+    (constraints,) = (one for one in rendered if one["kind"] == "SecurityContextConstraints")
+    assert constraints["users"] == ["system:serviceaccount:train:run1-dump-ingest"]

@@ -1,0 +1,38 @@
+"""What tells a process and its run from others."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from ingest.metrics.process import ProcessMetrics, without_credentials
+from ingest.watching.watcher import DumpState
+from tests.metric_values import NOW, value
+
+
+def test_clock_store_and_expected_ranks(registry: CollectorRegistry) -> None:
+    metrics = ProcessMetrics(registry, lambda: NOW, "s3://bucket/run.zarr")
+    assert value(registry, "dump_ingest_time_seconds") == NOW
+    assert value(registry, "dump_ingest_store_info", store="s3://bucket/run.zarr") == 1
+    assert value(registry, "dump_ingest_expected_ranks") == 0
+    metrics.observe(DumpState({}, {}, (), expected_ranks=64))
+    assert value(registry, "dump_ingest_expected_ranks") == 64
+    metrics.observe(DumpState({}, {}, ()))
+    assert value(registry, "dump_ingest_expected_ranks") == 64
+
+
+@pytest.mark.parametrize("given", [0, 8])
+def test_what_the_settings_say_counts_more_than_a_rank_table(given: int, registry: CollectorRegistry) -> None:
+    metrics = ProcessMetrics(registry, lambda: NOW, expected_ranks=given)
+    metrics.observe(DumpState({}, {}, (), expected_ranks=64))
+    assert value(registry, "dump_ingest_expected_ranks") == given
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("s3://key:secret@bucket/run.zarr", "s3://bucket/run.zarr"),
+        ("/data/a@b/run.zarr", "/data/a@b/run.zarr"),
+        ("s3://bucket/run.zarr", "s3://bucket/run.zarr"),
+    ],
+)
+def test_credentials_are_left_out(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown
