@@ -28,6 +28,7 @@ from ingest.cli.printing import (
     say_left_out,
     say_rest,
 )
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _MAX_VALUES = 4
 _TELLING = ("nan_count", "pos_inf_count", "neg_inf_count", "count", "l2_norm", "max", "min", "mean", "std")
 
 
+@takes_tensor_options
 def command(
     store: StoreArgument = None,
     group: Annotated[
@@ -52,10 +54,8 @@ def command(
     ] = None,
     rank: RankOption = None,
     step: StepOption = None,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="GLOB", help="Only tensors whose name matches, such as 'AllReduce.*'."),
-    ] = None,
+    *,
+    chosen: Conditions,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows of a table; 0: all.")] = 20,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
@@ -75,8 +75,8 @@ def command(
         parse_groups(group) if group else None,
         rank=rank,
         step=step,
-        name=name,
         include_partial=include_partial,
+        **chosen,
     )
     if json:
         print_json(answer.to_dict())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +25,7 @@ from ingest.cli.printing import (
     short_name,
     step_text,
 )
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,32 +38,13 @@ if TYPE_CHECKING:
 _MAX_TENSORS = 100
 
 
+@takes_tensor_options
 def command(
     store: StoreArgument = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where",
-            "-w",
-            metavar="CONDITION",
-            help="A condition, such as \"nan_count > 0 and io == 'output'\".",
-        ),
-    ] = None,
     rank: RankOption = None,
     step: StepOption = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="A glob over the name, such as '*Log*.output.*'.")
-    ] = None,
-    regex: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="A regular expression to search in the name.")
-    ] = None,
-    op_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="The operator type, such as MatMul.")
-    ] = None,
-    graph: Annotated[str | None, typer.Option(metavar="GRAPH", help="The graph.")] = None,
-    io: Annotated[
-        str | None, typer.Option(metavar="KIND", help="input or output; for CANN also buffer or space.")
-    ] = None,
+    *,
+    chosen: Conditions,
     consolidated: Annotated[
         bool,
         typer.Option(
@@ -100,6 +81,7 @@ def command(
     If a step is damaged, it is named, the others are searched, and the exit code is 3.
 
     [bold]dump-ingest find run.zarr --where "nan_count > 0"[/]
+    [bold]dump-ingest find run.zarr --role gradient --where "max > 100"[/]
     [bold]dump-ingest find run.zarr --sort=-l2_norm --limit 10 --columns name,l2_norm[/]
     [bold]dump-ingest find run.zarr --op-type MatMul --where "max > 6e4 or l2_norm > 1e6"[/]
     """
@@ -107,16 +89,15 @@ def command(
     from ingest.cli.find_hints import hints  # deferred: the same
 
     limit = 0 if json and limit is None else limit_of(limit, _MAX_TENSORS)
-    pattern = _pattern(name, regex)
     opened = open_store(store, config)
     if consolidated:
-        if where is None or any(option is not None for option in (rank, pattern, op_type, graph, io)):
+        if chosen.keys() != {"where"} or rank is not None:
             raise UsageError(
                 "--consolidated takes --where and --step alone",
                 hint="Put the rest into the condition: "
                 "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
             )
-        matches = opened.consolidated().find(where, step=step, include_partial=include_partial)
+        matches = opened.consolidated().find(chosen["where"], step=step, include_partial=include_partial)
         known = list(map(str, matches.columns))
         if sort is not None:
             order = parse_order(sort, known)
@@ -125,36 +106,25 @@ def command(
                 ascending=[not column.is_descending for column in order],
                 kind="stable",
             )
-        chosen = None if columns is None else parse_columns(columns, known)
-        _print_consolidated(matches, chosen, limit=limit, json=json)
+        shown_columns = None if columns is None else parse_columns(columns, known)
+        _print_consolidated(matches, shown_columns, limit=limit, json=json)
         return
-    chosen = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
+    shown_columns = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
     order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
     damages: list[Damage] = []
-    tensors = opened.tensors(
-        rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where, damages=damages
-    )
+    tensors = opened.tensors(rank, step, **chosen, damages=damages)
     shown = limited(in_order(tensors, order), limit)
-    if chosen is None:
+    if shown_columns is None:
         print_tensors(shown, json=json)
     else:
-        _print_columns(shown, chosen, json=json)
+        _print_columns(shown, shown_columns, json=json)
     if not json:
         err.print(_total(len(tensors), len(shown)))
     if not tensors:
-        for hint in hints(opened, rank, step, name=name, op_type=op_type, where=where):
+        for hint in hints(opened, rank, step, chosen):
             say(hint, label="hint")
     say_damaged(damages)
     exit_if_damaged(damages)
-
-
-def _pattern(name: str | None, regex: str | None) -> str | re.Pattern[str] | None:
-    from ingest.reader.bounded_regex import BoundedPattern  # deferred: regex takes 30 ms to import
-
-    if name is not None and regex is not None:
-        raise UsageError("--name and --regex exclude each other")
-    # It has the one method of a pattern that is used.
-    return name if regex is None else cast("re.Pattern[str]", BoundedPattern(regex))
 
 
 def _total(tensors: int, shown: int) -> str:

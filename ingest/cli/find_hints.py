@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ingest.cli.tensor_options import Conditions
 from ingest.reader.catalog import Catalog, Choice
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
+from ingest.reader.tensor_filter import checked_role
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore
 from workers.rules.names import hint_of_case, near
@@ -21,20 +23,22 @@ def hints(
     store: Catalog,
     rank: Choice,
     step: Choice,
-    *,
-    name: str | None,
-    op_type: str | None,
-    where: str | None,
+    chosen: Conditions,
 ) -> list[str]:
     """Return what may be wrong with conditions that no tensor fulfils; nothing if none of it is known.
 
     Reads the index of a few steps.
     """
-    names, types = _names_and_types(store, rank, step)
+    names, types, roles = _names_and_types(store, rank, step)
+    name, op_type, where = chosen.get("name"), chosen.get("op_type"), chosen.get("where")
     answers = []
+    if (role := chosen.get("role")) is not None and checked_role(role) not in roles:
+        answers.append(
+            f"No tensor has the role {checked_role(role)}; there are: {', '.join(roles) or 'none'}"
+        )
     if op_type is not None and op_type not in types:
         answers.append(_of_type(op_type, types))
-    if name is not None:
+    if isinstance(name, str):
         answers.append(hint_of_case(name, names))
     if where is not None:
         texts = [first or second for first, second in _QUOTED.findall(where)]
@@ -54,14 +58,16 @@ def _of_type(wanted: str, types: Sequence[str], *, only_case: bool = False) -> s
     return f"No operator is of type {wanted}; near: {', '.join(nearest)}" if nearest else ""
 
 
-def _names_and_types(store: Catalog, rank: Choice, step: Choice) -> tuple[list[str], list[str]]:
+def _names_and_types(store: Catalog, rank: Choice, step: Choice) -> tuple[list[str], list[str], list[str]]:
     names: dict[str, None] = {}
     types: dict[str, None] = {}
+    roles: dict[str, None] = {}
     for opened in store.select(rank, step, damages=[])[-_STEPS:]:
         try:
             tensors = opened.tensors()
         except DamagedStore:  # named already
             continue
         names.update((tensor.name, None) for tensor in tensors)
+        roles.update((tensor.role, None) for tensor in tensors if tensor.role)
         types.update((tensor.op_type, None) for tensor in tensors if tensor.op_type)
-    return list(names), list(types)
+    return list(names), list(types), list(roles)

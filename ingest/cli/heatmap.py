@@ -24,8 +24,10 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import print_json, say_left_out
+from ingest.cli.tensor_options import Conditions, choice_text, takes_tensor_options
 
 
+@takes_tensor_options
 def command(
     store: StoreArgument = None,
     pattern: PatternArgument = None,
@@ -41,6 +43,8 @@ def command(
     ] = None,
     rank: RankOption = None,
     step: StepOption = None,
+    *,
+    chosen: Conditions,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many ranks; 0: all.")] = 128,
     png: PngOption = None,
     html: HtmlOption = None,
@@ -61,7 +65,8 @@ def command(
     from ingest.cli import heatmap_field
     from ingest.questions.trend import statistic_named
 
-    store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
+    if not chosen:
+        store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
     statistic = statistic_named(stat)  # a wrong name is reported before anything is read
     field = ingest.heatmap(
         open_store(store, config),
@@ -71,12 +76,12 @@ def command(
         rank=rank,
         step=step,
         include_partial=include_partial,
+        **chosen,
     )
-    title = f"{statistic} of {pattern}"
+    what = choice_text(pattern, chosen)
+    title = f"{statistic} of {what}"
     if field.attrs["tensors"] > 1:
-        title = (
-            f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {pattern}"
-        )
+        title = f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {what}"
     if json:
         print_json(heatmap_field.json_rows(field))
     else:

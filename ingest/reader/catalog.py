@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from ingest.reader.ranges import format_ranges
 from ingest.reader.require import require_store
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
-from workers.arrays.filter import Filter
+from ingest.reader.tensor_filter import TensorFilter
 from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.model import StepKey
 from workers.store import commit
@@ -257,6 +256,7 @@ class Catalog:
         op_type: str | None = None,
         name: str | re.Pattern[str] | None = None,
         io: str | None = None,
+        role: str | None = None,
         where: str | None = None,
         damages: list[Damage] | None = None,
     ) -> list[Tensor]:
@@ -271,26 +271,28 @@ class Catalog:
             op_type: the operator type, exactly.
             name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             io: `input` or `output`.
+            role: `loss`, `gradient`, `weight`, `optimizer_state` or `activation`; see `Tensor.role`.
             where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`.
             damages: receives the steps whose commit or index is damaged. Without it, they are named in a
                 `DamagedStepWarning`.
 
         Raises:
-            UsageError: a rank or step is not in the store, or `where` is not a valid condition.
+            UsageError: a rank or step is not in the store, `where` is not a valid condition, or the role is
+                not one.
             DamagedStore: all of the steps are damaged, and `damages` is not given.
         """
-        condition = Filter(where, COLUMNS) if where is not None else None
-        labels = {"graph": graph, "op_type": op_type, "io": io}
-        equal = {label: value for label, value in labels.items() if value is not None}
+        condition = TensorFilter(
+            {"graph": graph, "op_type": op_type, "io": io, "role": role, "name": name, "where": where},
+            COLUMNS,
+        )
         damaged: list[Damage] = []
         chosen = self.select(rank, step, damages=damaged)
         unread = len(damaged)
         matches: list[Tensor] = []
         for opened in _with_tables(chosen, damaged):
-            tensors = [Tensor(opened, row) for row in opened.rows(condition, equal)]
-            named = [tensor for tensor in tensors if name is None or _matches(name, tensor.name)]
-            matches += named
-            if not named and len(chosen) > _TABLES_KEPT:
+            tensors = [Tensor(opened, row) for row in opened.rows(condition)]
+            matches += tensors
+            if not tensors and len(chosen) > _TABLES_KEPT:
                 opened.forget_tables()
         if damages is None:
             _warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
@@ -385,12 +387,6 @@ def _with_tables(steps: Sequence[Step], damages: list[Damage]) -> Iterator[Step]
 
 def _joined(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
-
-
-def _matches(pattern: str | re.Pattern[str], name: str) -> bool:
-    if isinstance(pattern, str):
-        return fnmatch.fnmatchcase(name, pattern)
-    return pattern.search(name) is not None
 
 
 def _as_set(choice: Choice) -> set[int] | None:

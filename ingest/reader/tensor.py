@@ -96,6 +96,11 @@ class Tensor:
         return self._number("occurrence")
 
     @property
+    def role(self) -> str:
+        """`loss`, `gradient`, `weight`, `optimizer_state`, `activation`, or "": see `workers.store.roles`."""
+        return str(self._step.roles[self.row])
+
+    @property
     def timestamp(self) -> int:
         """When it was dumped, in microseconds since the epoch, by the clock of its host."""
         return self._number("timestamp")
@@ -344,6 +349,7 @@ TENSOR_FIELDS = (
     "io",
     "slot",
     "occurrence",
+    "role",
     "timestamp",
     "format",
     "dtype",

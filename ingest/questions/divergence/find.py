@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.absent import Presence, absent_ranks, absent_steps, absent_tensors
+from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
 from ingest.questions.divergence.expectations import Expectations, History
 from ingest.questions.divergence.groups import checked_groups
@@ -21,8 +23,8 @@ from ingest.reader.catalog import Catalog, Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.tensor_filter import FilterFields
 from workers.errors import UsageError
-from workers.rules.names import matching
 from workers.store.blocks import TensorKey
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
@@ -40,8 +42,8 @@ def divergence(
     *,
     rank: Choice = None,
     step: Choice = None,
-    name: str | None = None,
     include_partial: bool = False,
+    **conditions: Unpack[FilterFields],
 ) -> Divergence:
     """Find tensors that replicas should agree on and do not, by their digests.
 
@@ -56,22 +58,23 @@ def divergence(
         groups: ranks that are replicas of one another; without it, they are inferred from what agrees.
         rank: one rank, or several; default: all.
         step: one step, or several; default: all.
-        name: a glob for the names of tensors.
         include_partial: use steps with quarantined or missing files, too.
+        conditions: what the tensors of the answer fulfil in any step of any rank: `name`, `role="weight"`,
+            `op_type`, `io`, `graph`, `where`; see `FilterFields`.
 
     Raises:
-        UsageError: a rank, step, group or name fits nothing, or the store has only one rank.
+        UsageError: a rank, step, group or condition fits nothing, or the store has only one rank.
         DamagedStore: no step can be read.
     """
     given = None if groups is None else checked_groups(groups)
     chosen = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
-        chosen, lambda snapshot: _divergence_in(snapshot, given, name, missed_ranks=rank is None)
+        chosen, lambda snapshot: _divergence_in(snapshot, given, conditions, missed_ranks=rank is None)
     )
 
 
 def _divergence_in(
-    snapshot: Snapshot, given: list[list[int]] | None, name: str | None, *, missed_ranks: bool
+    snapshot: Snapshot, given: list[list[int]] | None, conditions: FilterFields, *, missed_ranks: bool
 ) -> Divergence:
     if len(snapshot.ranks) < 2:
         raise UsageError(
@@ -79,7 +82,7 @@ def _divergence_in(
             "agree with",
             hint="--include-partial uses partial steps, too." if snapshot.left_out else "",
         )
-    return _DivergenceSearch(StepStatistics(snapshot), given).run(name, missed_ranks=missed_ranks)
+    return _DivergenceSearch(StepStatistics(snapshot), given).run(conditions, missed_ranks=missed_ranks)
 
 
 class _DivergenceSearch:
@@ -92,16 +95,16 @@ class _DivergenceSearch:
         self.given = given
         self.notes: list[str] = []
 
-    def run(self, name: str | None, *, missed_ranks: bool) -> Divergence:
-        """Return the answer for the tensors whose names match a glob.
+    def run(self, conditions: FilterFields, *, missed_ranks: bool) -> Divergence:
+        """Return the answer for the tensors that fulfil conditions.
 
         Args:
-            name: the glob; None for all tensors.
+            conditions: what a tensor of the answer fulfils.
             missed_ranks: look for ranks that are missing, too.
         """
         partition = None if self.given is None else self._partition(self.given)
         seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)))
-        chosen = _chosen(name, seen.keys)
+        chosen = chosen_tensors(self.survey, conditions, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
         finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)
         rows = self._compare(finder, expectations, seen, chosen)
@@ -222,15 +225,6 @@ class _DivergenceSearch:
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
                 f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
-
-
-def _chosen(name: str | None, keys: Sequence[TensorKey]) -> npt.NDArray[np.bool_]:
-    """Return which tensors match a glob, (tensor,); all without one."""
-    if name is None:
-        return np.ones(len(keys), bool)
-    chosen = np.zeros(len(keys), bool)
-    chosen[matching(name, [key.name for key in keys])] = True
-    return chosen
 
 
 def _decide(

@@ -8,12 +8,14 @@ from ingest.cli.find_hints import hints
 
 def test_what_is_right_has_no_hint(nan_store: Path) -> None:
     store = ingest.open_store(nan_store)
-    assert hints(store, 1, 2, name="nothing*", op_type="Log", where="max > 1e30 and op_type == 'Log'") == []
+    chosen = {"name": "nothing*", "op_type": "Log", "where": "max > 1e30 and op_type == 'Log'"}
+    assert hints(store, 1, 2, chosen) == []
 
 
 def test_each_condition_has_its_own(nan_store: Path) -> None:
     store = ingest.open_store(nan_store)
-    answers = hints(store, None, 2, name="neg.*", op_type="LOG", where="step > 9 and op_type == 'neg'")
+    chosen = {"name": "neg.*", "op_type": "LOG", "where": "step > 9 and op_type == 'neg'"}
+    answers = hints(store, None, 2, chosen)
     assert [answer.split(":")[0] for answer in answers] == [
         "Types are case-sensitive",
         "Names are case-sensitive. In another case",
