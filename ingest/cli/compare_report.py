@@ -118,6 +118,8 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     if comparison.first:
         first = comparison.first
         where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
+        if first.tensor.guessed:
+            where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
         reason = f"{first.reason}; {first.says}" if first.says else first.reason
         say(f"{where}: {reason}", label="first difference", style="bold")
         for other in first.others:
@@ -147,4 +149,5 @@ def _names(tensor: ComparedTensor) -> str:
     names = [tensor.name_a or tensor.name_b]
     if tensor.name_a and tensor.name_b and tensor.name_a != tensor.name_b:
         names.append(tensor.name_b)
-    return " | ".join(map(short_name, names))
+    names_text = " | ".join(map(short_name, names))
+    return f"{names_text} (guess: {tensor.matched})" if tensor.guessed else names_text

@@ -13,6 +13,7 @@ from ingest.reader.tensor_filter import checked_role
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore
 from workers.rules.names import hint_of_case, near
+from workers.store.roles import ROLES
 
 #: Steps whose names are compared.
 _STEPS = 8
@@ -43,11 +44,19 @@ def hints(
     if where is not None:
         texts = [first or second for first, second in _QUOTED.findall(where)]
         answers += [_of_type(text, types, only_case=True) for text in texts if text not in types]
-        if Filter(where, COLUMNS).names & {"rank", "step"}:
+        used = Filter(where, COLUMNS).names
+        if "role" in used:
+            answers += [_of_role(text) for text in texts if text not in ROLES]
+        if used & {"rank", "step"}:
             answers.append(
                 f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
             )
     return list(filter(None, answers))
+
+
+def _of_role(wanted: str) -> str:
+    nearest = near(wanted, ROLES)
+    return f"{wanted} is not a role; near: {', '.join(nearest)}" if nearest else ""
 
 
 def _of_type(wanted: str, types: Sequence[str], *, only_case: bool = False) -> str:

@@ -36,6 +36,11 @@ class LeftOut:
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}"
 
+    @classmethod
+    def damaged(cls, key: StepKey, reason: str) -> LeftOut:
+        """Return a step that is left out because of what is damaged of it."""
+        return cls(key, f"{_DAMAGED}{reason}")
+
     @property
     def is_damaged(self) -> bool:
         """Whether the step is damaged, and not just unfinished or partial."""
@@ -109,7 +114,7 @@ class Snapshot:
         with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="dump-ingest-read") as threads:
             problems = dict(zip(self.chosen, threads.map(problem_of, self.chosen.values()), strict=True))
         chosen = {key: step for key, step in self.chosen.items() if not problems[key]}
-        damaged = [LeftOut(key, f"{_DAMAGED}{reason}") for key, reason in problems.items() if reason]
+        damaged = [LeftOut.damaged(key, reason) for key, reason in problems.items() if reason]
         if damaged and not chosen:
             raise DamagedStore(f"{damaged[0]}")
         left_out = sorted([*self.left_out, *damaged], key=lambda left: left.key.order)

@@ -106,7 +106,7 @@ class Filter:
         """Return a function of the columns for a node that a condition may contain; refuse all others."""
         match node:
             case ast.Name(id=name):
-                return self._compile_name(name)
+                return self._compile_name(node, name)
             case ast.Constant(value=int() | float() | str() as value):
                 return lambda _: value
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -127,15 +127,15 @@ class Filter:
                 type(op) in _COMPARISONS for op in ops
             ):
                 return self._compile_comparison([left, *others], ops)
-        raise self._error(f"holds {ast.unparse(node)!r}, which a condition may not contain")
+        raise self._error(f"holds {ast.unparse(node)!r}{_at(node)}, which a condition may not contain")
 
-    def _compile_name(self, name: str) -> _Value:
+    def _compile_name(self, node: ast.AST, name: str) -> _Value:
         if name in self._columns:
             self.names.add(name)
             return lambda columns: columns[name]
         if name.lower() in _NAMES:
             return lambda _: _NAMES[name.lower()]
-        raise self._error(f"names {name!r}, which is not a column", self._columns_like(name))
+        raise self._error(f"names {name!r}{_at(node)}, which is not a column", self._columns_like(name))
 
     def _columns_like(self, name: str) -> str:
         """Return the columns that may be meant, or else the usual ones."""
@@ -155,7 +155,7 @@ class Filter:
                 like = self._columns_like(part.id)
                 if like.startswith("Did"):
                     hint = f"{like} {hint}"
-                raise self._error(f"names {part.id!r}, which is not a column", hint)
+                raise self._error(f"names {part.id!r}{_at(part)}, which is not a column", hint)
 
     def _is_known(self, name: str) -> bool:
         return name in self._columns or name.lower() in _NAMES
@@ -165,7 +165,8 @@ class Filter:
             self._refuse_bare_text(parts, "==" if isinstance(ops[0], ast.Eq) else "!=")
         values = [self._compile(part) for part in parts]
         nodes = [
-            ast.Compare(left, [op], [right]) for op, left, right in zip(ops, parts, parts[1:], strict=False)
+            ast.copy_location(ast.Compare(left, [op], [right]), left)
+            for op, left, right in zip(ops, parts, parts[1:], strict=False)
         ]
         pairs = [
             _apply(_COMPARISONS[type(op)], node, left, right)
@@ -184,11 +185,24 @@ def _apply(function: Callable[..., Any], node: ast.AST, *arguments: _Value) -> _
         values = [argument(columns) for argument in arguments]
         try:
             return function(*values)
+        except _OnlyNumbersError as exc:
+            message = f"{ast.unparse(node)!r}{_at(node)}: {exc}"
+            raise TypeError(message) from exc
         except TypeError as exc:  # numpy names its own function, which tells the user nothing
-            message = f"{ast.unparse(node)!r} takes text for a number"
+            message = f"{ast.unparse(node)!r}{_at(node)} takes text for a number"
             raise TypeError(message) from exc
 
     return applied
+
+
+class _OnlyNumbersError(TypeError):
+    """Arithmetic with text or lists."""
+
+
+def _at(node: ast.AST) -> str:
+    """Return where a part begins, if that is not where the condition does."""
+    begin = getattr(node, "col_offset", 0)
+    return f" at character {begin + 1}" if begin else ""
 
 
 def _of_numbers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -197,7 +211,7 @@ def _of_numbers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
     def checked(left: Any, right: Any) -> Any:
         for value in (left, right):
             if np.asarray(value).dtype.kind not in "biuf" or isinstance(value, list):
-                raise TypeError("only numbers can be added, subtracted, multiplied and divided")
+                raise _OnlyNumbersError("only numbers can be added, subtracted, multiplied and divided")
         return function(left, right)
 
     return checked

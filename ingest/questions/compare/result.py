@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,10 @@ class ComparedTensor:
     reason: str = ""
     """The limit that is exceeded, or why nothing could be compared."""
     matched: str = ""
-    """`exact`, `mapping`, `name` or `order`; "" if it is not matched."""
+    """`exact`, `mapping`, `name`, or how it was guessed: `order`, `spelling`, `scope`, `line`, `content`,
+    `sequence`; "" if it is not matched."""
+    guessed: bool = False
+    """Whether neither names nor a mapping file say that the two are the same tensor."""
     ambiguous: bool = False
     """Whether it might as well have been matched with another tensor."""
     basis: str = ""
@@ -122,10 +126,40 @@ class ComparedTensor:
             "verdict": self.verdict.value,
             "reason": self.reason,
             "matched": self.matched,
+            "guessed": self.guessed,
             "ambiguous": self.ambiguous,
             "basis": self.basis,
             **{name: _plain(value) for name, value in metrics.items()},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class GuessedName:
+    """An operator or tensor of A, and what it was guessed to be in B."""
+
+    name_a: str
+    """A name, or a glob for the tensors of an operator."""
+    name_b: str
+    how: str
+    """`spelling`, `scope`, `line`, `content` or `sequence`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameCounts:
+    """How many names the two sides have, and how many of these they have in common."""
+
+    a: int = 0
+    b: int = 0
+    common: int = 0
+
+    @classmethod
+    def of(cls, a: AbstractSet[str], b: AbstractSet[str]) -> NameCounts:
+        """Count names."""
+        return cls(len(a), len(b), len(a & b))
+
+    def __str__(self) -> str:
+        """Return a sentence, such as `B knows 4 of 210 names of A, A knows 4 of 140 names of B`."""
+        return f"B knows {self.common} of {self.a} names of A, A knows {self.common} of {self.b} names of B"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +285,11 @@ class Comparison:
     """Whether steps and tensors that only one side has count as a difference."""
     damaged: int = 0
     """How many tensors could not be read because a store is damaged."""
+    names: NameCounts = NameCounts()
+    guessed: Mapping[str, int] = field(default_factory=dict)
+    """How many pairs of tensors were guessed, by how; see `ComparedTensor.matched`."""
+    guesses: tuple[GuessedName, ...] = field(default=(), repr=False)
+    """Guesses where two versions of a framework give other names; `suggested_map` writes them as a file."""
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -294,6 +333,9 @@ class Comparison:
                 for side, left_out in self.left_out
             ],
             "notes": list(self.notes),
+            "names": {"a": self.names.a, "b": self.names.b, "common": self.names.common},
+            "guessed": dict(self.guessed),
+            "guesses": [asdict(guess) for guess in self.guesses],
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,11 @@ from ingest.questions.compare.matching import TensorPair, match_tensors
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.suggested_map import guessed_names
+from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
+from ingest.questions.compare.version_matching import with_guesses
+from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.statistics import Statistics
 from workers.tasks.compare import Pair, PairComparison
 
@@ -28,6 +32,8 @@ class Choices:
     thresholds: Thresholds
     keep_equal: bool
     include_partial: bool
+    chosen: FilterFields = field(default_factory=FilterFields)
+    """Which tensors are compared; all without conditions."""
 
 
 class StepComparison:
@@ -36,9 +42,14 @@ class StepComparison:
     def __init__(self, a: StepTensors, b: StepTensors, choices: Choices) -> None:
         """Match the tensors of both."""
         self._a, self._b, self._choices = a, b, choices
-        matching = match_tensors(a, b, choices.mapping)
+        matching = with_guesses(match_tensors(a, b, choices.mapping), a, b)
+        self.guesses = guessed_names(a, b, matching.pairs)
+        """What was guessed of two versions, by pattern over the names of A."""
+        matching = only_chosen(matching, a, b, choices.chosen)
         self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
         self.matched = len(matching.pairs)
+        self.guessed = Counter(pair.matched_by.value for pair in matching.pairs if pair.matched_by.is_guess)
+        """The numbers of pairs that were guessed, by how."""
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
@@ -181,6 +192,7 @@ class StepComparison:
             verdict=verdict,
             reason=reason,
             matched=pair.matched_by.value,
+            guessed=pair.matched_by.is_guess,
             ambiguous=pair.ambiguous,
             basis=basis,
             damaged=damaged,

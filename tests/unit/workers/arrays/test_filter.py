@@ -104,7 +104,7 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
         ("nan_cout > 0", "names 'nan_cout', which is not a column", "Did you mean nan_count?"),
         (
             "op_type == Sqrt",
-            "names 'Sqrt', which is not a column",
+            "names 'Sqrt' at character 12, which is not a column",
             "Quote it if it is text: op_type == 'Sqrt'.",
         ),
         ("weight > 0", "names 'weight', which is not a column", "Columns: rank, op_type, nan_count, max"),
@@ -113,7 +113,7 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
             "cannot be evaluated: \"nan_count > 'a'\" takes text for a number",
             "For example",
         ),
-        ("1 < slot < 'a'", "\"slot < 'a'\" takes text for a number", "For example"),
+        ("1 < slot < 'a'", "\"slot < 'a'\" at character 5 takes text for a number", "For example"),
     ],
 )
 def test_a_message_names_the_place_and_the_remedy(text: str, message: str, hint: str) -> None:
