@@ -59,12 +59,12 @@ def command(
     removed: dict[StepKey, str] = {}
     damages: list[Damage] = []
     for key, rows in _chosen_rows(opened, rank, step, chosen, damages).items():
-        chosen = opened.step(key.rank, key.step)
+        opened_step = opened.step(key.rank, key.step)
         try:
-            files += export(chosen, Path(target), rows, overwrite=overwrite)
+            files += export(opened_step, Path(target), rows, overwrite=overwrite)
         except DamagedStore as exc:  # its index
             damages.append(Damage(key, "", exc.message))
-        removed[key] = str(chosen.commit.without_tensors or "")
+        removed[key] = str(opened_step.commit.without_tensors or "")
     if json:
         print_json([_json_row(file) for file in files])
     exported = [file for file in files if not file.problem]

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from ingest.questions.compare.sources import StepTensors
 from ingest.reader.context.match import flatten
-from workers.store.blocks import TensorKey
 
 #: `TensorKey.operator`: network, graph, type, name, occurrence.
 OperatorKey: TypeAlias = tuple[str, str, str, str, int]
@@ -43,12 +42,14 @@ def origins_of(tensors: StepTensors) -> dict[OperatorKey, OperatorOrigin]:
     for number, key in enumerate(tensors.keys):
         if key.operator not in origins:
             known = tensors.operands.line_and_name(number)
-            origins[key.operator] = OperatorOrigin(_scope(known.name or key.op_name, key), known.line)
+            origins[key.operator] = OperatorOrigin(
+                scope_of(known.name or key.op_name, key.op_type), known.line
+            )
     return origins
 
 
-def _scope(name: str, key: TensorKey) -> str:
-    """Return the scope that a name contains; "" for one that contains none, such as `MatMul-op47`."""
+def scope_of(name: str, op_type: str) -> str:
+    """Return the scope that the name of an operator contains; "" for none, as in `MatMul-op47`."""
     plain = flatten(_GRADIENT.sub(r"Grad_\1", _NUMBER.sub("", name)))
-    scope = plain.removesuffix(key.op_type).rstrip("_")
+    scope = plain.removesuffix(op_type).rstrip("_")
     return scope if scope != plain and scope else ""

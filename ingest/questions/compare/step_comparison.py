@@ -18,7 +18,7 @@ from ingest.questions.compare.sources import StepTensors
 from ingest.questions.compare.suggested_map import guessed_names
 from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
-from ingest.questions.compare.version_matching import with_guesses
+from ingest.questions.compare.version_matching import KnownPairs, with_guesses
 from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.statistics import Statistics
 from workers.tasks.compare import Pair, PairComparison
@@ -26,7 +26,7 @@ from workers.tasks.compare import Pair, PairComparison
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user asked for."""
+    """What the user asked for, and what follows from it for all steps."""
 
     mapping: NameMapping
     thresholds: Thresholds
@@ -34,6 +34,8 @@ class Choices:
     include_partial: bool
     chosen: FilterFields = field(default_factory=FilterFields)
     """Which tensors are compared; all without conditions."""
+    known_pairs: KnownPairs = field(default_factory=dict)
+    """What was guessed in the steps before, of operators of two versions."""
 
 
 class StepComparison:
@@ -42,7 +44,7 @@ class StepComparison:
     def __init__(self, a: StepTensors, b: StepTensors, choices: Choices) -> None:
         """Match the tensors of both."""
         self._a, self._b, self._choices = a, b, choices
-        matching = with_guesses(match_tensors(a, b, choices.mapping), a, b)
+        matching = with_guesses(match_tensors(a, b, choices.mapping), a, b, choices.known_pairs)
         self.guesses = guessed_names(a, b, matching.pairs)
         """What was guessed of two versions, by pattern over the names of A."""
         matching = only_chosen(matching, a, b, choices.chosen)

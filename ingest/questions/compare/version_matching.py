@@ -10,34 +10,40 @@ each time those that are still unpaired:
 5. operators of one type whose tensors have the same bytes;
 6. operators of one type with tensors of the same sizes.
 
-Several candidates are told apart by sizes, then by content if that is unique, then by the order of execution
-if there are as many on either side. All of these are guesses, and are marked as such.
+Several candidates are told apart by sizes, then by content if that is unique: by equal bytes, or else by
+norms that are nearly equal; then by the order of execution if there are as many on either side. What was
+guessed in one step holds for the others. All of these are guesses, and are marked as such.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ingest.questions.compare.matching import MatchedBy, Matching, TensorPair
-from ingest.questions.compare.operator_origins import OperatorOrigin, origins_of
+from ingest.questions.compare.operator_origins import OperatorKey, OperatorOrigin, origins_of
 from ingest.questions.compare.sources import StepTensors
+from workers.arrays.statistics import FIELDS
 
 _SPELLING = re.compile(r"[._/]+")
 _PARAMETER = "Parameter"
+#: Relative difference of norms up to which tensors may be the same, computed by two versions.
+_NEARLY = 1e-3
+_NORM = FIELDS.index("l2_norm")
+
+KnownPairs: TypeAlias = dict[OperatorKey, tuple[OperatorKey, MatchedBy]]
+"""Operators of B by those of A, and how they were guessed."""
 
 
 @dataclass(slots=True)
 class _Operator:
     """An operator of one side, with its unmatched tensors."""
 
-    op_type: str
-    name: str
-    first: int
-    """The number of its first tensor: its place in the order of execution."""
+    key: OperatorKey
     origin: OperatorOrigin
     tensors: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """Numbers of tensors, by input or output, slot, and copy."""
@@ -45,6 +51,18 @@ class _Operator:
     """Numbers of their elements."""
     contents: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     """Their digests, if known."""
+    norms: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    """Their L2 norms; NaN if unknown."""
+
+    @property
+    def op_type(self) -> str:
+        """The type of the operator."""
+        return self.key[2]
+
+    @property
+    def name(self) -> str:
+        """The name of the operator."""
+        return self.key[3]
 
     @property
     def output_size(self) -> int | None:
@@ -55,15 +73,21 @@ class _Operator:
 _Key: TypeAlias = Callable[[_Operator], Hashable | None]
 
 
-def with_guesses(matching: Matching, a: StepTensors, b: StepTensors) -> Matching:
+def with_guesses(matching: Matching, a: StepTensors, b: StepTensors, known: KnownPairs) -> Matching:
     """Return a matching with guesses for what is left, if most names of both sides are unknown to the other.
+
+    Args:
+        matching: what names and the user say.
+        a: the tensors of A.
+        b: the tensors of B.
+        known: the guesses of other steps; those of this one are added.
 
     Raises:
         StoreError: a store cannot be read.
     """
     if not (matching.only_a and matching.only_b and _are_of_versions(a, b)):
         return matching
-    guesses = list(guess_pairs(a, b, matching.only_a, matching.only_b))
+    guesses = list(guess_pairs(a, b, (matching.only_a, matching.only_b), known))
     taken_a, taken_b = {pair.a for pair in guesses}, {pair.b for pair in guesses}
     return Matching(
         sorted([*matching.pairs, *guesses], key=lambda pair: pair.a),
@@ -78,26 +102,35 @@ def _are_of_versions(a: StepTensors, b: StepTensors) -> bool:
 
 
 def guess_pairs(
-    a: StepTensors, b: StepTensors, left_a: Iterable[int], left_b: Iterable[int]
+    a: StepTensors, b: StepTensors, left: tuple[Iterable[int], Iterable[int]], known: KnownPairs
 ) -> Iterator[TensorPair]:
     """Yield guesses for tensors without a counterpart; each tensor is in one pair at most.
 
     Args:
         a: the tensors of A.
         b: the tensors of B.
-        left_a: the numbers of those of A that have no counterpart.
-        left_b: the same of B.
+        left: the numbers of those of A and of B that have no counterpart.
+        known: the guesses of other steps; those of this one are added.
 
     Raises:
         StoreError: a store cannot be read.
     """
-    operators_a, operators_b = _operators(a, left_a), _operators(b, left_b)
+    operators_a, operators_b = _operators(a, left[0]), _operators(b, left[1])
+    by_key_b = {operator.key: operator for operator in operators_b}
+    for operator in list(operators_a):
+        key_b, how = known.get(operator.key, (None, MatchedBy.SEQUENCE))
+        if key_b in by_key_b:
+            other = by_key_b[key_b]
+            operators_a.remove(operator)
+            operators_b.remove(other)
+            yield from _pairs_of(operator, other, how)
     for how, key_of in _STAGES:
         groups_a, groups_b = _grouped(operators_a, key_of), _grouped(operators_b, key_of)
         for key, members in groups_a.items():
             for first, second in _paired(members, groups_b.get(key, [])):
                 operators_a.remove(first)
                 operators_b.remove(second)
+                known[first.key] = second.key, how
                 yield from _pairs_of(first, second, how)
         if how is MatchedBy.SCOPE:
             yield from _fused(operators_a, operators_b)
@@ -114,11 +147,12 @@ def _operators(side: StepTensors, left: Iterable[int]) -> list[_Operator]:
         key = side.keys[number]
         operator = operators.get(key.operator)
         if operator is None:
-            operator = _Operator(key.op_type, key.op_name, number, origins[key.operator])
+            operator = _Operator(key.operator, origins[key.operator])
             operators[key.operator] = operator
         place = key.io, key.slot, key.copy
         operator.tensors[place] = number
         operator.sizes[place] = math.prod(side.shapes[number])
+        operator.norms[place] = float(side.statistics[number, _NORM])
         if side.digests[number].any():
             operator.contents[place] = side.digests[number].tobytes()
     return list(operators.values())
@@ -180,6 +214,10 @@ def _paired(
             rest_a.remove(first)
             rest_b.remove(second)
             yield first, second
+        for first, second in list(_same_norms(rest_a, rest_b)):
+            rest_a.remove(first)
+            rest_b.remove(second)
+            yield first, second
         if len(rest_a) == len(rest_b):
             yield from zip(rest_a, rest_b, strict=True)
 
@@ -205,6 +243,29 @@ def _same_content(
         candidates = by_contents_b.get(contents, [])
         if len(members) == len(candidates) == 1:
             yield members[0], candidates[0]
+
+
+def _same_norms(
+    operators_a: Sequence[_Operator], operators_b: Sequence[_Operator]
+) -> Iterator[tuple[_Operator, _Operator]]:
+    """Yield those of several whose tensors have nearly equal norms, if that is so of one on either side."""
+    if len(operators_a) < 2 and len(operators_b) < 2:
+        return
+    alike = {
+        place: [other for other, second in enumerate(operators_b) if _have_same_norms(first, second)]
+        for place, first in enumerate(operators_a)
+    }
+    uses = Counter(other for others in alike.values() for other in others)
+    for place, others in alike.items():
+        if len(others) == 1 and uses[others[0]] == 1:
+            yield operators_a[place], operators_b[others[0]]
+
+
+def _have_same_norms(first: _Operator, second: _Operator) -> bool:
+    places = [place for place in first.norms.keys() & second.norms.keys() if first.sizes[place] > 1]
+    return bool(places) and all(
+        math.isclose(first.norms[place], second.norms[place], rel_tol=_NEARLY) for place in places
+    )
 
 
 def _all_contents(operator: _Operator) -> Hashable | None:

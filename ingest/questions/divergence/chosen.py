@@ -38,7 +38,7 @@ def chosen_tensors(
         chosen |= choice.filter.mask(columns, len(keys))
     else:
         for block in survey.blocks():
-            mask = choice.mask(block).any(axis=0)[: len(keys)]
+            mask = np.asarray(choice.mask(block).any(axis=0))[: len(keys)]
             chosen[: mask.size] |= mask
     if not chosen.any():
         raise nothing_chosen(choice.filter, keys)
