@@ -19,7 +19,9 @@ from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source, StepTensors
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
+from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.tensor_filter import TensorFilter
 from workers.errors import DamagedStore, UsageError
 
 #: The most tensors that a comparison lists; if more differ, the worst of them.
@@ -183,6 +185,12 @@ class ComparisonBuilder:
             raise UsageError(
                 f"{a} and {b} have no complete step to compare ({self.left_out[0][1]})",
                 hint="--include-partial compares steps that are not complete, too.",
+            )
+        chosen = TensorFilter(self.choices.chosen, COLUMNS)
+        if not self.matched and chosen.names:
+            raise UsageError(
+                f"no tensor of {a} that has a counterpart in {b} fulfils {chosen}",
+                hint="`dump-ingest find STORE` with the same options lists the tensors of a store.",
             )
         if not self.matched:
             name_a, name_b = self._examples

@@ -94,16 +94,15 @@ class NameMapping:
     """Names of B by names of A."""
 
     rules: tuple[NameRule, ...] = ()
-    _known: dict[str, tuple[int, str] | None] = field(default_factory=dict, repr=False, compare=False)
-    """By name: the place of the rule that matches it first, and the name in B. Steps repeat their names."""
+    _known: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
+    """Names of B by names that were asked for: every step repeats them."""
 
     def name_in_b(self, name: str) -> str | None:
         """Return the name in B of a name in A; None if no rule matches it."""
         if name not in self._known:
-            mapped = ((place, rule.name_in_b(name)) for place, rule in enumerate(self.rules))
-            self._known[name] = next(((place, other) for place, other in mapped if other is not None), None)
-        known = self._known[name]
-        return known[1] if known else None
+            mapped = (rule.name_in_b(name) for rule in self.rules)
+            self._known[name] = next((name_b for name_b in mapped if name_b is not None), None)
+        return self._known[name]
 
     def unused(self, names: Sequence[str]) -> list[int]:
         """Return the places of the rules that match none of `names`."""

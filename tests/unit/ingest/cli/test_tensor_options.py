@@ -33,8 +33,11 @@ def test_the_trend_of_the_loss_needs_no_name(nan_store: Path, answer: Answer) ->
 
 def test_roles_are_columns(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
     condition = ("--where", "role == 'loss' and nan_count > 0")
-    (row,) = json.loads(answer("find", nan_store, *condition, "--columns", "rank,step,role", "--json").stdout)
-    assert row == {"rank": 1, "step": 2, "role": "loss"}
+    words = ("find", nan_store, *condition, "--columns", "rank,step,role", "--json")
+    assert json.loads(answer(*words).stdout) == [
+        {"rank": 1, "step": 2, "role": "loss"},
+        {"rank": 1, "step": 3, "role": "loss"},
+    ]
     exported = json.loads(
         answer(
             "export", nan_store, tmp_path / "out", "--role", "loss", "--rank", 1, "--step", 2, "--json"

@@ -76,10 +76,12 @@ def test_what_was_fused_is_compared_by_its_output(compared: dict[str, Comparison
 
 def test_the_order_of_execution_may_differ(compared: dict[str, Comparison]) -> None:
     """Content tells the gradients of two biases apart in the first step; in the second it is another."""
-    biases = [tensor for tensor in compared["explode"].tensors if tensor.op_type == "BiasAddGrad"]
-    by_name = {tensor.name_a: set() for tensor in biases}  # type: dict[str, set[str]]
+    tensors = compared["explode"].tensors
+    biases = [tensor for tensor in tensors if tensor.op_type == "BiasAddGrad" and tensor.name_a]
+    by_name: dict[str, set[str]] = {tensor.name_a: set() for tensor in biases}
     for tensor in biases:
         by_name[tensor.name_a].add(tensor.name_b)
+    assert len(by_name) == 6
     assert all(len(names) == 1 for names in by_name.values())
     assert {tensor.verdict for tensor in biases} <= {Verdict.EQUAL, Verdict.CLOSE}
 
