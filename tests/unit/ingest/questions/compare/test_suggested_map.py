@@ -15,7 +15,8 @@ from workers.store.blocks import TensorKey
 
 
 def side(*texts: str) -> StepTensors:
-    keys = [TensorKey("Net", "0", *text.split("|")[:3], int(text.split("|")[3])) for text in texts]
+    parts = [text.split("|") for text in texts]
+    keys = [TensorKey("Net", "0", op_type, name, io, int(slot)) for op_type, name, io, slot in parts]
     n = len(keys)
     return StepTensors(
         StepKey(0, 0),
