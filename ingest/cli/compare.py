@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,6 @@ from ingest.cli.tensor_options import Conditions, takes_tensor_options
 if TYPE_CHECKING:
     from distributed import Client
 
-    from ingest.reader.tensor_filter import FilterFields
     from ingest.settings import Settings
 
 
@@ -112,9 +111,9 @@ def command(
             include_partial=include_partial,
             ignore_unmatched=ignore_unmatched,
             keep_equal=all_tensors,
-            chosen=cast("FilterFields", chosen),
             client=client,
             storage_options=settings.store_options,
+            **chosen,
         )
     if html is not None:
         write_file(html, to_html(comparison))

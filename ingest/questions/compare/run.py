@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.mapping import NameMapping
@@ -40,9 +40,9 @@ def compare(
     include_partial: bool = False,
     ignore_unmatched: bool = False,
     keep_equal: bool = False,
-    chosen: FilterFields | None = None,
     client: Client | Callable[[], Client] | None = None,
     storage_options: dict[str, Any] | None = None,
+    **conditions: Unpack[FilterFields],
 ) -> Comparison:
     """Compare A with its reference B: one step of a rank, all steps of a rank, or whole runs.
 
@@ -62,13 +62,14 @@ def compare(
         include_partial: compare steps with quarantined or missing files, too.
         ignore_unmatched: do not count what only one of the two has as a difference.
         keep_equal: list tensors that are equal, too.
-        chosen: what the compared tensors fulfil in A, or in B if only that has them: `{"role": "weight"}`.
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
             to it, which is called after A and B have been found.
         storage_options: for fsspec, of stores that are named by URL; no credentials.
+        conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
+            `op_type`, `io`, `graph`, `where`; see `FilterFields`.
 
     Raises:
-        UsageError: A or B does not exist, or they have no step or no tensor in common.
+        UsageError: A or B does not exist, they have no step or no tensor in common, or a condition is wrong.
         DamagedStore: no step can be read. Damaged steps and tensors are named in the result.
         StoreError: a store cannot be reached.
     """
@@ -81,7 +82,7 @@ def compare(
         thresholds or Thresholds(),
         keep_equal=keep_equal,
         include_partial=include_partial,
-        chosen=chosen or {},
+        chosen=conditions,
     )
     builder = ComparisonBuilder(choices)
     with ExitStack() as stack:

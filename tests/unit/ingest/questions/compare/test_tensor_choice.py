@@ -20,12 +20,12 @@ from workers.errors import UsageError
 def test_only_chosen_tensors_are_compared(nan_log: str, chosen: FilterFields, count: int) -> None:
     if not count:
         with pytest.raises(UsageError, match="fulfils --where 'max > 1e30'"):
-            compare(f"{nan_log}@0,1", f"{nan_log}@1,1", chosen=chosen)
+            compare(f"{nan_log}@0,1", f"{nan_log}@1,1", **chosen)
         return
-    comparison = compare(f"{nan_log}@0,1", f"{nan_log}@1,1", chosen=chosen, keep_equal=True)
+    comparison = compare(f"{nan_log}@0,1", f"{nan_log}@1,1", keep_equal=True, **chosen)
     assert len(comparison.tensors) == count
 
 
 def test_conditions_name_what_both_kinds_of_sides_have(nan_log: str) -> None:
     with pytest.raises(UsageError, match="'source', which is not a column"):
-        compare(nan_log, nan_log, chosen={"where": "source == 'x'"})
+        compare(nan_log, nan_log, where="source == 'x'")
