@@ -10,7 +10,7 @@ import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
-from ingest.cli.printing import counted, err, limited, print_json, print_table, say
+from ingest.cli.printing import counted, err, limit_of, limited, print_json, print_table, say
 
 _MAX_FINDINGS = 50
 _MAX_REASONS = 10
@@ -26,8 +26,14 @@ def command(
         typer.Option(metavar="SEVERITY", help="The mildest severity to list: info, warning or critical."),
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=0, help="Print at most this many findings; 0: all.")
-    ] = _MAX_FINDINGS,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=f"Print at most N findings; 0: all. Default: {_MAX_FINDINGS} on a terminal, else all.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -41,7 +47,7 @@ def command(
     [bold]dump-ingest anomalies run.zarr --severity critical --rank 3 --json[/]
     """
     answer = ingest.anomalies(open_store(store, config), rank, step, rule=rule, severity=severity)
-    shown = limited(answer.findings, limit)
+    shown = limited(answer.findings, 0 if json and limit is None else limit_of(limit, _MAX_FINDINGS))
     if json:
         print_json([finding.to_dict() for finding in shown])
     elif shown:

@@ -51,7 +51,8 @@ def command(
 ) -> None:
     """Show a statistic of one tensor, or of several together, over ranks and steps.
 
-    [bold]!![/] marks NaN or Inf, [bold]··[/] a step in which the rank has no such tensor.
+    [bold]··[/] is zero, [bold]!![/] marks NaN or Inf, [bold]--[/] a step without such a tensor.
+    Counts have a logarithmic scale; [bold]██[/] counts all elements.
 
     [bold]dump-ingest heatmap run.zarr '*' --stat nan_count[/]
     [bold]dump-ingest heatmap run.zarr 'AllReduce.*' --stat norm --aggregate mean --png norms.png[/]

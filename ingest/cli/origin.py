@@ -21,6 +21,7 @@ from ingest.cli.options import (
 )
 from ingest.cli.printing import (
     counted,
+    is_terminal,
     number_text,
     print_json,
     print_line,
@@ -86,7 +87,7 @@ def _print_answer(answer: ingest.OriginAnswer, cause: str, where: str | None) ->
     else:
         print_line(_headline(answer))
         if answer.source is not None:
-            print_line(f"  {answer.source.file}:{answer.source.line}  {answer.source.code[:_MAX_CODE]}")
+            print_line(f"  {answer.source.file}:{answer.source.line}  {_code_text(answer.source.code)}")
         if answer.inputs or answer.outputs:
             print_line("")
             _print_tensors([*answer.inputs, *answer.outputs])
@@ -184,6 +185,10 @@ def _first(limit: int, texts: Iterable[str]) -> list[str]:
     listed = list(texts)
     rest = len(listed) - limit
     return [*listed[:limit], f"{rest} more"] if rest > 0 else listed
+
+
+def _code_text(code: str) -> str:
+    return code[:_MAX_CODE] if is_terminal() else code
 
 
 def _operator_text(operator: OriginOperator) -> str:

@@ -83,6 +83,18 @@ def say_rest(total: int, shown: int, what: str) -> None:
         say(f"{total} {what}, the first {shown} shown (--limit 0: all)")
 
 
+def is_terminal() -> bool:
+    """Return whether answers go to a terminal: only there may they be shortened for the eye."""
+    return sys.stdout.isatty()
+
+
+def limit_of(limit: int | None, on_terminal: int) -> int:
+    """Return the limit that the user gave, or else that of a terminal; elsewhere 0, which is none."""
+    if limit is not None:
+        return limit
+    return on_terminal if is_terminal() else 0
+
+
 def limited(rows: Sequence[_Row], limit: int) -> Sequence[_Row]:
     """Return the first rows; all of them with limit 0."""
     return rows[:limit] if limit else rows
@@ -111,8 +123,11 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return the name of a tensor without its middle if it is longer than 100 characters."""
-    return name if len(name) <= _MAX_NAME else f"{name[:48]}...{name[-49:]}"
+    """Return the name of a tensor; on a terminal without its middle if it is longer than 100 characters.
+
+    Everywhere else it is whole: what reads it gives it to another command.
+    """
+    return name if len(name) <= _MAX_NAME or not is_terminal() else f"{name[:48]}...{name[-49:]}"
 
 
 def counted(count: int, noun: str) -> str:

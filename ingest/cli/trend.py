@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Show how a statistic of tensors develops over the steps, by tensor and rank.
 
-    [bold]![/] marks NaN or Inf, [bold]·[/] a step in which the rank lacks the tensor.
+    [bold]![/] marks NaN or Inf, [bold]-[/] a step in which the rank lacks the tensor.
 
     [bold]dump-ingest trend run.zarr '*Adam*.input.0' --stat norm[/]
     [bold]dump-ingest trend run.zarr 'Log.*' --stat min --rank 1 --html log.html[/]

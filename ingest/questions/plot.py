@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import html
 import io
-import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ingest.questions.heatmap_scale import HeatmapScale, is_logarithmic, wholes, zeros
 from ingest.questions.trend import ABOUT_NON_FINITE
 from workers.errors import UsageError
 
@@ -30,10 +30,10 @@ Figure: TypeAlias = Any
 _MAX_LEGEND = 16
 #: Characters of a label.
 _MAX_LABEL = 90
-#: The ratio of the greatest to the least value above which the scale is logarithmic.
-_LOGARITHMIC = 1000
 _MAX_TICKS = 24
 _BAD_COLOR = "#c00000"
+#: Cells of a heatmap that are not on its scale.
+_GAP_COLOR, _ZERO_COLOR, _WHOLE_COLOR = "#d0d0d0", "#ffffff", "#ff8c00"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +59,7 @@ def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statis
     axes = figure.add_subplot()
     handles = [_draw_line(axes, np.array(steps), line) for line in lines]
     values = np.concatenate([line.heights[line.present] for line in lines]) if lines else np.zeros(0)
-    if _is_logarithmic(values):
+    if is_logarithmic(values):
         axes.set_yscale("log")
     _as_plain_text(axes.set_xlabel("step"))
     _as_plain_text(axes.set_ylabel(statistic))
@@ -95,24 +95,16 @@ def _add_legend(axes: Any, handles: Sequence[Any], lines: Sequence[Line]) -> Non
 
 
 def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
-    """Draw ranks over steps, with grey for absent values and red crosses for NaN and Inf.
+    """Draw ranks over steps: grey if absent, white for zero, orange for all, red crosses for NaN and Inf.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    values = field.values
     ranks, steps = field["rank"].values, field["step"].values
     figure = _new_figure(min(4 + 0.3 * len(steps), 14), min(2 + 0.25 * len(ranks), 12))
-    from matplotlib.colors import LogNorm  # deferred: matplotlib is optional
-
     axes = figure.add_subplot()
-    axes.set_facecolor("#d0d0d0")
-    image = axes.imshow(
-        np.ma.masked_invalid(values),
-        aspect="auto",
-        interpolation="nearest",
-        norm=LogNorm() if _is_logarithmic(values) else None,
-    )
+    axes.set_facecolor(_GAP_COLOR)
+    image = _draw_field(axes, field)
     is_bad = field["non_finite"].values > 0
     rows, columns = np.nonzero(is_bad & (field.name not in ABOUT_NON_FINITE))
     axes.plot(columns, rows, "x", color=_BAD_COLOR, linestyle="none")
@@ -126,8 +118,37 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
     _as_plain_text(axes.set_xlabel("step"))
     _as_plain_text(axes.set_ylabel("rank"))
     _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    figure.colorbar(image, ax=axes, label=str(field.name))
+    if image is not None:
+        figure.colorbar(image, ax=axes, label=str(field.name))
     return figure
+
+
+def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
+    """Draw the cells; return the image that has a scale, or None if all cells are zero, whole or absent.
+
+    Zero has a colour of its own, and so has a count of all elements: on a scale, few and none look alike.
+    """
+    from matplotlib.colors import ListedColormap, LogNorm  # deferred: matplotlib is optional
+    from matplotlib.patches import Patch
+
+    is_zero, is_whole = zeros(field), wholes(field)
+    between = np.where(is_zero | is_whole, np.nan, field.values)
+    known = between[np.isfinite(between)]
+    is_log = is_logarithmic(between) or HeatmapScale.of(field).has_logarithmic_counts
+    how = {"aspect": "auto", "interpolation": "nearest"}
+    image = axes.imshow(np.ma.masked_invalid(between), norm=LogNorm() if is_log else None, **how)
+    patches = []
+    for cells, color, label in ((is_zero, _ZERO_COLOR, "0"), (is_whole, _WHOLE_COLOR, "all elements")):
+        if cells.any():
+            axes.imshow(np.ma.masked_where(~cells, cells), cmap=ListedColormap([color]), **how)
+            patches.append(Patch(facecolor=color, edgecolor="#888888", label=label))
+    if (field["tensors"].values == 0).any():
+        patches.append(Patch(facecolor=_GAP_COLOR, edgecolor="#888888", label="no such tensor"))
+    if patches:
+        axes.legend(
+            handles=patches, fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=len(patches)
+        )
+    return image if known.size else None
 
 
 def png(figure: Figure) -> bytes:
@@ -206,10 +227,3 @@ def _as_plain_text(text: Any) -> None:
 def _shortened(text: str) -> str:
     plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return plain if len(plain) <= _MAX_LABEL else f"{plain[:43]}...{plain[-44:]}"
-
-
-def _is_logarithmic(values: npt.NDArray[np.float64]) -> bool:
-    known = values[np.isfinite(values)]
-    if not known.size or np.min(known) <= 0:
-        return False
-    return math.log(np.max(known)) - math.log(np.min(known)) > math.log(_LOGARITHMIC)

@@ -31,6 +31,8 @@ _SUMS = {
 ABOUT_NON_FINITE = (*_SUMS["non_finite_count"], *_SUMS)
 #: The names of all statistics.
 STATISTICS = (*FIELDS, *_SUMS)
+#: Those that count elements.
+COUNTS = (*COUNT_FIELDS, *_SUMS)
 AGGREGATES = ("max", "min", "sum", "mean")
 #: Other names that people use, in lower case and without `_` and `-`.
 _ALIASES = {
@@ -186,8 +188,9 @@ def heatmap(
 
     Returns:
         float64 (rank, step), with the name of the statistic; NaN if a rank does not have such a tensor in
-        that step, or its value is unknown. The coordinates `tensors` and `non_finite`, (rank, step), are the
-        number of tensors, and of their elements that are NaN or infinite. `attrs` has `pattern`,
+        that step, or its value is unknown. The coordinates `tensors`, `elements` and `non_finite`,
+        (rank, step), are the number of tensors, of their elements, and of those of the elements that are
+        NaN or infinite; NaN if they are unknown. `attrs` has `pattern`,
         `statistic`, `aggregate`, `tensors` (the number of tensors that match), `left_out`, `damaged`.
 
     Raises:
@@ -208,7 +211,7 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
         raise UsageError(f"{aggregate!r} is not an aggregate", hint=f"Aggregates: {', '.join(AGGREGATES)}.")
     ranks, steps = snapshot.ranks, snapshot.steps
     values = np.full((len(ranks), len(steps)), np.nan)
-    non_finite = np.full(values.shape, np.nan)
+    non_finite, elements = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     tensors = np.zeros(values.shape, np.int64)
     distinct: set[int] = set()
     for number, (block, places) in enumerate(_matching_tensors(StepStatistics(snapshot), pattern)):
@@ -217,6 +220,7 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
         distinct |= set(places[present.any(axis=0)].tolist())
         tensors[rows, number] = present.sum(axis=1)
         values[rows, number] = _aggregated(_statistic(block, name)[:, places], how)
+        elements[rows, number] = _aggregated(_statistic(block, "count")[:, places], "sum")
         non_finite[rows, number] = _aggregated(_statistic(block, "non_finite_count")[:, places], "sum")
     field = ("rank", "step")
     return xr.DataArray(
@@ -226,6 +230,7 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
             "rank": np.array(ranks, np.int64),
             "step": np.array(steps, np.int64),
             "tensors": (field, tensors),
+            "elements": (field, elements),
             "non_finite": (field, non_finite),
         },
         name=name,
@@ -249,7 +254,7 @@ def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:
 
 def default_aggregate(statistic: str) -> str:
     """Return the aggregate by which a statistic of several tensors becomes one number by default."""
-    if statistic in COUNT_FIELDS or statistic in _SUMS:
+    if statistic in COUNTS:
         return "sum"
     return "min" if statistic == "min" else "max"
 

@@ -62,9 +62,7 @@ class ComparisonBuilder:
         self.matched += comparison.matched
         self.damaged += sum(tensor.damaged for tensor in tensors)
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
-        first = comparison.first(tensors)
-        if first and (self.first is None or _when(first) < _when(self.first)):
-            self.first = first
+        self._note_first(comparison, tensors)
         self._keep(tensors)
         self._note_names(a, b)
 
@@ -95,6 +93,14 @@ class ComparisonBuilder:
             unmatched_matter=unmatched_matter,
             damaged=self.damaged,
         )
+
+    def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
+        """Record the first difference of this step, if none of an earlier step is known."""
+        if self.first and tensors and (tensors[0].key_a.step or 0) > (self.first.tensor.key_a.step or 0):
+            return  # it would read elements for nothing
+        first = comparison.first(tensors)
+        if first and (self.first is None or _when(first) < _when(self.first)):
+            self.first = first
 
     def _keep(self, tensors: list[ComparedTensor]) -> None:
         keep_equal = self.choices.keep_equal

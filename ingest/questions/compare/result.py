@@ -129,28 +129,85 @@ class ComparedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstDifference:
-    """The first tensor, by step and order of execution, that exceeds its limits."""
+class ComparedInput:
+    """An input of the operator in which two sides first differ."""
 
-    tensor: ComparedTensor
-    inputs: tuple[tuple[str, str], ...]
-    """Names and verdicts of the inputs of its operator."""
+    name: str
+    """The name in A."""
+    verdict: Verdict
+    reason: str = ""
+    """The limit that is exceeded."""
+    written_in_place: bool = False
+    """Whether the operator writes into it: what was dumped may be the result, and not what it read."""
+    value_a: str = ""
+    """The only element, if there is one and it differs, with all digits of its type; else ""."""
+    value_b: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it exceeds its limits, or could not be compared."""
+        return self.verdict not in {Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED}
 
     @property
     def says(self) -> str:
-        """What the inputs show, as a sentence; "" if the tensor has none, or is an input itself."""
-        if not self.inputs:
-            return ""
-        bad = [name for name, verdict in self.inputs if verdict not in {Verdict.EQUAL, Verdict.CLOSE}]
-        if bad:
-            return f"{len(bad)} of its {len(self.inputs)} inputs differ or could not be compared"
-        exact = all(verdict == Verdict.EQUAL for _, verdict in self.inputs)
-        return "its inputs are equal" if exact else "its inputs are within the limits"
+        """How it differs: `0.055 instead of 0.05`, or the limit that is exceeded, or the verdict."""
+        how = (
+            f"{self.value_a} instead of {self.value_b}" if self.value_a else self.reason or str(self.verdict)
+        )
+        return f"{how} (written in place)" if self.written_in_place else how
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        inputs = [{"name": name, "verdict": str(verdict)} for name, verdict in self.inputs]
-        return {**self.tensor.to_dict(), "inputs": inputs, "says": self.says}
+        return {
+            "name": self.name,
+            "verdict": str(self.verdict),
+            "reason": self.reason,
+            "written_in_place": self.written_in_place,
+            "value_a": self.value_a,
+            "value_b": self.value_b,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """The first tensor, by step and order of execution, that exceeds its limits.
+
+    If the inputs of an operator differ, it is the first of these that the operator does not write in place.
+    """
+
+    tensor: ComparedTensor
+    inputs: tuple[ComparedInput, ...]
+    """The inputs of its operator: those that differ first, and of these the ones written in place last."""
+
+    @property
+    def reason(self) -> str:
+        """How the tensor differs: `0.055 instead of 0.05`, or the limit that is exceeded."""
+        return next(
+            (known.says for known in self.inputs if known.name == self.tensor.name_a), self.tensor.reason
+        )
+
+    @property
+    def others(self) -> tuple[ComparedInput, ...]:
+        """The other inputs of the operator that differ."""
+        return tuple(known for known in self.inputs if known.differs and known.name != self.tensor.name_a)
+
+    @property
+    def says(self) -> str:
+        """What the inputs of the operator show, as a sentence; "" if there are no others."""
+        rest = [known for known in self.inputs if known.name != self.tensor.name_a]
+        if not rest:
+            return ""
+        its = "its inputs" if len(rest) == len(self.inputs) else "the other inputs of its operator"
+        if self.others:
+            of_which = "its" if len(rest) == len(self.inputs) else "the other"
+            return f"{len(self.others)} of {of_which} {len(rest)} inputs differ or could not be compared"
+        exact = all(known.verdict == Verdict.EQUAL for known in rest)
+        return f"{its} are equal" if exact else f"{its} are within the limits"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        inputs = [known.to_dict() for known in self.inputs]
+        return {**self.tensor.to_dict(), "reason": self.reason, "inputs": inputs, "says": self.says}
 
 
 @dataclass(frozen=True, slots=True)

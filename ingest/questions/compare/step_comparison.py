@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import TensorPair, match_tensors
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
@@ -58,21 +59,13 @@ class StepComparison:
             yield row
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
-        """Return the first of these tensors that differs, and what is known of the inputs of its operator."""
-        different = [tensor for tensor in tensors if tensor.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
-        if not different:
-            return None
-        first = min(different, key=lambda tensor: tensor.number)
-        if first.io == "input":
-            return FirstDifference(first, ())
-        operator = self._a.keys[first.number].operator
-        verdicts = {tensor.number: tensor.verdict for tensor in tensors if tensor.name_a}
-        inputs = [
-            (key.name, str(verdicts.get(number, Verdict.EQUAL)))
-            for number, key in enumerate(self._a.keys)
-            if key.io == "input" and key.operator == operator
-        ]
-        return FirstDifference(first, tuple(inputs))
+        """Return the first of these tensors that differs, and what is known of the inputs of its operator.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        number_in_b = {pair.a: pair.b for pair in self._pairs}
+        return first_difference(self._a, self._b, tensors, number_in_b)
 
     def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return whether digests show that a pair is equal, (pair,)."""

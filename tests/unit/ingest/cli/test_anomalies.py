@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from ingest.cli import anomalies, printing
 from tests.cli import Answer
 
 
@@ -18,6 +21,18 @@ def test_a_limit_is_told_from_the_end(found_store: Path, answer: Answer) -> None
     assert [row["rule"] for row in done.json] == ["nan", "nan", "loss_not_finite"]
     assert done.stderr == "14 findings: 14 critical; the first 3 shown\n"
     assert len(answer("anomalies", found_store, "--limit", 0, "--json").json) == 14
+
+
+def test_only_a_terminal_gets_a_part_unasked(
+    found_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(anomalies, "_MAX_FINDINGS", 5)
+    assert len(answer("anomalies", found_store).stdout.splitlines()) == 1 + 14
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    cut = answer("anomalies", found_store)
+    assert len(cut.stdout.splitlines()) == 1 + 5
+    assert cut.stderr.endswith("; the first 5 shown\n")
+    assert len(answer("anomalies", found_store, "--json").json) == 14
 
 
 def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) -> None:

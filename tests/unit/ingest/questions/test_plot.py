@@ -73,3 +73,13 @@ def test_without_matplotlib_it_says_how_to_get_it(store: Replicas, monkeypatch: 
     assert error.value.hint == "pip install 'dump-ingest[plot]'"
     with pytest.raises(UsageError, match="matplotlib"):
         plot.heatmap_figure("", heatmap(store.store, "Log.*"))
+
+
+def test_none_some_and_all_have_colours_of_their_own(store: Replicas) -> None:
+    axes = ("rank", "step")
+    field = heatmap(store.store, "Log._hidden*", "nan_count")
+    field = field.copy(data=np.array([[0.0, 2, 4]])).assign_coords(elements=(axes, np.full((1, 3), 4.0)))
+    labels = [text.get_text() for text in plot.heatmap_figure("", field).axes[0].get_legend().get_texts()]
+    assert labels == ["0", "all elements"]
+    empty = field.copy(data=np.zeros((1, 3)))
+    assert plot.png(plot.heatmap_figure("", empty))
