@@ -93,7 +93,14 @@ def command(
         return
     damages: list[Damage] = []
     tensors = opened.tensors(
-        rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where, damages=damages
+        pattern,
+        rank=rank,
+        step=step,
+        graph=graph,
+        op_type=op_type,
+        io=io,
+        where=where,
+        damages=damages,
     )
     shown = limited(tensors, limit)
     print_tensors(shown, json=json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,7 +11,28 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ingest.reader.text import counted, number_text, printable, shape_text
 from workers.store import strict_json
+
+__all__ = [
+    "counted",
+    "err",
+    "is_terminal",
+    "limit_of",
+    "limited",
+    "number_text",
+    "out",
+    "print_json",
+    "print_line",
+    "print_table",
+    "printable",
+    "say",
+    "say_left_out",
+    "say_rest",
+    "shape_text",
+    "short_name",
+    "step_text",
+]
 
 err = Console(stderr=True, highlight=False)
 out = Console(highlight=False)
@@ -100,26 +120,9 @@ def limited(rows: Sequence[_Row], limit: int) -> Sequence[_Row]:
     return rows[:limit] if limit else rows
 
 
-def printable(text: str) -> str:
-    """Return text from a dump with escapes for every character that a terminal would obey or cannot show."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def number_text(value: float | None) -> str:
-    """Return a statistic with six significant digits; `-` if it is None or NaN."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.6g}"
-
-
 def step_text(step: int | None) -> str:
     """Return a step number; `run` for files that belong to no step."""
     return "run" if step is None else str(step)
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape such as `2x3`; `()` for a scalar."""
-    return "x".join(map(str, shape)) or "()"
 
 
 def short_name(name: str) -> str:
@@ -128,8 +131,3 @@ def short_name(name: str) -> str:
     Everywhere else it is whole: what reads it gives it to another command.
     """
     return name if len(name) <= _MAX_NAME or not is_terminal() else f"{name[:48]}...{name[-49:]}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 tensor`, `2 tensors`."""
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -152,7 +152,7 @@ def _trend_columns(statistics: StepStatistics, pattern: str, statistic: str) -> 
         if total > MAX_VALUES:
             raise UsageError(
                 f"{pattern!r} matches more than {MAX_VALUES} values",
-                hint="Narrow the pattern, or choose with --rank and --step.",
+                hint="Narrow the pattern, or choose ranks and steps (`rank`, `step`).",
             )
         parts["tensor"].append(places[tensors])
         parts["rank"].append(np.array(block.ranks)[ranks])

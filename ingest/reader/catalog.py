@@ -13,8 +13,9 @@ from os import PathLike
 from typing import Any, Self, TypeAlias
 
 from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.listing import Tensors
 from ingest.reader.ranges import format_ranges
-from ingest.reader.step import Step
+from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, StoreDenied, UsageError
@@ -161,8 +162,8 @@ class Catalog:
 
     def select(
         self, rank: Choice = None, step: Choice = None, *, damages: list[Damage] | None = None
-    ) -> list[Step]:
-        """Return the committed steps of these ranks and steps, by step, then rank.
+    ) -> Steps:
+        """Return the committed steps of these ranks and steps, by step, then rank: a list and a table.
 
         Reads only the commits of these steps: others may be many, and may be damaged.
 
@@ -185,7 +186,7 @@ class Catalog:
             _warn_of(damaged, has_others=bool(opened))
         else:
             damages += damaged
-        return opened
+        return Steps(opened)
 
     def listed(self, rank: Choice = None, step: Choice = None) -> list[StepKey]:
         """Return the steps of these ranks of which the store has any object, committed or not; no run files.
@@ -267,26 +268,26 @@ class Catalog:
 
     def tensors(
         self,
+        name: str | re.Pattern[str] | None = None,
+        *,
         rank: Choice = None,
         step: Choice = None,
-        *,
         graph: str | None = None,
         op_type: str | None = None,
-        name: str | re.Pattern[str] | None = None,
         io: str | None = None,
         where: str | None = None,
         damages: list[Damage] | None = None,
-    ) -> list[Tensor]:
+    ) -> Tensors:
         """Return the tensors that fulfil every condition, by step, rank and order of execution.
 
-        Reads the index of each chosen step.
+        Reads the index of each chosen step. The answer is a list, and a table: see `Tensors.to_pandas`.
 
         Args:
+            name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             rank: one rank, or several; all if None.
             step: one step, or several; all, and the run files, if None.
             graph: the name of the graph.
             op_type: the operator type, exactly.
-            name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             io: `input` or `output`.
             where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`.
             damages: receives the steps whose commit or index is damaged. Without it, they are named in a
@@ -296,6 +297,8 @@ class Catalog:
             UsageError: a rank or step is not in the store, or `where` is not a valid condition.
             DamagedStore: all of the steps are damaged, and `damages` is not given.
         """
+        if isinstance(name, int):  # type: ignore[unreachable]  # as if the rank came first
+            raise UsageError(f"{name!r:.80} is not a name", hint="Ranks and steps: tensors(rank=1, step=2).")
         condition = Filter(where, COLUMNS) if where is not None else None
         labels = {"graph": graph, "op_type": op_type, "io": io}
         equal = {label: value for label, value in labels.items() if value is not None}
@@ -313,7 +316,7 @@ class Catalog:
             _warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
         else:
             damages += damaged
-        return matches
+        return Tensors(matches)
 
     def reopened(self) -> Self:
         """Return the same store with nothing read yet, so that it shows what is committed now."""
@@ -413,4 +416,9 @@ def _matches(pattern: str | re.Pattern[str], name: str) -> bool:
 def _as_set(choice: Choice) -> set[int] | None:
     if choice is None:
         return None
+    if isinstance(choice, str):  # type: ignore[unreachable]  # what people try first
+        raise UsageError(
+            f"{choice!r:.80} is not a rank or a step, which are whole numbers",
+            hint=f"A name: store.tensors(name={choice!r:.80}).",
+        )
     return {int(number) for number in choice} if isinstance(choice, Iterable) else {int(choice)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -67,10 +67,12 @@ def origin(
     condition = Filter(where, COLUMNS) if where is not None else None
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     if condition is not None:
-        return OriginSearch(snapshot, "where", condition, where or "").answer()
-    if cause == "overflow":
-        return first_overflow(snapshot)
-    return OriginSearch(snapshot, cause).answer()
+        answer = OriginSearch(snapshot, "where", condition, where or "").answer()
+    elif cause == "overflow":
+        answer = first_overflow(snapshot)
+    else:
+        answer = OriginSearch(snapshot, cause).answer()
+    return replace(answer, looked_for=where or cause)
 
 
 @dataclass(frozen=True, slots=True)
