@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from ingest.reader.text import counted, number_text, printable, shape_text
+from ingest.reader.text import counted, number_text, printable, shape_text, shortened
 from workers.store import strict_json
 
 __all__ = [
@@ -39,6 +40,10 @@ out = Console(highlight=False)
 
 _Row = TypeVar("_Row")
 _MAX_NAME = 100
+#: Characters that a terminal leaves to a name, at least.
+_MIN_NAME = 24
+#: Characters between two columns of a table.
+_GAP = 2
 
 
 def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -61,22 +66,47 @@ def print_table(
 ) -> None:
     """Print a table to stdout, as wide as its content: a truncated cell would mislead.
 
+    On a terminal that is narrower, the middle of long names is left out; names that differ stay different.
+
     Args:
         columns: the headings.
         rows: the cells of each row. A `Text` is printed with its colours and must be safe to print.
         right: the headings of the columns that are aligned to the right.
     """
+    shown = [[cell if isinstance(cell, Text) else printable(cell) for cell in row] for row in rows]
+    if is_terminal():
+        _fit(columns, shown, right, Console().width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
             column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
         )
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else escape(printable(cell)) for cell in row))
+    for row in shown:
+        table.add_row(*(cell if isinstance(cell, Text) else escape(cell) for cell in row))
     console = Console(highlight=False, width=10_000)
     with console.capture() as capture:
         console.print(table)
     sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+def _fit(columns: Sequence[str], rows: list[list[str | Text]], right: Sequence[str], width: int) -> None:
+    """Shorten the widest column of text in place, so that the table fits, but not below `_MIN_NAME`."""
+    widths = [
+        max([len(column), *(cell_len(str(row[place])) for row in rows)])
+        for place, column in enumerate(columns)
+    ]
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    names = [
+        place
+        for place, column in enumerate(columns)
+        if column not in right and all(isinstance(row[place], str) for row in rows)
+    ]
+    if excess <= 0 or not names:
+        return
+    widest = max(names, key=widths.__getitem__)
+    limit = max(widths[widest] - excess, _MIN_NAME)
+    for row, name in zip(rows, shortened([str(row[widest]) for row in rows], limit), strict=True):
+        row[widest] = name
 
 
 def print_line(text: str) -> None:

@@ -297,7 +297,7 @@ class Catalog:
             UsageError: a rank or step is not in the store, or `where` is not a valid condition.
             DamagedStore: all of the steps are damaged, and `damages` is not given.
         """
-        if isinstance(name, int):  # type: ignore[unreachable]  # as if the rank came first
+        if isinstance(name, int):  # as if the rank came first
             raise UsageError(f"{name!r:.80} is not a name", hint="Ranks and steps: tensors(rank=1, step=2).")
         condition = Filter(where, COLUMNS) if where is not None else None
         labels = {"graph": graph, "op_type": op_type, "io": io}

@@ -9,11 +9,11 @@ import pytest
 from ingest.api import Tensor, open_store
 from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump
-from tests.pipeline import ingest_directly
+from tests.pipeline import SMALL_GRID, ingest_directly
 from workers.store.model import Grid
 
 VALUES = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
-KEYS = [
+KEYS: list[Any] = [
     0,
     -1,
     np.int64(2),
@@ -33,9 +33,9 @@ KEYS = [
 ]
 
 
-def dumped(made: MadeDump, store: Path, values: Any, grid: Grid | None = None) -> Tensor:
+def dumped(made: MadeDump, store: Path, values: Any, grid: Grid = SMALL_GRID) -> Tensor:
     made.add(values)
-    ingest_directly(made.root, store, *([grid] if grid else []))
+    ingest_directly(made.root, store, grid)
     (tensor,) = open_store(store).tensors()
     return tensor
 

@@ -1,8 +1,5 @@
 """What a search returns is a list and a table."""
 
-import numpy as np
-import pandas as pd
-
 from ingest.api import DumpStore, Tensors
 
 
@@ -19,7 +16,7 @@ def test_tensors_become_a_table(filled: DumpStore) -> None:
     frame = filled.tensors("Log.*").to_pandas()
     assert list(frame.columns) == list(filled.tensors()[0].to_dict())
     assert (len(frame), int(frame["nan_count"].sum())) == (20, 1)
-    assert (frame["nan_count"].dtype, frame["min"].dtype) == (pd.Int64Dtype(), np.float64)
+    assert (str(frame["nan_count"].dtype), str(frame["min"].dtype)) == ("Int64", "float64")
 
 
 def test_empty_listing_has_the_columns(filled: DumpStore) -> None:
