@@ -52,9 +52,9 @@ def table(
     head = "".join(f'<th style="text-align:left">{_escaped(column)}</th>' for column in columns)
     more = total - len(lines)
     rest = f"<div>{more} more</div>" if more else ""
-    said = f"<div>{html.escape(printable(remark[:MAX_REMARK]))}</div>" if remark else ""
+    below = f"<div>{html.escape(printable(remark[:MAX_REMARK]))}</div>" if remark else ""
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>" if lines else ""
-    return f"<div><strong>{_escaped(title)}</strong>{said}{body}{rest}</div>"
+    return f"<div><strong>{_escaped(title)}</strong>{below}{body}{rest}</div>"
 
 
 def facts(title: str, values: Mapping[str, object]) -> str:
