@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ingest.reader.catalog import Catalog, Choice, Damage
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.choice import Choice
 from ingest.reader.step import Step
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey

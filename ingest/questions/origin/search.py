@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roo
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import name_of_input, source_line, tensors_of
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
@@ -67,10 +68,12 @@ def origin(
     condition = Filter(where, COLUMNS) if where is not None else None
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     if condition is not None:
-        return OriginSearch(snapshot, "where", condition, where or "").answer()
-    if cause == "overflow":
-        return first_overflow(snapshot)
-    return OriginSearch(snapshot, cause).answer()
+        answer = OriginSearch(snapshot, "where", condition, where or "").answer()
+    elif cause == "overflow":
+        answer = first_overflow(snapshot)
+    else:
+        answer = OriginSearch(snapshot, cause).answer()
+    return replace(answer, looked_for=where or cause)
 
 
 @dataclass(frozen=True, slots=True)
