@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -116,6 +116,26 @@ class OriginSearch:
                 return self._answer(_Candidate(real[0], real[1:]))
             self._pass_by(step, roots, real)
         return self._nothing() if self._fallback is None else self._answer(self._fallback)
+
+    def answers(self) -> Iterator[tuple[OriginAnswer, list[int]]]:
+        """Yield the first root of each run of bad steps that matters, and the steps of the run.
+
+        A run ends with a step that holds nothing, or no more than a harmless step. Overflows that loss
+        scaling skipped are included: whether it did is not known before the next step.
+        """
+        last = -1
+        for step in self._suspects.steps():
+            if step <= last:
+                continue
+            roots = roots_of(self._link(step))
+            real = self._real_roots(roots)
+            if not real:
+                self._pass_by(step, roots, real)
+                continue
+            row = list(self._suspects.steps_in_a_row(step))
+            last = row[-1] if row else step
+            certain = [later for later in row if self._suspects.certain_ranks(later)]
+            yield self._answer(_Candidate(real[0], real[1:])), [step, *certain]
 
     def _pass_by(self, step: int, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
