@@ -21,6 +21,8 @@ def incident_lines(incident: Incident) -> Iterator[str]:
     line = incident.origin.source if incident.origin is not None else None
     if line is not None:
         yield f"  {line.file}:{line.line}  {line.code[:_MAX_CODE]}"
+    if incident.reason:
+        yield f"  {incident.reason}"
     yield f"  {_extent(incident)}"
     if incident.rules:
         rules = [f"{rule} {count}" for rule, count in incident.rules.items()]

@@ -29,6 +29,7 @@ from ingest.cli.printing import (
     say_left_out,
     shape_text,
 )
+from ingest.cli.why_lines import why_lines
 from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _print_answer(answer: ingest.OriginAnswer, cause: str, where: str | None) ->
         if answer.inputs or answer.outputs:
             print_line("")
             _print_tensors([*answer.inputs, *answer.outputs])
+        _print_section("Why", why_lines(answer.why, elements=_FEW))
         _print_section("How it spread", _spread_lines(answer))
     _print_section(
         "Where else it may have begun",

@@ -167,6 +167,7 @@ class _IncidentSearch:
             occurrence=where[3],
             tensor=tensor,
             summary=summary_of_origin(answer),
+            reason=answer.why.summary if answer.why is not None else "",
             tensors=tensors,
             rules=rules,
             origin=answer,

@@ -62,6 +62,8 @@ class Incident:
     """The tensor that showed it first, as `Tensor.name`; "" if it is not about one."""
     summary: str
     """What happened and where, as one sentence."""
+    reason: str = ""
+    """Why, by the definition of the operator: what in its inputs did it; "" if that is not known."""
     tensors: int
     """How many tensors are affected, over all of the steps and ranks."""
     rules: Mapping[str, int] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingest.questions.why import Why
 from ingest.reader.context import SourceLine
 from ingest.reader.snapshot import LeftOut
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
@@ -158,6 +159,8 @@ class OriginAnswer:
     """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
     outputs: tuple[OriginTensor, ...] = ()
+    why: Why | None = None
+    """What in the inputs did it; None if the elements are not known, for overflow records and conditions."""
     spread: OriginSpread = field(default_factory=OriginSpread)
     alternatives: tuple[OriginOperator, ...] = ()
     """Other operators at which it may have begun, with the reason."""
@@ -192,6 +195,7 @@ class OriginAnswer:
             "source": source,
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
+            "why": self.why.to_dict() if self.why is not None else None,
             "spread": self.spread.to_dict() if self.found else None,
             "alternatives": [operator.to_dict() for operator in self.alternatives],
             "notes": list(self.notes),

@@ -14,6 +14,7 @@ from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
 from ingest.questions.origin.operator_kinds import is_collective
 from ingest.questions.origin.overflow import first_overflow
+from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
@@ -190,7 +191,8 @@ class OriginSearch:
         root, others = candidate.root, candidate.others
         call = root.call
         step = self.snapshot.chosen[StepKey(call.rank, call.step)]
-        inputs, outputs = tensors_of(step, call, self._is_bad(step))
+        bad = self._is_bad(step)
+        inputs, outputs = tensors_of(step, call, bad)
         # Before the notes: it reads the next step, and may find it damaged.
         spread = spread_of(root, self._suspects, self._harmless)
         notes = [
@@ -211,6 +213,7 @@ class OriginSearch:
             source=source_line(self.snapshot, step, call),
             inputs=inputs,
             outputs=outputs,
+            why=None if self.condition is not None else why_of(step, root, bad),
             spread=spread,
             alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
             notes=tuple(dict.fromkeys(notes)),
