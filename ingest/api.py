@@ -7,6 +7,7 @@ this module loads all of them at once, which takes two seconds.
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
+from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.origin import OriginAnswer, origin
@@ -58,6 +59,8 @@ __all__ = [
     "GcPlan",
     "GcPolicy",
     "GcReport",
+    "Incident",
+    "Incidents",
     "OriginAnswer",
     "RepairReport",
     "RuleTest",
@@ -82,6 +85,7 @@ __all__ = [
     "context_of",
     "divergence",
     "heatmap",
+    "incidents",
     "ingest_dump",
     "load_mapping",
     "load_thresholds",

@@ -295,6 +295,21 @@ class Tensor(ArrayLike):
     def _number(self, field: str) -> int:
         return int(self._step.tables.number(field)[self.row])
 
+    @property
+    def has_ranges(self) -> bool:
+        """Whether a range of its elements, in the order of its axes, can be read without the rest."""
+        return self._is_plain and not (self._number("fortran_order") and len(self.shape) > 1)
+
+    def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return some of its elements, 1-D, in the order of its axes. Without `has_ranges`, it reads all.
+
+        Raises:
+            UsageError: only statistics of it were dumped, or its elements were removed.
+            DamagedStore: chunks are missing or damaged.
+        """
+        self._check_dumped()
+        return self._elements(start, stop) if self.has_ranges else self.read().reshape(-1)[start:stop]
+
     def _element(self) -> ElementType:
         return self._step.element(self.row)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingest.questions.why import Why
 from ingest.reader import notebook
 from ingest.reader.context import SourceLine
 from ingest.reader.ranges import format_ranges
@@ -165,6 +166,8 @@ class OriginAnswer:
     """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
     outputs: tuple[OriginTensor, ...] = ()
+    why: Why | None = None
+    """What in the inputs did it; None if the elements are not known, for overflow records and conditions."""
     spread: OriginSpread = field(default_factory=OriginSpread)
     alternatives: tuple[OriginOperator, ...] = ()
     """Other operators at which it may have begun, with the reason."""
@@ -208,6 +211,7 @@ class OriginAnswer:
             "source": source,
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
+            "why": self.why.to_dict() if self.why is not None else None,
             "spread": self.spread.to_dict() if self.found else None,
             "alternatives": [operator.to_dict() for operator in self.alternatives],
             "notes": list(self.notes),
@@ -234,6 +238,8 @@ def _lines(answer: OriginAnswer) -> Iterator[str]:
         if answer.inputs or answer.outputs:
             yield ""
             yield from _tensor_lines([*answer.inputs, *answer.outputs])
+        if answer.why is not None:
+            yield from _section("Why", answer.why.lines(_FEW))
         yield from _section("How it spread", _spread_lines(answer))
     others = (
         f"{_operator_text(operator)}, rank {operator.rank}: {operator.reason}"

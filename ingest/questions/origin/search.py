@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
 from ingest.questions.origin.operator_kinds import is_collective
 from ingest.questions.origin.overflow import first_overflow
+from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
@@ -120,6 +121,26 @@ class OriginSearch:
             self._pass_by(step, roots, real)
         return self._nothing() if self._fallback is None else self._answer(self._fallback)
 
+    def answers(self) -> Iterator[tuple[OriginAnswer, list[int]]]:
+        """Yield the first root of each run of bad steps that matters, and the steps of the run.
+
+        A run ends with a step that holds nothing, or no more than a harmless step. Overflows that loss
+        scaling skipped are included: whether it did is not known before the next step.
+        """
+        last = -1
+        for step in self._suspects.steps():
+            if step <= last:
+                continue
+            roots = roots_of(self._link(step))
+            real = self._real_roots(roots)
+            if not real:
+                self._pass_by(step, roots, real)
+                continue
+            row = list(self._suspects.steps_in_a_row(step))
+            last = row[-1] if row else step
+            certain = [later for later in row if self._suspects.certain_ranks(later)]
+            yield self._answer(_Candidate(real[0], real[1:])), [step, *certain]
+
     def _pass_by(self, step: int, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
         candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
@@ -173,7 +194,8 @@ class OriginSearch:
         root, others = candidate.root, candidate.others
         call = root.call
         step = self.snapshot.chosen[StepKey(call.rank, call.step)]
-        inputs, outputs = tensors_of(step, call, self._is_bad(step))
+        bad = self._is_bad(step)
+        inputs, outputs = tensors_of(step, call, bad)
         # Before the notes: it reads the next step, and may find it damaged.
         spread = spread_of(root, self._suspects, self._harmless)
         notes = [
@@ -194,6 +216,7 @@ class OriginSearch:
             source=source_line(self.snapshot, step, call),
             inputs=inputs,
             outputs=outputs,
+            why=None if self.condition is not None else why_of(step, root, bad),
             spread=spread,
             alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
             notes=tuple(dict.fromkeys(notes)),
