@@ -27,6 +27,7 @@ _HOMES = {
     "GcPlan": "ingest.store_gc.plan",
     "GcPolicy": "ingest.store_gc.policy",
     "GcReport": "ingest.store_gc.execute",
+    "Neighbour": "ingest.reader.tensor",
     "OriginAnswer": "ingest.questions.origin",
     "RepairReport": "ingest.repairing.result",
     "RuleTest": "ingest.findings.backtest",

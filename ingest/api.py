@@ -16,7 +16,7 @@ from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
-from ingest.reader.tensor import Tensor
+from ingest.reader.tensor import Neighbour, Tensor
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
@@ -35,6 +35,7 @@ __all__ = [
     "GcPlan",
     "GcPolicy",
     "GcReport",
+    "Neighbour",
     "OriginAnswer",
     "RepairReport",
     "RuleTest",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.origin.operator_kinds import is_collective, is_optimizer, writes_in_place
+from ingest.reader.flow.operator_kinds import is_collective, is_optimizer, writes_in_place
 
 
 @pytest.mark.parametrize(
