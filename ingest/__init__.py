@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: The home of each public name: a module, and what the module calls it if that is another name.
 _HOMES = {
+    "Anatomy": "ingest.reader.anatomy",
     "Anomalies": "ingest.findings.anomalies",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",

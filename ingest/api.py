@@ -11,6 +11,7 @@ from ingest.questions.compare import Comparison, compare, load_mapping, load_thr
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
+from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.dump_store import DumpStore, open_store
@@ -26,6 +27,7 @@ from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring import consolidate, ingest_dump
 
 __all__ = [
+    "Anatomy",
     "Anomalies",
     "Comparison",
     "ConsolidatedCubes",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.anatomy import Anatomy, examine, parse_index
 from ingest.reader.flow.step_flow import Passing, flow_of
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.arrays import device_format, dtypes
@@ -21,6 +22,10 @@ from workers.model import MIB
 if TYPE_CHECKING:
     import dask.array
 
+#: Elements that are read at once.
+_PIECE_NBYTES = 4 * MIB
+#: A tensor of at most this size is kept in memory while it is examined.
+SMALL_NBYTES = 64 * MIB
 #: The approximate size of one dask chunk, in bytes.
 _DASK_CHUNK_NBYTES = 32 * MIB
 
@@ -84,6 +89,106 @@ class Tensor(IndexedTensor):
             flat = np.frombuffer(payload, np.uint8)
             return device_format.to_host(flat, device, self.shape, element).view(element.values)
         return self._shaped(dtypes.unpack(payload, element, math.prod(self.shape)), self.shape)
+
+    def pieces(self, nbytes: int = _PIECE_NBYTES) -> Iterator[npt.NDArray[Any]]:
+        """Yield all elements, 1-D, in the order of the dump, in pieces of about `nbytes`.
+
+        Packed elements, and a tensor in the layout of an accelerator, come in one piece. The digest is not
+        compared, because a part does not have one.
+
+        Raises:
+            UsageError: only statistics of it were dumped, or its elements were removed.
+            DamagedStore: chunks are missing or damaged.
+        """
+        self._check_dumped()
+        if not self._is_plain:
+            yield self.read().reshape(-1)
+            return
+        count = max(nbytes // max(self._element().to_numpy().itemsize, 1), 1)
+        for begin, end in _intervals(math.prod(self.shape), count):
+            yield self._elements(begin, end)
+
+    def examine(
+        self,
+        percents: Sequence[float] = (0, 1, 5, 25, 50, 75, 95, 99, 100),
+        *,
+        bins: int = 20,
+        positions: int = 10,
+    ) -> Anatomy:
+        """Return where NaN and infinities lie, percentiles and a histogram of the finite elements.
+
+        Percentiles are exact. Reads the tensor up to six times; one of up to 64 MiB, once. Takes up to 64 MiB
+        for such a tensor, and else about 50 MB, whatever its size; packed tensors and those in the layout of
+        an accelerator are read as a whole.
+
+        Args:
+            percents: which percentiles, 0 to 100.
+            bins: the number of bins of the histogram, at least 1.
+            positions: how many of the elements that are not finite are listed.
+
+        Raises:
+            UsageError: only statistics of it were dumped, or its elements were removed; or a percentage is
+                out of range.
+            DamagedStore: chunks are missing or damaged.
+        """
+        if bad := [percent for percent in percents if not 0 <= percent <= 100]:
+            raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
+        order = "F" if self._is_plain and self._number("fortran_order") else "C"
+        if self.nbytes > SMALL_NBYTES and self._is_plain:
+            pieces: Callable[[], Iterable[npt.NDArray[Any]]] = self.pieces
+        else:
+            kept = list(self.pieces())
+
+            def pieces() -> Iterable[npt.NDArray[Any]]:
+                return kept
+
+        return examine(pieces, self.shape, order=order, percents=percents, bins=bins, positions=positions)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001  (numpy's protocol)
+        """Return `read()`, for `np.asarray`."""
+        if copy is False:
+            message = "elements of a tensor are read from the store, so they are always copied"
+            raise ValueError(message)
+        values = self.read()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __len__(self) -> int:
+        """Return the length of the first axis.
+
+        Raises:
+            TypeError: it has no axis.
+        """
+        if not self.shape:
+            message = f"{self.name} has no axis"
+            raise TypeError(message)
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        """Return true, also for a tensor without an element."""
+        return True
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return elements as numpy's indexing does. A range of the slowest axis is read alone.
+
+        Raises:
+            IndexError: the index is out of range.
+            UsageError, DamagedStore: as for `read`.
+        """
+        if isinstance(index, str):
+            index = parse_index(index, self.shape)
+        parts = index if isinstance(index, tuple) else (index,)
+        axis = len(self.shape) - 1 if self._number("fortran_order") else 0
+        part = parts[axis] if len(parts) > axis and not any(not _is_basic(part) for part in parts) else None
+        if part is None or not self.shape or not self._is_plain or 0 in self.shape:
+            return self.read()[index]
+        length = self.shape[axis]
+        if not isinstance(part, slice) and not -length <= part < length:
+            message = f"index {part} is out of bounds for axis {axis} with size {length}"
+            raise IndexError(message)
+        places = range(length)[part] if isinstance(part, slice) else range(length)[part : part + 1 or None]
+        begin, end = (min(places), max(places) + 1) if places else (0, 0)
+        shifted = _shifted(part, places, begin)
+        return self.block(axis, begin, end)[(*parts[:axis], shifted, *parts[axis + 1 :])]
 
     def read_device(self) -> npt.NDArray[Any]:
         """Return the tensor as it lay in the memory of the accelerator, with its padding; see `device_shape`.
@@ -235,6 +340,21 @@ class Neighbour:
             "by": self.by,
             "is_certain": self.is_certain,
         }
+
+
+def _is_basic(part: object) -> bool:
+    return isinstance(part, int | np.integer | slice) and not isinstance(part, bool)
+
+
+def _shifted(part: Any, places: range, begin: int) -> int | slice:
+    """Return an index of one axis for a block that begins at a position of it."""
+    if not isinstance(part, slice):
+        return 0
+    if not places:
+        return slice(0, 0)
+    # Towards the front, the end before the first position is written as None.
+    stop = places[-1] - begin + places.step
+    return slice(places[0] - begin, None if stop < 0 else stop, places.step)
 
 
 def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:
