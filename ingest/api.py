@@ -15,6 +15,7 @@ from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.dump_store import DumpStore, open_store
+from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Neighbour, Tensor
@@ -59,6 +60,7 @@ __all__ = [
     "origin",
     "plan_gc",
     "repair",
+    "save_npy",
     "test_rules",
     "trend",
 ]

@@ -133,7 +133,7 @@ class Tensor(IndexedTensor):
         """
         if bad := [percent for percent in percents if not 0 <= percent <= 100]:
             raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
-        order = "F" if self._is_plain and self._number("fortran_order") else "C"
+        order = "F" if self.is_fortran_order else "C"
         if self.nbytes > SMALL_NBYTES and self._is_plain:
             pieces: Callable[[], Iterable[npt.NDArray[Any]]] = self.pieces
         else:
@@ -271,6 +271,16 @@ class Tensor(IndexedTensor):
     def _is_plain(self) -> bool:
         """Whether the stored bytes are those of the elements, so that a range of them can be read."""
         return not self._element().is_packed and not self._step.is_in_device_layout(self.row)
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """Whether `pieces` reads it piece by piece."""
+        return self._is_plain
+
+    @property
+    def is_fortran_order(self) -> bool:
+        """Whether `pieces` has the elements in Fortran order: the first axis is the fastest."""
+        return self._is_plain and bool(self._number("fortran_order"))
 
     def _check_dumped(self) -> None:
         if not self.is_dumped:

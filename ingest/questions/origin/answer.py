@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingest.questions.origin.graph import SpreadGraph
 from ingest.reader.context import SourceLine
 from ingest.reader.snapshot import LeftOut
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
@@ -120,6 +121,8 @@ class OriginSpread:
     """The first 10 of the outputs and parameters that hold it at the end, as `rank R NAME`."""
     steps: tuple[OriginLater, ...] = ()
     """Later steps in which it is present."""
+    graph: SpreadGraph = field(default_factory=SpreadGraph, repr=False)
+    """The whole spread within its step. Not part of `to_dict`, because it may be large."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ingest.questions.origin.answer import OriginCollective, OriginLater, OriginOperator, OriginSpread
 from ingest.questions.origin.calls import Call
 from ingest.questions.origin.flow import Crossing, Flow
+from ingest.questions.origin.graph import graph_of
 from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.roots import BORN, Root, real_roots, roots_of
 from ingest.questions.origin.suspects import Suspects
@@ -43,6 +44,7 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         ranks=tuple(sorted({call.rank for call in root.reached})),
         ends=tuple(ends[:_ENDS]),
         steps=tuple(_later_steps(root, suspects, harmless)),
+        graph=graph_of(root),
     )
 
 
