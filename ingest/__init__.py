@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Anatomy": "ingest.reader.anatomy",
     "Anomalies": "ingest.findings.anomalies",
+    "BrokenLinks": "ingest.questions.divergence.broken_links",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
@@ -38,6 +39,7 @@ _HOMES = {
     "Tensor": "ingest.reader.tensor",
     "anomalies": "ingest.findings.anomalies",
     "apply_gc": "ingest.store_gc.run",
+    "broken_links": "ingest.questions.divergence.broken_links",
     "compare": "ingest.questions.compare",
     "consolidate": "ingest.wiring",
     "context_of": "ingest.reader.context",

@@ -9,6 +9,7 @@ from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
+from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
@@ -30,6 +31,7 @@ from ingest.wiring import consolidate, ingest_dump
 __all__ = [
     "Anatomy",
     "Anomalies",
+    "BrokenLinks",
     "Comparison",
     "ConsolidatedCubes",
     "Context",
@@ -48,6 +50,7 @@ __all__ = [
     "Tensor",
     "anomalies",
     "apply_gc",
+    "broken_links",
     "compare",
     "consolidate",
     "context_of",

@@ -142,6 +142,10 @@ class StepFlow:
         """Return to which tensors the content of a row passed, in order of execution."""
         return self._by_source.get(row, [])
 
+    def consumers_by_content(self, row: int) -> list[Passing]:
+        """Return to which inputs the very bytes of a row passed."""
+        return [passing for passing in self.consumers(row) if passing.by != BY_GRAPH]
+
     def passings(self) -> Iterator[Passing]:
         """Yield everything that passed, by the row that was read."""
         yield from sorted(self._passings.values(), key=lambda passing: passing.target)
