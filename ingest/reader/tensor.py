@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -134,15 +134,16 @@ class Tensor(IndexedTensor):
         if bad := [percent for percent in percents if not 0 <= percent <= 100]:
             raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
         order = "F" if self.is_fortran_order else "C"
-        if self.nbytes > SMALL_NBYTES and self._is_plain:
-            pieces: Callable[[], Iterable[npt.NDArray[Any]]] = self.pieces
-        else:
-            kept = list(self.pieces())
-
-            def pieces() -> Iterable[npt.NDArray[Any]]:
-                return kept
-
-        return examine(pieces, self.shape, order=order, percents=percents, bins=bins, positions=positions)
+        is_kept = self.nbytes <= SMALL_NBYTES or not self._is_plain
+        kept = list(self.pieces()) if is_kept else None
+        return examine(
+            lambda: self.pieces() if kept is None else kept,
+            self.shape,
+            order=order,
+            percents=percents,
+            bins=bins,
+            positions=positions,
+        )
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001  (numpy's protocol)
         """Return `read()`, for `np.asarray`."""

@@ -83,3 +83,17 @@ def test_names_cannot_talk_to_the_terminal(answer: Answer, made: MadeDump, store
     assert "Log (a\\x1b[31m[bold]b)" in done.stdout
     assert "left out: rank 0 step 1: partial" in done.stderr
     assert json.loads(answer("origin", store, "--json").stdout)["left_out"][0]["step"] == 1
+
+
+def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -> None:
+    text = answer("origin", nan_sqrt, "--graph", "text").stdout
+    assert text.startswith("0  Sqrt (Default_net-SqrtLoss_Sqrt-op0), rank 1\n")
+    dot = answer("origin", nan_sqrt, "--graph", "dot").stdout
+    assert dot.startswith("digraph spread {\n")
+    data = json.loads(answer("origin", nan_sqrt, "--graph", "text", "--json").stdout)
+    assert len(data["spread_graph"]["edges"]) == dot.count(" -> ")
+    assert len(data["spread_graph"]["nodes"]) > data["spread"]["operators"]
+
+
+def test_an_unknown_format_of_the_graph_is_named(nan_sqrt: Path, answer: Answer) -> None:
+    assert "there is no such format" in answer("origin", nan_sqrt, "--graph", "svg", code=2).stderr
