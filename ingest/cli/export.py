@@ -88,7 +88,7 @@ def _chosen_rows(
     if not chosen:
         return {opened.key: None for opened in store.select(rank, step, damages=damages)}
     rows: dict[StepKey, list[int]] = {}
-    for tensor in store.tensors(rank, step, **chosen, damages=damages):
+    for tensor in store.tensors(rank=rank, step=step, **chosen, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
     return dict(rows)
 

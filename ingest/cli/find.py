@@ -112,7 +112,7 @@ def command(
     shown_columns = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
     order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
     damages: list[Damage] = []
-    tensors = opened.tensors(rank, step, **chosen, damages=damages)
+    tensors = opened.tensors(rank=rank, step=step, **chosen, damages=damages)
     shown = limited(in_order(tensors, order), limit)
     if shown_columns is None:
         print_tensors(shown, json=json)

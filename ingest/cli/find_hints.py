@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from ingest.cli.tensor_options import Conditions
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
 from ingest.reader.tensor_filter import checked_role

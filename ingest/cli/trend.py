@@ -38,7 +38,7 @@ def command(
     chosen: Conditions,
     limit: Annotated[
         int, typer.Option(min=0, help="Draw at most this many lines, in table and plot; 0: all.")
-    ] = 50,
+    ] = 64,
     png: PngOption = None,
     html: HtmlOption = None,
     csv: CsvOption = None,

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ingest.questions.nothing_chosen import nothing_chosen
 from ingest.reader.block_filter import BlockFilter
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from ingest.reader.tensor_filter import FilterFields
@@ -173,7 +174,7 @@ def _trend_columns(
         if total > MAX_VALUES:
             raise UsageError(
                 f"more than {MAX_VALUES} values match",
-                hint="Narrow the pattern, or choose with --rank and --step.",
+                hint="Narrow the pattern, or choose ranks and steps (`rank`, `step`).",
             )
         parts["tensor"].append(places[tensors])
         parts["rank"].append(np.array(block.ranks)[ranks])

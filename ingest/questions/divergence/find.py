@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.absent import Presence, absent_ranks, absent_steps, absent_tensors
+from ingest.questions.divergence.broken_bits import with_bits
+from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
 from ingest.questions.divergence.expectations import Expectations, History
@@ -19,7 +21,8 @@ from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
@@ -103,7 +106,8 @@ class _DivergenceSearch:
             missed_ranks: look for ranks that are missing, too.
         """
         partition = None if self.given is None else self._partition(self.given)
-        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)))
+        operators = BrokenOperatorFinder(self.survey.axis)
+        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), operators.look)
         chosen = chosen_tensors(self.survey, conditions, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
         finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)
@@ -113,7 +117,8 @@ class _DivergenceSearch:
         missing = [*self._absent_ranks(missed_ranks=missed_ranks), *absent_steps(self.snapshot)]
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
-        self.notes += notes
+        broken, notes_on_operators = operators.broken(chosen)
+        self.notes += notes + notes_on_operators
         return Divergence(
             self.snapshot.store.url,
             self.ranks,
@@ -124,6 +129,7 @@ class _DivergenceSearch:
             (*missing, *tensors),
             tuple(self.notes),
             self.snapshot.left_out,
+            with_bits(broken, self.snapshot),
         )
 
     def _partition(self, given: list[list[int]]) -> Partition:
