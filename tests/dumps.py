@@ -17,6 +17,7 @@ NAMES = (
     "lenet-4rank",
     "longnames-1rank",
     "mindspore-2.0.0-cpu-sync",
+    "mindspore-2-versions",
     "mindspore-2.7.1-cpu-sync",
     "msprobe-26.2.0-mindspore-cpu",
     "msprobe-26.2.0-pytorch-cpu",

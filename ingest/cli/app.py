@@ -47,7 +47,9 @@ COMMANDS = (
         "ls", _ASK, "List the committed steps, or the tensors, files, problems or overflow records in them."
     ),
     CommandSummary("find", _ASK, "Find tensors, in order of step, rank and execution."),
-    CommandSummary("anomalies", _ASK, "List the findings of anomaly rules, the most severe first."),
+    CommandSummary(
+        "anomalies", _ASK, "List what went wrong, once for each cause: the worst first, then the earliest."
+    ),
     CommandSummary(
         "origin",
         _ASK,
@@ -66,7 +68,9 @@ COMMANDS = (
         "heatmap", _ASK, "Show a statistic of one tensor, or of several together, over ranks and steps."
     ),
     CommandSummary(
-        "show", _ASK, "Show one tensor: its statistics, the source line of its operator, and its values."
+        "show",
+        _ASK,
+        "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
     ),
     CommandSummary(
         "export",
@@ -101,6 +105,29 @@ COMMANDS = (
 )
 
 
+class HelpfulCommand(TyperCommand):
+    """A command whose help gives flags no type, and numbers a short one, instead of those of Python."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with the placeholders that the help shows."""
+        return _with_placeholders(super().get_params(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """The same for commands that have sub-commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters with the placeholders that the help shows."""
+        return _with_placeholders(super().get_params(ctx))
+
+
+def _with_placeholders(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if parameter.param_type_name == "option" and parameter.metavar is None:
+            parameter.metavar = "" if parameter.is_flag else "N"  # texts have a placeholder of their own
+    return parameters
+
+
 class ListedCommand(TyperCommand):
     """Stands for a command in listings, and imports its module when the command is used.
 
@@ -112,7 +139,7 @@ class ListedCommand(TyperCommand):
         return load_command(str(self.name)).make_context(info_name, args, parent=parent, **extra)
 
 
-class CommandTable(TyperGroup):
+class CommandTable(HelpfulGroup):
     """The commands of `COMMANDS`."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -127,9 +154,12 @@ def load_command(name: str) -> Any:
     """Import a command of the table and return it as typer runs it."""
     module = import_module(f"ingest.cli.{name}")
     if hasattr(module, "app"):  # it has sub-commands of its own
+        module.app.info.cls = HelpfulGroup
+        for registered in module.app.registered_commands:
+            registered.cls = HelpfulCommand
         return typer.main.get_command(module.app)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    single.command(name)(module.command)
+    single.command(name, cls=HelpfulCommand)(module.command)
     return typer.main.get_command(single)
 
 

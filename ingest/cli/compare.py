@@ -14,6 +14,7 @@ from ingest.cli.files import check_writable, write_file
 from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, JsonOption, PartialOption, SchedulerOption
 from ingest.cli.printing import print_json
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ingest.settings import Settings
 
 
+@takes_tensor_options
 def command(
     a: Annotated[
         str, typer.Argument(metavar="A", help="STORE, STORE@RANK, STORE@RANK,STEP, or a dump directory.")
@@ -45,6 +47,17 @@ def command(
             readable=False,
         ),
     ] = None,
+    suggest_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--suggest-map",
+            metavar="FILE",
+            help="Where names differ between two versions of a framework: write the guesses, for --map.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    chosen: Conditions,
     top: Annotated[int, typer.Option(min=0, help="Print at most this many tensors, the worst first.")] = 10,
     all_tensors: Annotated[
         bool, typer.Option("--all", help="Print all tensors, equal ones included, in order of execution.")
@@ -81,12 +94,14 @@ def command(
     from ingest.cli.compare_report import print_comparison, say_summary
     from ingest.questions.compare import compare, load_mapping, load_thresholds
     from ingest.questions.compare.html import to_html
+    from ingest.questions.compare.suggested_map import mapping_text
 
     settings = load_settings(config, scheduler=scheduler, workers=workers).settings
     names = load_mapping(mapping) if mapping else None
     limits = load_thresholds(thresholds) if thresholds else None
-    if html is not None:
-        check_writable(html, "--html")
+    for path, option in ((html, "--html"), (suggest_map, "--suggest-map")):
+        if path is not None:
+            check_writable(path, option)
     with _client(settings, in_threads=scheduler is None and workers is None) as client:
         comparison = compare(
             a,
@@ -98,9 +113,12 @@ def command(
             keep_equal=all_tensors,
             client=client,
             storage_options=settings.store_options,
+            **chosen,
         )
     if html is not None:
         write_file(html, to_html(comparison))
+    if suggest_map is not None:
+        write_file(suggest_map, mapping_text(comparison.guesses, {"a": comparison.a, "b": comparison.b}))
     if json:
         print_json(comparison.to_dict())
     else:

@@ -8,7 +8,6 @@ from ingest.cli.printing import (
     number_text,
     print_line,
     print_table,
-    printable,
     say,
     shape_text,
     short_name,
@@ -117,10 +116,14 @@ def say_summary(comparison: Comparison, *, top: int | None) -> None:
     if top is not None and unequal > top:
         say(f"{unequal} tensors are not equal, the worst {top} shown (--top N, --all, --html FILE)")
     if comparison.first:
-        tensor, inputs = comparison.first.tensor, comparison.first.says
-        where = f"step {tensor.key_a.step}, rank {tensor.key_a.rank}: {printable(tensor.name)}"
-        reason = f"{tensor.reason}; {inputs}" if inputs else tensor.reason
+        first = comparison.first
+        where = f"step {first.tensor.key_a.step}, rank {first.tensor.key_a.rank}: {first.tensor.name}"
+        if first.tensor.guessed:
+            where += f" (guess: it is {first.tensor.name_b} of B, by {first.tensor.matched})"
+        reason = f"{first.reason}; {first.says}" if first.says else first.reason
         say(f"{where}: {reason}", label="first difference", style="bold")
+        for other in first.others:
+            say(f"  also {other.name}: {other.says}")
     say(comparison.verdict, label="verdict", style=f"bold {'green' if comparison.is_within else 'red'}")
 
 
@@ -146,4 +149,5 @@ def _names(tensor: ComparedTensor) -> str:
     names = [tensor.name_a or tensor.name_b]
     if tensor.name_a and tensor.name_b and tensor.name_a != tensor.name_b:
         names.append(tensor.name_b)
-    return " | ".join(map(short_name, names))
+    names_text = " | ".join(map(short_name, names))
+    return f"{names_text} (guess: {tensor.matched})" if tensor.guessed else names_text

@@ -10,9 +10,10 @@ import typer
 
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
-from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, RequiredStore, StepOption
+from ingest.cli.opening import open_store, store_and
+from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, print_json, say
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 from workers.model import StepKey
@@ -22,29 +23,26 @@ if TYPE_CHECKING:
     from ingest.reader.export import Exported
 
 
+@takes_tensor_options
 def command(
-    store: RequiredStore,
-    directory: Annotated[Path, typer.Argument(help="The target directory; created if missing.")],
-    rank: RankOption = None,
-    step: StepOption = None,
-    name: Annotated[
+    store: StoreArgument = None,
+    directory: Annotated[
         str | None,
-        typer.Option(metavar="GLOB", help="Only tensors whose name matches, and no other files."),
-    ] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where",
-            "-w",
-            metavar="CONDITION",
-            help="Only tensors that fulfil this condition, and no other files.",
+        typer.Argument(
+            metavar="DIRECTORY", help="The target directory; created if missing.", show_default=False
         ),
     ] = None,
+    rank: RankOption = None,
+    step: StepOption = None,
+    *,
+    chosen: Conditions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Write the original files back, byte for byte, under the paths they had in the dump.
+
+    Options that choose tensors export these, and no other files.
 
     Exits with 3 if a file or a step is damaged in the store, and with 4 if files were removed from the store
     by gc.
@@ -55,22 +53,23 @@ def command(
     from ingest.reader.catalog import Damage
     from ingest.reader.export import export
 
+    store, target = store_and(store, directory, config, placeholder="DIRECTORY")
     opened = open_store(store, config)
     files: list[Exported] = []
     removed: dict[StepKey, str] = {}
     damages: list[Damage] = []
-    for key, rows in _chosen_rows(opened, rank, step, name, where, damages).items():
-        chosen = opened.step(key.rank, key.step)
+    for key, rows in _chosen_rows(opened, rank, step, chosen, damages).items():
+        opened_step = opened.step(key.rank, key.step)
         try:
-            files += export(chosen, directory, rows, overwrite=overwrite)
+            files += export(opened_step, Path(target), rows, overwrite=overwrite)
         except DamagedStore as exc:  # its index
             damages.append(Damage(key, "", exc.message))
-        removed[key] = str(chosen.commit.without_tensors or "")
+        removed[key] = str(opened_step.commit.without_tensors or "")
     if json:
         print_json([_json_row(file) for file in files])
     exported = [file for file in files if not file.problem]
     nbytes = sum(file.nbytes for file in exported)
-    say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {directory}")
+    say(f"{counted(len(exported), 'file')}, {human_bytes(nbytes)} in {target}")
     damaged = _say_problems(files, removed)
     say_damaged(damages)
     exit_if_damaged(damages)
@@ -82,15 +81,14 @@ def _chosen_rows(
     store: ingest.DumpStore,
     rank: list[int] | None,
     step: list[int] | None,
-    name: str | None,
-    where: str | None,
+    chosen: Conditions,
     damages: list[Damage],
 ) -> Mapping[StepKey, list[int] | None]:
     """Return the rows of each step to export; None for all rows, files that are not tensors included."""
-    if name is None and where is None:
+    if not chosen:
         return {opened.key: None for opened in store.select(rank, step, damages=damages)}
     rows: dict[StepKey, list[int]] = {}
-    for tensor in store.tensors(rank, step, name=name, where=where, damages=damages):
+    for tensor in store.tensors(rank=rank, step=step, **chosen, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
     return dict(rows)
 

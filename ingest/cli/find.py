@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,15 +14,18 @@ from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption,
 from ingest.cli.printing import (
     counted,
     err,
+    limit_of,
     limited,
     number_text,
     print_json,
     print_table,
+    say,
     say_left_out,
     shape_text,
     short_name,
     step_text,
 )
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,32 +34,17 @@ if TYPE_CHECKING:
     from ingest.reader.catalog import Damage
 
 
+#: Tensors that are printed on a terminal unless the user says how many.
+_MAX_TENSORS = 100
+
+
+@takes_tensor_options
 def command(
     store: StoreArgument = None,
-    where: Annotated[
-        str | None,
-        typer.Option(
-            "--where",
-            "-w",
-            metavar="CONDITION",
-            help="A condition, such as \"nan_count > 0 and io == 'output'\".",
-        ),
-    ] = None,
     rank: RankOption = None,
     step: StepOption = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="GLOB", help="A glob over the name, such as '*Log*.output.*'.")
-    ] = None,
-    regex: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="A regular expression to search in the name.")
-    ] = None,
-    op_type: Annotated[
-        str | None, typer.Option(metavar="TYPE", help="The operator type, such as MatMul.")
-    ] = None,
-    graph: Annotated[str | None, typer.Option(metavar="GRAPH", help="The graph.")] = None,
-    io: Annotated[
-        str | None, typer.Option(metavar="KIND", help="input or output; for CANN also buffer or space.")
-    ] = None,
+    *,
+    chosen: Conditions,
     consolidated: Annotated[
         bool,
         typer.Option(
@@ -68,7 +55,24 @@ def command(
     include_partial: Annotated[
         bool, typer.Option("--include-partial", help="With --consolidated: include partial steps.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 0,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN,...", help="Sort by these columns, by -COLUMN from high to low: --sort=-l2_norm."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="COLUMN,...", help="Print these columns; see the keys of --json.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help=f"Print at most N tensors; 0: all. Default: {_MAX_TENSORS} on a terminal, else all.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -77,55 +81,94 @@ def command(
     If a step is damaged, it is named, the others are searched, and the exit code is 3.
 
     [bold]dump-ingest find run.zarr --where "nan_count > 0"[/]
+    [bold]dump-ingest find run.zarr --role gradient --where "max > 100"[/]
+    [bold]dump-ingest find run.zarr --sort=-l2_norm --limit 10 --columns name,l2_norm[/]
     [bold]dump-ingest find run.zarr --op-type MatMul --where "max > 6e4 or l2_norm > 1e6"[/]
     """
-    pattern = _pattern(name, regex)
+    from ingest.cli.find_columns import TENSOR_COLUMNS, in_order, parse_columns, parse_order  # numba: 0.3 s
+    from ingest.cli.find_hints import hints  # deferred: the same
+
+    limit = 0 if json and limit is None else limit_of(limit, _MAX_TENSORS)
     opened = open_store(store, config)
     if consolidated:
-        if where is None or any(option is not None for option in (rank, pattern, op_type, graph, io)):
+        if chosen.keys() != {"where"} or rank is not None:
             raise UsageError(
                 "--consolidated takes --where and --step alone",
                 hint="Put the rest into the condition: "
                 "--where \"nan_count > 0 and rank == 3 and op_type == 'Log'\".",
             )
-        matches = opened.consolidated().find(where, step=step, include_partial=include_partial)
-        _print_consolidated(matches, limit=limit, json=json)
+        matches = opened.consolidated().find(chosen["where"], step=step, include_partial=include_partial)
+        known = list(map(str, matches.columns))
+        if sort is not None:
+            order = parse_order(sort, known)
+            matches = matches.sort_values(
+                [column.name for column in order],
+                ascending=[not column.is_descending for column in order],
+                kind="stable",
+            )
+        shown_columns = None if columns is None else parse_columns(columns, known)
+        _print_consolidated(matches, shown_columns, limit=limit, json=json)
         return
+    shown_columns = None if columns is None else parse_columns(columns, TENSOR_COLUMNS)
+    order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
     damages: list[Damage] = []
-    tensors = opened.tensors(
-        rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where, damages=damages
-    )
-    shown = limited(tensors, limit)
-    print_tensors(shown, json=json)
+    tensors = opened.tensors(rank=rank, step=step, **chosen, damages=damages)
+    shown = limited(in_order(tensors, order), limit)
+    if shown_columns is None:
+        print_tensors(shown, json=json)
+    else:
+        _print_columns(shown, shown_columns, json=json)
     if not json:
         err.print(_total(len(tensors), len(shown)))
+    if not tensors:
+        for hint in hints(opened, rank, step, chosen):
+            say(hint, label="hint")
     say_damaged(damages)
     exit_if_damaged(damages)
 
 
-def _pattern(name: str | None, regex: str | None) -> str | re.Pattern[str] | None:
-    from ingest.reader.bounded_regex import BoundedPattern  # deferred: regex takes 30 ms to import
-
-    if name is not None and regex is not None:
-        raise UsageError("--name and --regex exclude each other")
-    # It has the one method of a pattern that is used.
-    return name if regex is None else cast("re.Pattern[str]", BoundedPattern(regex))
-
-
 def _total(tensors: int, shown: int) -> str:
-    return counted(tensors, "tensor") + (f", the first {shown} shown" if shown < tensors else "")
+    return counted(tensors, "tensor") + (
+        f", the first {shown} shown (--limit 0: all)" if shown < tensors else ""
+    )
 
 
-def _print_consolidated(matches: pd.DataFrame, *, limit: int, json: bool) -> None:
+def _print_columns(tensors: Sequence[ingest.Tensor], columns: Sequence[str], *, json: bool) -> None:
+    """Print chosen columns of tensors."""
+    from ingest.cli.find_columns import cell_text, value_of  # deferred: numba takes 0.3 s to import
+
+    rows = [[value_of(tensor, column) for column in columns] for tensor in tensors]
+    if json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    numbers = [
+        column
+        for place, column in enumerate(columns)
+        if column not in ("rank", "step") and rows and isinstance(rows[0][place], int | float)
+    ]
+    cells = (
+        [
+            step_text(value) if column == "step" else short_name(cell_text(value))
+            for column, value in zip(columns, row, strict=True)
+        ]
+        for row in rows
+    )
+    print_table(columns, cells, right=numbers)
+
+
+def _print_consolidated(
+    matches: pd.DataFrame, chosen: Sequence[str] | None, *, limit: int, json: bool
+) -> None:
     """Print what the consolidated view holds of the tensors that fulfil a condition."""
     from workers.arrays.statistics import FIELDS  # deferred: numba takes 0.3 s to import
 
     shown = matches.head(limit) if limit else matches
     if json:
-        print_json([{str(name): value for name, value in row.items()} for row in shown.to_dict("records")])
+        keys = list(map(str, shown.columns)) if chosen is None else chosen
+        print_json([{key: row[key] for key in keys} for row in shown.to_dict("records")])
     else:
         statistics = [column for column in map(str, shown.columns) if column in FIELDS]
-        columns = ["rank", "step", "graph", "name", *statistics]
+        columns = ["rank", "step", "graph", "name", *statistics] if chosen is None else list(chosen)
         rows = [[_cell(row[column]) for column in columns] for row in shown.to_dict("records")]
         print_table(columns, rows, right=statistics)
         err.print(f"{_total(len(matches), len(shown))}; as of {matches.attrs['consolidated_at']}")

@@ -9,7 +9,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.files import write_and_say
-from ingest.cli.opening import open_store
+from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import (
     ConfigOption,
     CsvOption,
@@ -19,16 +19,18 @@ from ingest.cli.options import (
     PatternArgument,
     PngOption,
     RankOption,
-    RequiredStore,
     StatOption,
     StepOption,
+    StoreArgument,
 )
 from ingest.cli.printing import print_json, say_left_out
+from ingest.cli.tensor_options import Conditions, choice_text, takes_tensor_options
 
 
+@takes_tensor_options
 def command(
-    store: RequiredStore,
-    pattern: PatternArgument,
+    store: StoreArgument = None,
+    pattern: PatternArgument = None,
     stat: StatOption = "l2_norm",
     aggregate: Annotated[
         str | None,
@@ -41,6 +43,8 @@ def command(
     ] = None,
     rank: RankOption = None,
     step: StepOption = None,
+    *,
+    chosen: Conditions,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many ranks; 0: all.")] = 128,
     png: PngOption = None,
     html: HtmlOption = None,
@@ -51,7 +55,8 @@ def command(
 ) -> None:
     """Show a statistic of one tensor, or of several together, over ranks and steps.
 
-    [bold]!![/] marks NaN or Inf, [bold]··[/] a step in which the rank has no such tensor.
+    [bold]··[/] is zero, [bold]!![/] marks NaN or Inf, [bold]--[/] a step without such a tensor.
+    Counts have a logarithmic scale; [bold]██[/] counts all elements.
 
     [bold]dump-ingest heatmap run.zarr '*' --stat nan_count[/]
     [bold]dump-ingest heatmap run.zarr 'AllReduce.*' --stat norm --aggregate mean --png norms.png[/]
@@ -60,6 +65,8 @@ def command(
     from ingest.cli import heatmap_field
     from ingest.questions.trend import statistic_named
 
+    if not chosen:
+        store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
     statistic = statistic_named(stat)  # a wrong name is reported before anything is read
     field = ingest.heatmap(
         open_store(store, config),
@@ -69,12 +76,12 @@ def command(
         rank=rank,
         step=step,
         include_partial=include_partial,
+        **chosen,
     )
-    title = f"{statistic} of {pattern}"
+    what = choice_text(pattern, chosen)
+    title = f"{statistic} of {what}"
     if field.attrs["tensors"] > 1:
-        title = (
-            f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {pattern}"
-        )
+        title = f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {what}"
     if json:
         print_json(heatmap_field.json_rows(field))
     else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,25 +19,27 @@ from ingest.cli.files import write_and_say
 from ingest.cli.non_finite import marked, whole_count
 from ingest.cli.printing import limited, number_text, printable, say_rest
 from ingest.questions import plot
+from ingest.questions.heatmap_scale import ALL, UNKNOWN, ZERO, HeatmapScale, wholes
 
 _MAX_CELLS = 60
 _SHADES = "░▒▓█"
 #: From low to high, as in viridis: their lightness differs, too.
 _COLOURS = ("#440154", "#31688e", "#35b779", "#fde725")
-_GAP, _BAD, _UNKNOWN = "·", "!", "?"
+_GAP, _ZERO, _BAD, _UNKNOWN = "-", "·", "!", "?"
 
 
 def json_rows(field: xr.DataArray) -> list[dict[str, Any]]:
     """Return a field as JSON has it: a row for each rank and step."""
     ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
     values, tensors = field.values.tolist(), field["tensors"].values.tolist()
-    non_finite = field["non_finite"].values.tolist()
+    elements, non_finite = field["elements"].values.tolist(), field["non_finite"].values.tolist()
     return [
         {
             "rank": rank,
             "step": step,
             "value": values[row][column],
             "tensors": tensors[row][column],
+            "elements": whole_count(elements[row][column]),
             "non_finite": whole_count(non_finite[row][column]),
             "statistic": field.attrs["statistic"],
             "aggregate": field.attrs["aggregate"],
@@ -61,19 +64,29 @@ def write_plots(title: str, field: xr.DataArray, *, png: Path | None, html: Path
 
 def _page(title: str, field: xr.DataArray, figure: plot.Figure) -> str:
     steps = field["step"].values.tolist()
-    tensors, bad = field["tensors"].values, _bad(field)
+    tensors, bad, whole = field["tensors"].values, _bad(field), wholes(field)
+    number = _count_text if HeatmapScale.of(field).is_count else number_text
     rows = [
         (
             str(rank),
             *(
-                number_text(value) + "!" * bool(bad[row, column]) if tensors[row, column] else ""
+                _cell_text(value, number, bad=bad[row, column], whole=whole[row, column])
+                if tensors[row, column]
+                else ""
                 for column, value in enumerate(field.values[row].tolist())
             ),
         )
         for row, rank in enumerate(field["rank"].values.tolist())
     ]
-    marks = "A red cross or ! marks NaN or Inf; grey or empty: the rank has no such tensor in that step."
-    return plot.page(printable(title), figure, ("rank", *map(str, steps)), rows, [marks])
+    marks = ["A red cross or ! marks NaN or Inf; grey or empty: the rank has no such tensor in that step."]
+    if whole.any():
+        marks.append("Orange or (all): all elements of the tensors are counted.")
+    return plot.page(printable(title), figure, ("rank", *map(str, steps)), rows, marks)
+
+
+def _cell_text(value: float, number: Callable[[float], str], *, bad: bool, whole: bool) -> str:
+    text = "-" if math.isnan(value) else number(value)
+    return text + "!" * bool(bad) + " (all)" * bool(whole)
 
 
 def _bad(field: xr.DataArray) -> npt.NDArray[np.bool_]:
@@ -101,7 +114,7 @@ def print_field(title: str, field: xr.DataArray, limit: int) -> None:
 
 def _lines(title: str, field: xr.DataArray, shown: Sequence[int], *, in_colour: bool) -> Iterator[Text]:
     """Yield the title, the heading, a line for each of the first ranks, and the legend."""
-    levels, edges = _levels(field.values)
+    scale = HeatmapScale.of(field)
     present, bad = field["tensors"].values > 0, _bad(field)
     steps = field["step"].values
     cuts = np.linspace(0, len(steps), min(len(steps), _MAX_CELLS) + 1).astype(int)
@@ -115,7 +128,7 @@ def _lines(title: str, field: xr.DataArray, shown: Sequence[int], *, in_colour: 
         for begin, end in pairwise(cuts):
             line.append_text(
                 _cell(
-                    int(levels[row, begin:end].max()),
+                    int(scale.level[row, begin:end].max()),
                     width,
                     present=bool(present[row, begin:end].any()),
                     bad=bool(bad[row, begin:end].any()),
@@ -123,19 +136,7 @@ def _lines(title: str, field: xr.DataArray, shown: Sequence[int], *, in_colour: 
                 )
             )
         yield line
-    yield _legend(edges, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour)
-
-
-def _levels(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], list[float]]:
-    """Return for each value one of four levels (-1 if unknown), and the edges between the levels."""
-    known = np.isfinite(values)
-    if not known.any():
-        return np.full(values.shape, -1), []
-    low, high = float(values[known].min()), float(values[known].max())
-    # Halved first: the difference of two large numbers is infinite.
-    edges = [2 * (low / 2 + (high / 2 - low / 2) * (part / len(_SHADES))) for part in range(len(_SHADES) + 1)]
-    level = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(_SHADES) - 1)
-    return np.where(known, level, -1), edges if low < high else [low]
+    yield _legend(scale, bad=bool(bad.any()), gaps=bool((~present).any()), in_colour=in_colour)
 
 
 def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) -> Text:
@@ -143,24 +144,25 @@ def _cell(level: int, width: int, *, present: bool, bad: bool, in_colour: bool) 
         return Text(_GAP * width, "dim")
     if bad:
         return Text(_BAD * width, "bold white on red")
-    if level < 0:
+    if level == UNKNOWN:
         return Text(_UNKNOWN * width)
-    return Text("█" * width, _COLOURS[level]) if in_colour else Text(_SHADES[level] * width)
+    if level == ZERO:
+        return Text(_ZERO * width)
+    shade = min(level, len(_SHADES)) - 1
+    return Text("█" * width, _COLOURS[shade]) if in_colour else Text(_SHADES[shade] * width)
 
 
-def _legend(edges: Sequence[float], *, bad: bool, gaps: bool, in_colour: bool) -> Text:
-    ranges = []
-    if len(edges) == 1:
-        ranges.append(
-            (len(_SHADES) - 1, number_text(edges[0]))
-        )  # the level that `_levels` gives equal values
-    else:
-        ranges += [
-            (level, f"{number_text(low)} to {number_text(high)}")
-            for level, (low, high) in enumerate(pairwise(edges))
-        ]
+def _legend(scale: HeatmapScale, *, bad: bool, gaps: bool, in_colour: bool) -> Text:
+    """Return what each cell means: zero and all elements only if they occur."""
+    number = _count_text if scale.is_count else number_text
+    meanings = [(ZERO, "0")] if (scale.level == ZERO).any() else []
+    meanings += [
+        (level, number(low) if low == high else f"{number(low)} to {number(high)}")
+        for level, low, high in scale.ranges
+    ]
+    meanings += [(ALL, "all elements")] if (scale.level == ALL).any() else []
     legend = Text()
-    for level, words in ranges:
+    for level, words in meanings:
         legend.append_text(_cell(level, 1, present=True, bad=False, in_colour=in_colour))
         legend.append(f" {words}   ")
     if bad:
@@ -168,3 +170,8 @@ def _legend(edges: Sequence[float], *, bad: bool, gaps: bool, in_colour: bool) -
     if gaps:
         legend.append(f"{_GAP} no such tensor   ")
     return legend
+
+
+def _count_text(value: float) -> str:
+    """Return a count with all digits."""
+    return str(int(value))

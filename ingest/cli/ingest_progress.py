@@ -8,16 +8,41 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
+from rich.text import Text
 
 from ingest.cli.printing import err, say
 from ingest.disk.pressure import DiskSeen
 from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
+from ingest.units import human_bytes
 from ingest.watching.watcher import DumpState
 from workers.events import Event
+
+#: Seconds before a speed is shown: the first results come all at once.
+_SETTLED_S = 3
+
+
+class SpeedColumn(ProgressColumn):
+    """Bytes per second since the begin, in the units of the bytes beside it."""
+
+    def render(self, task: Task) -> Text:
+        """Return the speed; nothing in the first seconds."""
+        elapsed = task.elapsed or 0
+        if elapsed < _SETTLED_S or not task.completed:
+            return Text("")
+        return Text(f"{human_bytes(task.completed / elapsed)}/s", "progress.data.speed")
+
+
+class RemainingColumn(TimeRemainingColumn):
+    """The time that is left, once the speed is known."""
+
+    def render(self, task: Task) -> Text:
+        """Return the time; nothing in the first seconds."""
+        return super().render(task) if (task.elapsed or 0) >= _SETTLED_S else Text("")
 
 
 class IngestProgress:
@@ -29,8 +54,8 @@ class IngestProgress:
             BarColumn(),
             TextColumn("{task.fields[files]} files"),
             DownloadColumn(binary_units=True),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
+            SpeedColumn(),
+            RemainingColumn(),
             console=err,
             disable=not err.is_terminal,
             transient=True,

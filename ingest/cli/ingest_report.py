@@ -24,7 +24,7 @@ from ingest.settings import Settings
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.units import human_bytes
 from workers.errors import DumpIngestError
-from workers.store.model import CommitSummary
+from workers.store.model import SEVERITIES, CommitSummary
 
 #: How many steps the table lists, and how many numbers a message lists.
 _MAX_ROWS = 24
@@ -212,10 +212,16 @@ def _say_findings(report: Report) -> None:
             counts[step.result.severities[rule]] += count
         failed.update(step.result.failed)
     if counts:
-        parts = ", ".join(f"{count} {severity}" for severity, count in counts.items())
+        parts = ", ".join(
+            f"{count} {severity}" for severity, count in sorted(counts.items(), key=_worst_first)
+        )
         say(f"{parts}; `dump-ingest anomalies` lists them", label="rules found")
     for rule, reason in failed.items():
         say(f"the rule {rule} could not be evaluated: {reason}", label="problem")
+
+
+def _worst_first(counted: tuple[str, int]) -> int:
+    return -SEVERITIES.index(counted[0])
 
 
 def _report_errors(report: Report) -> None:

@@ -62,6 +62,33 @@ def open_store(store: str | None, config: Path | None) -> ingest.DumpStore:
     return ingest.open_store(settings.store, **settings.store_options)
 
 
+def store_and(
+    store: str | None, argument: str | None, config: Path | None, *, placeholder: str
+) -> tuple[str | None, str]:
+    """Tell STORE and the argument behind it apart: STORE may be left out if a setting names it.
+
+    Args:
+        store: the first argument.
+        argument: the second one.
+        config: the file of settings.
+        placeholder: what the help calls the second argument.
+
+    Returns:
+        The store, or None for that of the settings; and the argument.
+
+    Raises:
+        UsageError: the argument is missing.
+    """
+    if argument is not None:
+        return store, argument
+    if store is None or load_settings(config).settings.store is None:
+        raise UsageError(
+            f"{placeholder} is missing",
+            hint=f"Arguments: STORE {placeholder}. You may omit STORE if DUMP_INGEST_STORE names it.",
+        )
+    return None, store
+
+
 def refuse_idle_flags(settings: Settings, **flags: object) -> None:
     """Refuse flags that do nothing because dumps are kept: the caller expects an effect.
 

@@ -35,9 +35,6 @@ StoreArgument: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-RequiredStore: TypeAlias = Annotated[
-    str, typer.Argument(metavar="STORE", help="The store: a directory or URL.")
-]
 
 # Which steps, tensors and rules.
 
@@ -60,7 +57,10 @@ RuleOption: TypeAlias = Annotated[
 # Statistics over steps.
 
 PatternArgument: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="A glob over tensor names, such as '*Adam*.input.0'.")
+    str | None,
+    typer.Argument(
+        metavar="PATTERN", help="A glob over tensor names, such as '*Adam*.input.0'.", show_default=False
+    ),
 ]
 StatOption: TypeAlias = Annotated[
     str, typer.Option("--stat", metavar="NAME", help="The statistic: l2_norm, max, std, nan_count, ...")

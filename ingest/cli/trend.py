@@ -9,7 +9,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.files import write_and_say
-from ingest.cli.opening import open_store
+from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import (
     ConfigOption,
     CsvOption,
@@ -19,22 +19,26 @@ from ingest.cli.options import (
     PatternArgument,
     PngOption,
     RankOption,
-    RequiredStore,
     StatOption,
     StepOption,
+    StoreArgument,
 )
 from ingest.cli.printing import limited, print_json, say_left_out, say_rest
+from ingest.cli.tensor_options import Conditions, choice_text, takes_tensor_options
 
 
+@takes_tensor_options
 def command(
-    store: RequiredStore,
-    pattern: PatternArgument,
+    store: StoreArgument = None,
+    pattern: PatternArgument = None,
     stat: StatOption = "l2_norm",
     rank: RankOption = None,
     step: StepOption = None,
+    *,
+    chosen: Conditions,
     limit: Annotated[
         int, typer.Option(min=0, help="Draw at most this many lines, in table and plot; 0: all.")
-    ] = 50,
+    ] = 64,
     png: PngOption = None,
     html: HtmlOption = None,
     csv: CsvOption = None,
@@ -44,18 +48,27 @@ def command(
 ) -> None:
     """Show how a statistic of tensors develops over the steps, by tensor and rank.
 
-    [bold]![/] marks NaN or Inf, [bold]·[/] a step in which the rank lacks the tensor.
+    [bold]![/] marks NaN or Inf, [bold]-[/] a step in which the rank lacks the tensor.
 
     [bold]dump-ingest trend run.zarr '*Adam*.input.0' --stat norm[/]
+    [bold]dump-ingest trend run.zarr --role loss --stat mean[/]
     [bold]dump-ingest trend run.zarr 'Log.*' --stat min --rank 1 --html log.html[/]
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
     from ingest.cli import trend_lines
     from ingest.questions.trend import statistic_named
 
+    if not chosen:
+        store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
     statistic = statistic_named(stat)  # a wrong name is reported before anything is read
     frame = ingest.trend(
-        open_store(store, config), pattern, statistic, rank=rank, step=step, include_partial=include_partial
+        open_store(store, config),
+        pattern,
+        statistic,
+        rank=rank,
+        step=step,
+        include_partial=include_partial,
+        **chosen,
     )
     lines = trend_lines.lines_of(frame)
     shown, steps = limited(lines, limit), sorted(set(frame["step"].tolist()))
@@ -67,6 +80,7 @@ def command(
     if csv:
         write_and_say(csv, frame.to_csv(index=False))
     if png or html:
-        trend_lines.write_plots(f"{statistic} of {pattern}", shown, steps, statistic, png=png, html=html)
+        title = f"{statistic} of {choice_text(pattern, chosen)}"
+        trend_lines.write_plots(title, shown, steps, statistic, png=png, html=html)
     say_left_out(frame.attrs["left_out"])
     exit_if_damaged(frame.attrs["damaged"])

@@ -15,8 +15,8 @@ from ingest.cli.files import write_and_say
 from ingest.cli.non_finite import marked, whole_count
 from ingest.cli.printing import number_text, print_table, printable
 from ingest.questions import plot
-from ingest.questions.plot import Line
 from ingest.questions.sparkline import sparkline
+from ingest.questions.trend_figure import Line
 
 _NUMBERS = ("first", "last", "min", "max")
 
@@ -71,7 +71,7 @@ def print_lines(lines: Sequence[Line], steps: Sequence[int]) -> None:
     for line in lines:
         drawing = Text(_drawing(line))
         drawing.highlight_regex("!", "bold red")
-        drawing.highlight_regex("·", "dim")
+        drawing.highlight_regex("-", "dim")
         rows.append((*_cells(line), drawing))
     span = f"step {steps[0]}" + (f" to {steps[-1]}" if len(steps) > 1 else "")
     print_table(("rank", "name", *_NUMBERS, span), rows, right=_NUMBERS)
@@ -102,7 +102,7 @@ def page(title: str, figure: plot.Figure, lines: Sequence[Line]) -> str:
     """Return a page with a plot of lines and a table of them."""
     columns = ("rank", "name", *_NUMBERS, "trend")
     rows = [tuple(map(printable, (*_cells(line), _drawing(line)))) for line in lines]
-    marks = "A red cross or ! marks NaN or Inf; a gap or · marks a step in which the rank lacks the tensor."
+    marks = "A red cross or ! marks NaN or Inf; a gap or - marks a step in which the rank lacks the tensor."
     return plot.page(printable(title), figure, columns, rows, [marks])
 
 

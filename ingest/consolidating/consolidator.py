@@ -23,7 +23,7 @@ from ingest.consolidating.step_writer import StepWriter
 from ingest.findings.evaluator import SeriesEvaluator
 from ingest.findings.series import StepFindings
 from ingest.heartbeat import beat
-from ingest.reader.catalog import require_store
+from ingest.reader.require import require_store
 from ingest.reader.verify_view import verify_view
 from ingest.steps.events import AnomalousCommitRead
 from workers.events import Event, Observer

@@ -7,7 +7,8 @@ import platform
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.disk.pressure import parse_threshold
@@ -16,7 +17,7 @@ from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
 from ingest.doctor.check import Check
 from ingest.doctor.store_checks import check_backlog, check_clock, check_gc, check_view
-from ingest.layouts.base import Dump, DumpScan, Listing, ProblemKind
+from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
@@ -25,6 +26,7 @@ from ingest.wiring import grid_of, place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
+from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 
 #: Steps of which one file is tried.
@@ -37,25 +39,46 @@ _NO_STORE_HINT = (
 )
 _MISNAMED_HINT = "Nothing in it is ingested. Rename it as docs/formats.md shows, or move it out of the dump."
 
+#: The store, if the dump cannot be read.
+_NOT_CHECKED = Check(
+    "store",
+    ok=False,
+    detail="not checked: without the dump, nobody can tell whether the store would lie in it",
+    hint="Mend the dump first, or check the store alone: dump-ingest doctor --store URL",
+)
 
-def run_checks(loaded: LoadedSettings, dump: Path | None) -> list[Check]:
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    """A dump, and what one scan found in it."""
+
+    dump: Dump
+    scan: DumpScan
+
+
+def run_checks(loaded: LoadedSettings, directory: Path | None) -> list[Check]:
     """Check software and settings; and dump, store and scheduler, if they are named."""
+    settings = loaded.settings
     software = f"dump-ingest {__version__}, Python {platform.python_version()}, {platform.machine()}"
     results = [
         Check("software", ok=True, detail=software),
         Check("identity", ok=True, detail=str(Identity.of_this_process())),
         _settings(loaded),
     ]
-    listings: list[Listing] = []
-    if dump is not None:
-        results += _guarded("dump", lambda: _dump(loaded.settings, dump, listings))
-        results += _disk(loaded.settings, dump)
-    if loaded.settings.store is not None:
-        results += _guarded("store", lambda: _store(loaded.settings, dump, listings))
-        if dump is not None and results[-1].ok and not loaded.settings.replace:
-            results += _guarded("dump in store", lambda: [_belongs(loaded.settings, dump)])
-    if loaded.settings.scheduler is not None:
-        results += _guarded("scheduler", lambda: [_scheduler(loaded.settings)])
+    scanned: _Scanned | None = None
+    if directory is not None:
+        try:
+            scanned = _scan(settings, directory)
+            results += _dump(settings, scanned)
+        except DumpIngestError as exc:
+            results.append(_failure("dump", exc))
+        results += _disk(settings, directory)
+    if settings.store is not None and directory is not None and scanned is None:
+        results.append(_NOT_CHECKED)
+    elif settings.store is not None:
+        results += _guarded("store", lambda: _store(settings, scanned))
+    if settings.scheduler is not None:
+        results += _guarded("scheduler", lambda: [_scheduler(settings)])
     return results
 
 
@@ -63,7 +86,11 @@ def _guarded(name: str, check: Callable[[], list[Check]]) -> list[Check]:
     try:
         return check()
     except DumpIngestError as exc:
-        return [Check(name, ok=False, detail=exc.message, hint=exc.hint)]
+        return [_failure(name, exc)]
+
+
+def _failure(name: str, exc: DumpIngestError) -> Check:
+    return Check(name, ok=False, detail=exc.message, hint=exc.hint)
 
 
 def _settings(loaded: LoadedSettings) -> Check:
@@ -79,23 +106,32 @@ def _settings(loaded: LoadedSettings) -> Check:
     return Check("settings", ok=True, detail=f"valid, {given} of {len(loaded.origins)} given")
 
 
-def _dump(settings: Settings, directory: Path, listings: list[Listing]) -> list[Check]:
-    """Scan the dump, and add what it has to `listings`."""
+def _scan(settings: Settings, directory: Path) -> _Scanned:
+    """Find the dump and scan it once, for all checks.
+
+    Raises:
+        DumpIngestError: there is no dump, or it cannot be read.
+    """
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
     dump = find_dump(directory, rank_map=settings.rank_map)
     scan = dump.scan({})
-    listings += scan.listings
     _require_none_denied(dump, scan)
     # A few files are enough: the files of a dump all have the same owner and mode.
     for listing in scan.listings[:_TRIED]:
         for file in listing.files[-1:]:
             _require_readable(dump.root / file.path, dump.root)
+    return _Scanned(dump, scan)
+
+
+def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
+    """Say what the dump has, and whether ranks are missing or directories have the wrong names."""
+    scan = scanned.scan
     steps = [listing.key for listing in scan.listings if listing.key.step is not None]
     ranks = {key.rank for key in steps}
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
-    detail = f"{layouts} at {dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
+    detail = f"{layouts} at {scanned.dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
     return [Check("dump", ok=True, detail=detail), *_names(scan), *_expected_ranks(settings, scan, ranks)]
 
 
@@ -171,10 +207,9 @@ def _require_readable(path: Path, dump: Path) -> None:
         raise AccessDenied(barrier.explain(me), hint=barrier.advice(me, dump))
 
 
-def _store(settings: Settings, directory: Path | None, listings: Sequence[Listing]) -> list[Check]:
+def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     """Write an object, read it back and delete it; then look at what the store has."""
-    dump = None if directory is None else find_dump(directory)
-    objects = open_objects(place_of_store(settings, dump))
+    objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)
@@ -193,21 +228,20 @@ def _store(settings: Settings, directory: Path | None, listings: Sequence[Listin
         detail = f"{settings.store}: writable, no store there yet"
         return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock]
     detail = f"{settings.store}: writable, store format {root}"
-    backlog = check_backlog(objects, listings) if listings else None
+    backlog = check_backlog(objects, scanned.scan.listings) if scanned and scanned.scan.listings else None
     checks = (backlog, check_view(objects), check_gc(objects))
-    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check)]
+    belongs = [_belongs(settings, scanned, objects)] if scanned and not settings.replace else []
+    return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check), *belongs]
 
 
-def _belongs(settings: Settings, directory: Path) -> Check:
+def _belongs(settings: Settings, scanned: _Scanned, objects: ObjectStore) -> Check:
     """Find out whether the store has the ranks of the dump from this dump, and from no other."""
-    dump = find_dump(directory, rank_map=settings.rank_map)
     host = settings.host or socket.gethostname()
-    objects = open_objects(place_of_store(settings, dump))
-    belonging = Belonging(dump, objects, grid_of(settings), host, set(settings.continues))
-    ranks = {listing.key.rank for listing in dump.scan({}).listings}
+    belonging = Belonging(scanned.dump, objects, grid_of(settings), host, set(settings.continues))
+    ranks = {listing.key.rank for listing in scanned.scan.listings}
     for error in belonging.check(ranks):
-        raise error
-    detail = f"{len(ranks)} ranks of {dump.root}: new to the store, or in it from this dump"
+        return _failure("dump in store", error)
+    detail = f"{len(ranks)} ranks of {scanned.dump.root}: new to the store, or in it from this dump"
     return Check("dump in store", ok=True, detail=detail)
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import base64
 import html
 import io
-import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from ingest.questions.heatmap_scale import HeatmapScale, is_logarithmic, wholes, zeros
 from ingest.questions.trend import ABOUT_NON_FINITE
+from ingest.questions.trend_figure import Line, draw_lines, height_of
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,27 +25,14 @@ if TYPE_CHECKING:
 #: A figure of matplotlib, which is not installed where types are checked.
 Figure: TypeAlias = Any
 
-#: Lines that the legend names; more would cover the plot.
-_MAX_LEGEND = 16
 #: Characters of a label.
 _MAX_LABEL = 90
-#: The ratio of the greatest to the least value above which the scale is logarithmic.
-_LOGARITHMIC = 1000
-_MAX_TICKS = 24
+_MAX_TICKS = 32
+#: How far below the axes the legend of a heatmap is: below the numbers and the name of the axis.
+_BELOW_INCHES = 0.6
 _BAD_COLOR = "#c00000"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """One tensor of one rank over all steps of a plot."""
-
-    label: str
-    heights: npt.NDArray[np.float64]
-    """(step,): the values; NaN for unknown."""
-    present: npt.NDArray[np.bool_]
-    """(step,): whether the rank has the tensor."""
-    bad: npt.NDArray[np.bool_]
-    """(step,): whether elements are NaN or infinite."""
+#: Cells of a heatmap that are not on its scale.
+_GAP_COLOR, _ZERO_COLOR, _WHOLE_COLOR = "#d0d0d0", "#ffffff", "#ff8c00"
 
 
 def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statistic: str) -> Figure:
@@ -55,64 +41,28 @@ def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statis
     Raises:
         UsageError: matplotlib is not installed.
     """
-    figure = _new_figure(10, 5)
+    figure = _new_figure(12, height_of(lines))
     axes = figure.add_subplot()
-    handles = [_draw_line(axes, np.array(steps), line) for line in lines]
-    values = np.concatenate([line.heights[line.present] for line in lines]) if lines else np.zeros(0)
-    if _is_logarithmic(values):
-        axes.set_yscale("log")
+    if lines:
+        draw_lines(axes, np.array(steps), lines)
     _as_plain_text(axes.set_xlabel("step"))
     _as_plain_text(axes.set_ylabel(statistic))
     axes.xaxis.get_major_locator().set_params(integer=True)
     _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    if lines:
-        _add_legend(axes, handles, lines)
     return figure
 
 
-def _draw_line(axes: Any, steps: npt.NDArray[np.int64], line: Line) -> Any:
-    """Draw a line with its crosses, and return what the legend shows for it."""
-    (handle,) = axes.plot(steps, np.where(line.present, line.heights, np.nan), marker=".", linewidth=1)
-    known = line.bad & line.present & np.isfinite(line.heights)
-    unknown = line.bad & line.present & ~known
-    axes.plot(steps[known], line.heights[known], "x", color=_BAD_COLOR)
-    # Unknown values do not have a height: their crosses are near the axis of steps.
-    height = np.full(unknown.sum(), 0.02)
-    axes.plot(steps[unknown], height, "x", color=_BAD_COLOR, transform=axes.get_xaxis_transform())
-    return handle
-
-
-def _add_legend(axes: Any, handles: Sequence[Any], lines: Sequence[Line]) -> None:
-    shown = lines[:_MAX_LEGEND]
-    labels = [_shortened(f"rank {line.label}") for line in shown]
-    if len(shown) < len(lines):
-        labels[-1] += f"  (and {len(lines) - len(shown)} more)"
-    legend = axes.legend(
-        handles[: len(shown)], labels, fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.12)
-    )
-    for text in legend.get_texts():
-        _as_plain_text(text)
-
-
 def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
-    """Draw ranks over steps, with grey for absent values and red crosses for NaN and Inf.
+    """Draw ranks over steps: grey if absent, white for zero, orange for all, red crosses for NaN and Inf.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    values = field.values
     ranks, steps = field["rank"].values, field["step"].values
     figure = _new_figure(min(4 + 0.3 * len(steps), 14), min(2 + 0.25 * len(ranks), 12))
-    from matplotlib.colors import LogNorm  # deferred: matplotlib is optional
-
     axes = figure.add_subplot()
-    axes.set_facecolor("#d0d0d0")
-    image = axes.imshow(
-        np.ma.masked_invalid(values),
-        aspect="auto",
-        interpolation="nearest",
-        norm=LogNorm() if _is_logarithmic(values) else None,
-    )
+    axes.set_facecolor(_GAP_COLOR)
+    image = _draw_field(axes, field)
     is_bad = field["non_finite"].values > 0
     rows, columns = np.nonzero(is_bad & (field.name not in ABOUT_NON_FINITE))
     axes.plot(columns, rows, "x", color=_BAD_COLOR, linestyle="none")
@@ -120,14 +70,53 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
         (axes.yaxis, ranks, axes.set_yticklabels),
         (axes.xaxis, steps, axes.set_xticklabels),
     ):
-        places = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), _MAX_TICKS)).astype(int))
+        places = np.arange(0, len(numbers), _stride(len(numbers)))
         axis.set_ticks(places)
         set_labels([str(numbers[place]) for place in places], fontsize=7)
     _as_plain_text(axes.set_xlabel("step"))
     _as_plain_text(axes.set_ylabel("rank"))
     _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    figure.colorbar(image, ax=axes, label=str(field.name))
+    if image is not None:
+        figure.colorbar(image, ax=axes, label=str(field.name))
     return figure
+
+
+def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
+    """Draw the cells; return the image that has a scale, or None if all cells are zero, whole or absent.
+
+    Zero has a colour of its own, and so has a count of all elements: on a scale, few and none look alike.
+    """
+    from matplotlib.colors import ListedColormap, LogNorm  # deferred: matplotlib is optional
+    from matplotlib.patches import Patch
+
+    is_zero, is_whole = zeros(field), wholes(field)
+    between = np.where(is_zero | is_whole, np.nan, field.values)
+    known = between[np.isfinite(between)]
+    is_log = is_logarithmic(between) or HeatmapScale.of(field).has_logarithmic_counts
+    how = {"aspect": "auto", "interpolation": "nearest"}
+    image = axes.imshow(np.ma.masked_invalid(between), norm=LogNorm() if is_log else None, **how)
+    patches = []
+    for cells, color, label in ((is_zero, _ZERO_COLOR, "0"), (is_whole, _WHOLE_COLOR, "all elements")):
+        if cells.any():
+            axes.imshow(np.ma.masked_where(~cells, cells), cmap=ListedColormap([color]), **how)
+            patches.append(Patch(facecolor=color, edgecolor="#888888", label=label))
+    if (field["tensors"].values == 0).any():
+        patches.append(Patch(facecolor=_GAP_COLOR, edgecolor="#888888", label="no such tensor"))
+    if patches:
+        axes.legend(
+            handles=patches,
+            fontsize=7,
+            loc="upper left",
+            bbox_to_anchor=(0, -_BELOW_INCHES / axes.figure.get_figheight()),
+            ncols=len(patches),
+        )
+    return image if known.size else None
+
+
+def _stride(count: int) -> int:
+    """Return the least of 1, 2, 5, 10, 20 ... with which at most `_MAX_TICKS` of these places have a tick."""
+    strides = (factor * int(10**power) for power in range(len(str(count)) + 1) for factor in (1, 2, 5))
+    return next(stride for stride in strides if stride * _MAX_TICKS >= count)
 
 
 def png(figure: Figure) -> bytes:
@@ -206,10 +195,3 @@ def _as_plain_text(text: Any) -> None:
 def _shortened(text: str) -> str:
     plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return plain if len(plain) <= _MAX_LABEL else f"{plain[:43]}...{plain[-44:]}"
-
-
-def _is_logarithmic(values: npt.NDArray[np.float64]) -> bool:
-    known = values[np.isfinite(values)]
-    if not known.size or np.min(known) <= 0:
-        return False
-    return math.log(np.max(known)) - math.log(np.min(known)) > math.log(_LOGARITHMIC)

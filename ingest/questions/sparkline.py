@@ -9,7 +9,7 @@ from math import isfinite, isinf
 import numpy as np
 
 BARS = "▁▂▃▄▅▆▇█"
-GAP = "·"
+GAP = "-"
 """The rank does not have the step, or not the tensor."""
 BAD = "!"
 """Elements are NaN or infinite; the value may be unknown for that reason."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.catalog import Catalog, Choice
+from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.reader.block_filter import BlockFilter
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
-from workers.rules.names import fits, matching
-from workers.store.blocks import Block, TensorKey
+from workers.store.blocks import Block
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +34,8 @@ _SUMS = {
 ABOUT_NON_FINITE = (*_SUMS["non_finite_count"], *_SUMS)
 #: The names of all statistics.
 STATISTICS = (*FIELDS, *_SUMS)
+#: Those that count elements.
+COUNTS = (*COUNT_FIELDS, *_SUMS)
 AGGREGATES = ("max", "min", "sum", "mean")
 #: Other names that people use, in lower case and without `_` and `-`.
 _ALIASES = {
@@ -80,12 +85,13 @@ def statistic_named(name: str) -> str:
 
 def trend(
     store: Catalog,
-    pattern: str,
+    pattern: str | None = None,
     stat: str = "l2_norm",
     *,
     rank: Choice = None,
     step: Choice = None,
     include_partial: bool = False,
+    **conditions: Unpack[FilterFields],
 ) -> pd.DataFrame:
     """Return one statistic of the tensors whose names match a glob, over steps and ranks.
 
@@ -93,11 +99,13 @@ def trend(
 
     Args:
         store: the store.
-        pattern: a glob for the names of tensors, such as `*Adam*.input.0`.
+        pattern: a glob for the names of tensors, such as `*Adam*.input.0`; all if None.
         stat: the statistic, or another name for it; see `statistic_named`.
         rank: one rank, or several; all if None.
         step: one step, or several; all if None.
         include_partial: also use steps with quarantined or missing files.
+        conditions: what else a tensor must fulfil in a step: `role="loss"`, `op_type`, `io`, `graph`, `name`,
+            `where`; see `FilterFields`.
 
     Returns:
         A row for each tensor, rank and step, by tensor in order of execution, rank and step: `name`, `net`,
@@ -111,16 +119,17 @@ def trend(
         DamagedStore: no step can be read.
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, pattern, stat))
+    chosen = _choice(pattern, conditions)
+    return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, chosen, stat))
 
 
-def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
+def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFrame:
     """Return one statistic of some tensors of a snapshot; see `trend`."""
     import pandas as pd  # deferred: takes 0.4 s to import
 
     statistic = statistic_named(stat)
     statistics = StepStatistics(snapshot)
-    columns = _trend_columns(statistics, pattern, statistic)
+    columns = _trend_columns(statistics, chosen, statistic)
     order = np.lexsort((columns["step"], columns["rank"], columns["tensor"]))
     places = columns.pop("tensor")[order].astype(np.int64)
     distinct, code = np.unique(places, return_inverse=True)
@@ -138,19 +147,34 @@ def trend_of(snapshot: Snapshot, pattern: str, stat: str) -> pd.DataFrame:
     return frame
 
 
-def _trend_columns(statistics: StepStatistics, pattern: str, statistic: str) -> dict[str, npt.NDArray[Any]]:
+def _choice(pattern: str | None, conditions: FilterFields) -> FilterFields:
+    """Return the conditions with the pattern among them.
+
+    Raises:
+        UsageError: there is a name besides the pattern.
+    """
+    if pattern is None:
+        return conditions
+    if conditions.get("name") is not None:
+        raise UsageError(f"the pattern {pattern!r} and a name exclude each other", hint="Give one of them.")
+    return {**conditions, "name": pattern}
+
+
+def _trend_columns(
+    statistics: StepStatistics, chosen: FilterFields, statistic: str
+) -> dict[str, npt.NDArray[Any]]:
     """Return one element for each value: the place of its tensor, rank, step, value and non-finite count."""
     parts: dict[str, list[npt.NDArray[Any]]] = {
         column: [] for column in ("tensor", "rank", "step", "value", "non_finite")
     }
     total = 0
-    for block, places in _matching_tensors(statistics, pattern):
+    for block, places in _matching_tensors(statistics, chosen):
         ranks, tensors = np.nonzero(block.row[:, places] >= 0)
         total += ranks.size
         if total > MAX_VALUES:
             raise UsageError(
-                f"{pattern!r} matches more than {MAX_VALUES} values",
-                hint="Narrow the pattern, or choose with --rank and --step.",
+                f"more than {MAX_VALUES} values match",
+                hint="Narrow the pattern, or choose ranks and steps (`rank`, `step`).",
             )
         parts["tensor"].append(places[tensors])
         parts["rank"].append(np.array(block.ranks)[ranks])
@@ -162,13 +186,14 @@ def _trend_columns(statistics: StepStatistics, pattern: str, statistic: str) -> 
 
 def heatmap(
     store: Catalog,
-    pattern: str,
+    pattern: str | None = None,
     stat: str = "l2_norm",
     *,
     aggregate: str | None = None,
     rank: Choice = None,
     step: Choice = None,
     include_partial: bool = False,
+    **conditions: Unpack[FilterFields],
 ) -> xr.DataArray:
     """Return one statistic as a field of ranks and steps, over all tensors whose names match a glob.
 
@@ -176,18 +201,20 @@ def heatmap(
 
     Args:
         store: the store.
-        pattern: a glob for the names of tensors.
+        pattern: a glob for the names of tensors; all if None.
         stat: the statistic, or another name for it; see `statistic_named`.
         aggregate: how several tensors become one number: `max`, `min`, `sum` or `mean`. By default the sum
             of counts, the `min` of `min`, and the `max` of all others.
         rank: one rank, or several; all if None.
         step: one step, or several; all if None.
         include_partial: also use steps with quarantined or missing files.
+        conditions: what else a tensor must fulfil in a step; see `trend`.
 
     Returns:
         float64 (rank, step), with the name of the statistic; NaN if a rank does not have such a tensor in
-        that step, or its value is unknown. The coordinates `tensors` and `non_finite`, (rank, step), are the
-        number of tensors, and of their elements that are NaN or infinite. `attrs` has `pattern`,
+        that step, or its value is unknown. The coordinates `tensors`, `elements` and `non_finite`,
+        (rank, step), are the number of tensors, of their elements, and of those of the elements that are
+        NaN or infinite; NaN if they are unknown. `attrs` has `pattern`,
         `statistic`, `aggregate`, `tensors` (the number of tensors that match), `left_out`, `damaged`.
 
     Raises:
@@ -195,10 +222,13 @@ def heatmap(
         DamagedStore: no step can be read.
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, pattern, stat, aggregate))
+    chosen = _choice(pattern, conditions)
+    return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, chosen, stat, aggregate))
 
 
-def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | None = None) -> xr.DataArray:
+def heatmap_of(
+    snapshot: Snapshot, chosen: FilterFields, stat: str, aggregate: str | None = None
+) -> xr.DataArray:
     """Return one statistic of some tensors of a snapshot as a field; see `heatmap`."""
     import xarray as xr  # deferred: takes 0.7 s to import
 
@@ -208,15 +238,16 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
         raise UsageError(f"{aggregate!r} is not an aggregate", hint=f"Aggregates: {', '.join(AGGREGATES)}.")
     ranks, steps = snapshot.ranks, snapshot.steps
     values = np.full((len(ranks), len(steps)), np.nan)
-    non_finite = np.full(values.shape, np.nan)
+    non_finite, elements = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     tensors = np.zeros(values.shape, np.int64)
     distinct: set[int] = set()
-    for number, (block, places) in enumerate(_matching_tensors(StepStatistics(snapshot), pattern)):
+    for number, (block, places) in enumerate(_matching_tensors(StepStatistics(snapshot), chosen)):
         rows = np.searchsorted(ranks, block.ranks)
         present = block.row[:, places] >= 0
         distinct |= set(places[present.any(axis=0)].tolist())
         tensors[rows, number] = present.sum(axis=1)
         values[rows, number] = _aggregated(_statistic(block, name)[:, places], how)
+        elements[rows, number] = _aggregated(_statistic(block, "count")[:, places], "sum")
         non_finite[rows, number] = _aggregated(_statistic(block, "non_finite_count")[:, places], "sum")
     field = ("rank", "step")
     return xr.DataArray(
@@ -226,11 +257,12 @@ def heatmap_of(snapshot: Snapshot, pattern: str, stat: str, aggregate: str | Non
             "rank": np.array(ranks, np.int64),
             "step": np.array(steps, np.int64),
             "tensors": (field, tensors),
+            "elements": (field, elements),
             "non_finite": (field, non_finite),
         },
         name=name,
         attrs={
-            "pattern": pattern,
+            "pattern": str(chosen.get("name") or "*"),
             "statistic": name,
             "aggregate": how,
             "tensors": len(distinct),
@@ -249,33 +281,33 @@ def _not_used(snapshot: Snapshot) -> dict[Hashable, list[str]]:
 
 def default_aggregate(statistic: str) -> str:
     """Return the aggregate by which a statistic of several tensors becomes one number by default."""
-    if statistic in COUNT_FIELDS or statistic in _SUMS:
+    if statistic in COUNTS:
         return "sum"
     return "min" if statistic == "min" else "max"
 
 
 def _matching_tensors(
-    statistics: StepStatistics, pattern: str
+    statistics: StepStatistics, chosen: FilterFields
 ) -> Iterator[tuple[Block, npt.NDArray[np.int64]]]:
-    """Yield each step with the places of its tensors whose names match.
+    """Yield each step with the places of its tensors that are chosen; the others are absent from it.
 
     Raises:
-        UsageError: no tensor of any step matches; raised after the last step.
+        UsageError: no tensor of any step is chosen; raised after the last step.
     """
-    matches = fits(pattern)
-    is_match: list[bool] = []
+    choice = BlockFilter(chosen, statistics.axis)
     is_present = np.zeros(0, bool)
+    is_any = False
     for block in statistics.blocks():
-        width = block.row.shape[1]
-        is_match += [matches(statistics.axis[place].name) for place in range(len(is_match), width)]
-        is_present = np.pad(is_present, (0, max(width - is_present.size, 0)))
         present = block.present.any(axis=0)
-        is_present[:width] |= present
-        yield block, np.flatnonzero(np.array(is_match[:width], bool) & present)
-    if not (is_present & np.array(is_match, bool)).any():
-        keys: list[TensorKey] = statistics.axis.keys
-        # Raises an error that suggests similar names.
-        matching(pattern, [keys[place].name for place in np.flatnonzero(is_present).tolist()])
+        is_present = np.pad(is_present, (0, max(present.size - is_present.size, 0)))
+        is_present[: present.size] |= present
+        kept = choice.applied(block)
+        places = np.flatnonzero(kept.present.any(axis=0))
+        is_any |= bool(places.size)
+        yield kept, places
+    if not is_any:
+        keys = [statistics.axis[place] for place in np.flatnonzero(is_present).tolist()]
+        raise nothing_chosen(choice.filter, keys)
 
 
 def _statistic(block: Block, name: str) -> npt.NDArray[np.float64]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.block_filter import AxisColumns
 from ingest.reader.cube_reader import CubeReader
 from ingest.reader.ranges import format_ranges
 from workers.arrays.filter import Filter
@@ -26,7 +27,7 @@ Array: TypeAlias = npt.NDArray[Any]
 _TENSOR_FIELDS = (*KEY_FIELDS, "name")
 _INTEGER_FIELDS = frozenset(["slot", "occurrence", "copy"])
 #: The columns that a condition may name.
-_COLUMNS = frozenset([*_TENSOR_FIELDS, "rank", "step", *FIELDS])
+_COLUMNS = frozenset([*_TENSOR_FIELDS, "rank", "step", "role", *FIELDS])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,9 @@ def find(
     """Return the tensors that fulfil a condition; see `ConsolidatedCubes.find`."""
     condition = Filter(where, _COLUMNS)
     _check_steps(cubes, steps)
-    statistics = [name for name in FIELDS if name in condition.names]
+    # Whether it is a single number decides about the role of a tensor.
+    needed = condition.names | ({"count"} if "role" in condition.names else set())
+    statistics = [name for name in FIELDS if name in needed]
     fields = _tensor_fields(cubes)
     parts = [
         _evaluate(cubes, condition, fields, places, values, include_partial=include_partial)
@@ -130,6 +133,8 @@ def _evaluate(
         "rank": cubes.ranks[None, :, None],
         **{name: _with_nan(values) for name, values in statistics.items()},
     }
+    if "role" in condition.names:
+        columns["role"] = _roles(cubes, places, _with_nan(statistics["count"]))
     status = cubes.table("status")[places]
     is_chosen = (status != "") if include_partial else (status == "complete")
     shape = (len(places), len(cubes.ranks), len(cubes.axis))
@@ -137,6 +142,16 @@ def _evaluate(
     step, rank, tensor = np.nonzero(_without_absent(cubes, places, statistics, fulfils))
     hit = {name: values[step, rank, tensor] for name, values in statistics.items()}
     return _Hits(places[step], rank, tensor, hit)
+
+
+def _roles(cubes: CubeReader, places: Array, counts: Array) -> Array:
+    """Return the roles of all tensors of some steps, (step, rank, tensor). Takes a request for each step."""
+    columns = AxisColumns(cubes.axis)
+    steps = [
+        columns.roles(cubes.cube("row", place), count)
+        for place, count in zip(places.tolist(), counts, strict=True)
+    ]
+    return np.stack(steps)
 
 
 def _with_nan(values: Array) -> Array:

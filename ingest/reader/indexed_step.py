@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Iterable
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.tensor_filter import TensorFilter
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
 from workers.store import tables
@@ -15,15 +16,40 @@ from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
 from workers.store.names import tensor_name
 from workers.store.opening import open_objects
+from workers.store.roles import roles_of_tables
 from workers.store.step import StoredStep
 from workers.store.tables import Tables
 
 #: The columns that a condition on the tensors of steps may name.
-COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
+COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name", "role"]) - {"header"}
+
+
+class StepSource(Protocol):
+    """Where other steps come from: the catalog of a store."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have a committed step, in order."""
+
+    def step(self, rank: int, step: int | None) -> IndexedStep:
+        """Return one committed step of one rank; with None, its run files.
+
+        Raises:
+            UsageError: it is not in the store.
+        """
 
 
 class IndexedStep(StoredStep):
     """One committed step of one rank: `StoredStep` with conditions on its index, and pickling."""
+
+    catalog: StepSource | None = None
+    """What opened it; None in a process to which the step was sent."""
+    _roles: npt.NDArray[Any] | None = None
+    """Kept as long as the index is."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The receiver opens the store again. What was read of the index is sent along.
@@ -51,32 +77,48 @@ class IndexedStep(StoredStep):
         array = str(self.tables.label("array")[row])
         return type(self)(self.objects, self.commit.abridged(array), self.tables.only(row))
 
-    def rows(self, where: Filter | None = None, equal: Mapping[str, str] | None = None) -> list[int]:
-        """Return the rows of the tensors that fulfil a condition and have these labels, in order."""
-        kinds = self.tables.label("kind")
-        mask = (kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value)
-        for label, value in (equal or {}).items():
-            mask &= self.tables.label(label) == value
+    @property
+    def roles(self) -> npt.NDArray[Any]:
+        """The role of each row in training, (row,) of str; see `workers.store.roles`."""
+        if self._roles is None:
+            self._roles = roles_of_tables(self.tables, self._is_tensor())
+        return self._roles
+
+    def forget_tables(self) -> None:
+        """Release the index, and what follows from it."""
+        super().forget_tables()
+        self._roles = None
+
+    def rows(self, where: Filter | TensorFilter | None = None) -> list[int]:
+        """Return the rows of the tensors that fulfil a condition, in order."""
+        mask = self._is_tensor()
         if where is not None:
             mask &= where.mask(self._columns(where.names), len(mask))
         return [int(row) for row in np.flatnonzero(mask)]
+
+    def _is_tensor(self) -> npt.NDArray[np.bool_]:
+        kinds = self.tables.label("kind")
+        return np.asarray((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
 
     def _columns(self, names: Iterable[str]) -> dict[str, Any]:
         """Return these columns of the index, (row,); `rank` and `step` are single numbers."""
         return {name: self._column(name) for name in names}
 
     def _column(self, name: str) -> Any:
-        if name in tables.LABELS:
-            return self.tables.label(name)
-        if name in tables.NUMBERS:
-            return self.tables.number(name)
-        if name in FIELDS:
-            return self.tables.statistic(name)
+        for known, column_of in (
+            (tables.LABELS, self.tables.label),
+            (tables.NUMBERS, self.tables.number),
+            (FIELDS, self.tables.statistic),
+        ):
+            if name in known:
+                return column_of(name)
+        if name == "name":
+            return self._tensor_names()
+        if name == "role":
+            return self.roles
         if name == "rank":
             return self.key.rank
-        if name == "step":
-            return -1 if self.key.step is None else self.key.step
-        return self._tensor_names()
+        return -1 if self.key.step is None else self.key.step
 
     def _tensor_names(self) -> npt.NDArray[Any]:
         """Return the name of each row as that of a tensor, (row,) of str."""

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ingest.reader.catalog import Catalog, Choice, Damage
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.choice import Choice
 from ingest.reader.step import Step
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -35,6 +36,11 @@ class LeftOut:
 
     def __str__(self) -> str:
         return f"{self.key}: {self.reason}"
+
+    @classmethod
+    def damaged(cls, key: StepKey, reason: str) -> LeftOut:
+        """Return a step that is left out because of what is damaged of it."""
+        return cls(key, f"{_DAMAGED}{reason}")
 
     @property
     def is_damaged(self) -> bool:
@@ -109,7 +115,7 @@ class Snapshot:
         with ThreadPoolExecutor(_INDEXES_AT_ONCE, thread_name_prefix="dump-ingest-read") as threads:
             problems = dict(zip(self.chosen, threads.map(problem_of, self.chosen.values()), strict=True))
         chosen = {key: step for key, step in self.chosen.items() if not problems[key]}
-        damaged = [LeftOut(key, f"{_DAMAGED}{reason}") for key, reason in problems.items() if reason]
+        damaged = [LeftOut.damaged(key, reason) for key, reason in problems.items() if reason]
         if damaged and not chosen:
             raise DamagedStore(f"{damaged[0]}")
         left_out = sorted([*self.left_out, *damaged], key=lambda left: left.key.order)
@@ -134,7 +140,12 @@ def ask_of_undamaged(snapshot: Snapshot, ask: Callable[[Snapshot], _Answer]) -> 
 
 
 def take_snapshot(
-    store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+    store: Catalog,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    include_partial: bool = False,
+    allow_empty: bool = False,
 ) -> Snapshot:
     """Return the steps that are complete now.
 
@@ -144,6 +155,7 @@ def take_snapshot(
         step: one step, or several; all if None.
         include_partial: also take steps with quarantined or missing files. Steps that are not committed, or
             damaged, are always left out.
+        allow_empty: return an empty snapshot of a store without such steps, instead of an error.
 
     Raises:
         UsageError: one of the ranks or steps is not in the store, or no complete step is left.
@@ -163,7 +175,7 @@ def take_snapshot(
     left_out = [LeftOut(key, reasons[key]) for key in sorted(reasons, key=lambda key: key.order)]
     if not chosen and left_out and left_out[0].is_damaged:
         raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
-    if not chosen:
+    if not chosen and not allow_empty:
         raise UsageError(
             f"{store.url}: no complete step" + (f" ({left_out[0]})" if left_out else ""),
             hint="--include-partial takes partial ones; `dump-ingest ls` lists all steps.",

@@ -7,8 +7,10 @@ The grammar is a subset of Python expressions: column names, numbers, strings, c
 from __future__ import annotations
 
 import ast
+import difflib
 import operator
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeAlias
 
@@ -40,6 +42,16 @@ _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 }
 #: Longer conditions are mistakes, and would take minutes to parse.
 _MAX_LENGTH = 20_000
+#: What other languages write, and what a condition has instead.
+_FOREIGN = {"=": "==", "&&": "and", "||": "or", "<>": "!=", "!": "not"}
+_IS_FOREIGN = re.compile(r"(?<![=<>!])=(?!=)|&&|\|\||<>|!(?!=)")
+_TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
+#: The columns that a hint lists, of fifty.
+_USUAL = (
+    *("rank", "step", "name", "op_type", "io", "dtype", "nan_count", "pos_inf_count", "neg_inf_count"),
+    *("zero_count", "min", "max", "mean", "std", "l2_norm"),
+)
+_EXAMPLE = "For example: nan_count > 0 and io == 'output'."
 _NAMES = {"nan": np.nan, "inf": np.inf, "true": True, "false": False}
 
 
@@ -70,7 +82,9 @@ class Filter:
             raise self._error(f"has {len(text)} characters, which is more than {_MAX_LENGTH}")
         try:
             self._condition = self._compile(ast.parse(text.strip(), mode="eval").body)
-        except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
+        except SyntaxError as exc:
+            raise self._error(f"is not a condition: {_where_wrong(text.strip(), exc)}") from exc
+        except (ValueError, MemoryError, RecursionError) as exc:
             raise self._error("is not a condition") from exc
 
     def mask(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
@@ -83,7 +97,7 @@ class Filter:
             try:
                 mask = np.asarray(self._condition(columns))
             except (TypeError, ValueError, OverflowError) as exc:
-                raise self._error(f"cannot be evaluated ({exc})") from exc
+                raise self._error(f"cannot be evaluated: {exc}") from exc
         if mask.dtype != bool:
             raise self._error("is a value, not a condition")
         return mask
@@ -92,7 +106,7 @@ class Filter:
         """Return a function of the columns for a node that a condition may contain; refuse all others."""
         match node:
             case ast.Name(id=name):
-                return self._compile_name(name)
+                return self._compile_name(node, name)
             case ast.Constant(value=int() | float() | str() as value):
                 return lambda _: value
             case ast.List(elts=parts) | ast.Tuple(elts=parts):
@@ -103,39 +117,92 @@ class Filter:
                 terms = [self._compile(part) for part in parts]
                 return lambda columns: reduce(join, [term(columns) for term in terms])
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return _apply(_UNARY[type(op)], self._compile(operand))
+                return _apply(_UNARY[type(op)], node, self._compile(operand))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return _apply(_of_numbers(_ARITHMETIC[type(op)]), self._compile(left), self._compile(right))
+                function = _of_numbers(_ARITHMETIC[type(op)])
+                return _apply(function, node, self._compile(left), self._compile(right))
             case ast.Call(func=ast.Name(id="abs"), args=[argument], keywords=[]):
-                return _apply(np.abs, self._compile(argument))
+                return _apply(np.abs, node, self._compile(argument))
             case ast.Compare(left=left, ops=ops, comparators=others) if all(
                 type(op) in _COMPARISONS for op in ops
             ):
                 return self._compile_comparison([left, *others], ops)
-        raise self._error(f"holds {ast.unparse(node)!r}, which a condition may not contain")
+        raise self._error(f"holds {ast.unparse(node)!r}{_at(node)}, which a condition may not contain")
 
-    def _compile_name(self, name: str) -> _Value:
+    def _compile_name(self, node: ast.AST, name: str) -> _Value:
         if name in self._columns:
             self.names.add(name)
             return lambda columns: columns[name]
         if name.lower() in _NAMES:
             return lambda _: _NAMES[name.lower()]
-        raise self._error(f"names {name!r}, which is not a column")
+        raise self._error(f"names {name!r}{_at(node)}, which is not a column", self._columns_like(name))
+
+    def _columns_like(self, name: str) -> str:
+        """Return the columns that may be meant, or else the usual ones."""
+        near = difflib.get_close_matches(name.lower(), sorted(self._columns), n=3, cutoff=0.6)
+        if near:
+            return f"Did you mean {' or '.join(near)}?"
+        usual = [column for column in _USUAL if column in self._columns]
+        more = ", and the others of the index" if len(usual) < len(self._columns) else ""
+        return f"{_EXAMPLE} Columns: {', '.join(usual)}{more}. Text is quoted."
+
+    def _refuse_bare_text(self, parts: Sequence[ast.expr], comparison: str) -> None:
+        """Refuse `op_type == Sqrt`: a name that is not a column, compared with a column."""
+        columns = [part.id for part in parts if isinstance(part, ast.Name) and part.id in self._columns]
+        for part in parts:
+            if isinstance(part, ast.Name) and columns and not self._is_known(part.id):
+                hint = f"Quote it if it is text: {columns[0]} {comparison} '{part.id}'."
+                like = self._columns_like(part.id)
+                if like.startswith("Did"):
+                    hint = f"{like} {hint}"
+                raise self._error(f"names {part.id!r}{_at(part)}, which is not a column", hint)
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._columns or name.lower() in _NAMES
 
     def _compile_comparison(self, parts: list[ast.expr], ops: list[ast.cmpop]) -> _Value:
+        if isinstance(ops[0], ast.Eq | ast.NotEq):
+            self._refuse_bare_text(parts, "==" if isinstance(ops[0], ast.Eq) else "!=")
         values = [self._compile(part) for part in parts]
+        nodes = [
+            ast.copy_location(ast.Compare(left, [op], [right]), left)
+            for op, left, right in zip(ops, parts, parts[1:], strict=False)
+        ]
         pairs = [
-            _apply(_COMPARISONS[type(op)], left, right)
-            for op, left, right in zip(ops, values, values[1:], strict=False)
+            _apply(_COMPARISONS[type(op)], node, left, right)
+            for op, node, left, right in zip(ops, nodes, values, values[1:], strict=False)
         ]
         return lambda columns: reduce(np.logical_and, [pair(columns) for pair in pairs])
 
-    def _error(self, reason: str) -> UsageError:
-        return UsageError(
-            f"{self._source} {self._text!r} {reason}",
-            hint="For example: nan_count > 0 and io == 'output'. Columns: "
-            + ", ".join(sorted(self._columns)),
-        )
+    def _error(self, reason: str, hint: str = _EXAMPLE) -> UsageError:
+        return UsageError(f"{self._source} {self._text!r} {reason}".lstrip(), hint=hint)
+
+
+def _apply(function: Callable[..., Any], node: ast.AST, *arguments: _Value) -> _Value:
+    """Return a function of the columns that applies another one; `node` is what the user wrote of it."""
+
+    def applied(columns: Mapping[str, Any]) -> Any:
+        values = [argument(columns) for argument in arguments]
+        try:
+            return function(*values)
+        except _OnlyNumbersError as exc:
+            message = f"{ast.unparse(node)!r}{_at(node)}: {exc}"
+            raise TypeError(message) from exc
+        except TypeError as exc:  # numpy names its own function, which tells the user nothing
+            message = f"{ast.unparse(node)!r}{_at(node)} takes text for a number"
+            raise TypeError(message) from exc
+
+    return applied
+
+
+class _OnlyNumbersError(TypeError):
+    """Arithmetic with text or lists."""
+
+
+def _at(node: ast.AST) -> str:
+    """Return where a part begins, if that is not where the condition does."""
+    begin = getattr(node, "col_offset", 0)
+    return f" at character {begin + 1}" if begin else ""
 
 
 def _of_numbers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -144,11 +211,20 @@ def _of_numbers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
     def checked(left: Any, right: Any) -> Any:
         for value in (left, right):
             if np.asarray(value).dtype.kind not in "biuf" or isinstance(value, list):
-                raise TypeError("only numbers can be added, subtracted, multiplied and divided")
+                raise _OnlyNumbersError("only numbers can be added, subtracted, multiplied and divided")
         return function(left, right)
 
     return checked
 
 
-def _apply(function: Callable[..., Any], *arguments: _Value) -> _Value:
-    return lambda columns: function(*(argument(columns) for argument in arguments))
+def _where_wrong(text: str, exc: SyntaxError) -> str:
+    """Return where a text stops being a condition, and what is probably meant."""
+    # As long as the text, so that places in it are places in the text.
+    without_texts = _TEXT.sub(lambda match: " " * len(match[0]), text)
+    if foreign := _IS_FOREIGN.search(without_texts):
+        return f"character {foreign.start() + 1} is {foreign[0]!r}; use {_FOREIGN[foreign[0]]!r}"
+    # Python places an error after the end of the text at its begin.
+    begin = (exc.offset or len(text) + 1) - 1
+    if (exc.lineno or 1) > 1 or begin >= len(text):
+        return f"something is missing after {text!r}" if text else "it is empty"
+    return f"{exc.msg} at character {begin + 1}, {text[begin:][:20]!r}"

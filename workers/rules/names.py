@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from workers.errors import UsageError
@@ -68,11 +68,19 @@ def matching(pattern: str, names: Sequence[str], what: str = "tensor") -> list[i
     places = [place for place, name in enumerate(names) if is_match(name)]
     if not places:
         nearest = near(pattern, names)
-        raise UsageError(
-            f"no {what} is named like {pattern!r}",
-            hint=f"Near: {', '.join(nearest)}" if nearest else f"`{_LISTED_BY[what]}` lists the names.",
-        )
+        hint = f"Near: {', '.join(nearest)}" if nearest else f"`{_LISTED_BY[what]}` lists the names."
+        raise UsageError(f"no {what} is named like {pattern!r}", hint=hint_of_case(pattern, names) or hint)
     return places
+
+
+def hint_of_case(pattern: str, names: Iterable[str]) -> str:
+    """Return a hint that names the names that a glob matches in another case; "" if there are none."""
+    is_match = fits(pattern.lower())
+    others = [name for name in dict.fromkeys(names) if is_match(name.lower())]
+    if not others:
+        return ""
+    more = f", and {len(others) - _SUGGESTED} more" if len(others) > _SUGGESTED else ""
+    return f"Names are case-sensitive. In another case: {', '.join(others[:_SUGGESTED])}{more}"
 
 
 def near(wanted: str, names: Sequence[str]) -> list[str]:

@@ -156,7 +156,7 @@ class StepRule(BaseRule):
     def _is_condition(cls, value: str) -> str:
         if value:
             try:
-                Filter(value, COLUMNS, said_by="where")
+                Filter(value, COLUMNS, said_by="")
             except UsageError as exc:
                 raise ValueError(exc.message) from exc
         return value

@@ -16,10 +16,11 @@ from workers.rules.names import is_chosen
 from workers.rules.values import Rule
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
+from workers.store.roles import roles_of_tables
 from workers.store.tables import LABELS, NUMBERS, Tables
 
 #: The names that a condition may use.
-COLUMNS = frozenset([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name"])
+COLUMNS = frozenset([*LABELS, *NUMBERS, *FIELDS, "rank", "step", "name", "role"])
 
 Values: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -67,6 +68,10 @@ class StepColumns:
             return self.statistic("max") - self.statistic("min")
         return np.where(self.is_tensor, self.tables.statistic(name), np.nan)
 
+    @cached_property
+    def _roles(self) -> npt.NDArray[Any]:
+        return roles_of_tables(self.tables, self.is_tensor)
+
     def names(self, rows: Rows) -> list[str]:
         """Return the names of the tensors of rows, as `Tensor.name` spells them."""
         table, names = self.tables, self._names
@@ -112,6 +117,8 @@ class StepColumns:
             return self.key.step
         if name == "name":
             return np.array(self.names(rows), object)
+        if name == "role":
+            return self._roles[rows]
         if name in FIELDS:
             return self.tables.statistic(name)[rows]
         return (self.tables.label(name) if name in LABELS else self.tables.number(name))[rows]

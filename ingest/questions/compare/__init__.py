@@ -2,6 +2,7 @@
 
 from ingest.questions.compare.mapping import NameMapping, load_mapping
 from ingest.questions.compare.result import (
+    ComparedInput,
     ComparedStep,
     ComparedTensor,
     Comparison,
@@ -12,6 +13,7 @@ from ingest.questions.compare.run import compare
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds, load_thresholds
 
 __all__ = [
+    "ComparedInput",
     "ComparedStep",
     "ComparedTensor",
     "Comparison",

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
+from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.result import (
     ComparedStep,
     ComparedTensor,
     Comparison,
     FirstDifference,
+    GuessedName,
+    NameCounts,
     Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source, StepTensors
 from ingest.questions.compare.step_comparison import Choices, StepComparison
 from ingest.questions.compare.step_pairing import StepPairing
+from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
-from workers.errors import UsageError
+from ingest.reader.tensor_filter import TensorFilter
+from workers.errors import DamagedStore, UsageError
 
 #: The most tensors that a comparison lists; if more differ, the worst of them.
 MAX_KEPT = 50_000
@@ -38,6 +44,12 @@ class ComparisonBuilder:
     damaged: int = 0
     incomplete: int = 0
     """Pairs of steps of which one turned out to be incomplete."""
+    guessed: Counter[str] = field(default_factory=Counter)
+    """The numbers of pairs that were guessed, by how."""
+    guesses: dict[str, GuessedName] = field(default_factory=dict)
+    """By pattern over the names of A."""
+    _names: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+    """All names of A and of B."""
     _examples: tuple[str, str] = ("", "")
     """A name of A and one of B, for a message."""
     _tensors: list[ComparedTensor] = field(default_factory=list)
@@ -60,13 +72,18 @@ class ComparisonBuilder:
         comparison = StepComparison(a, b, self.choices)
         tensors = sorted(comparison.compare(runner), key=lambda tensor: (not tensor.name_a, tensor.number))
         self.matched += comparison.matched
+        self.guessed.update(comparison.guessed)
+        for pattern, guess in comparison.guesses.items():
+            self.guesses.setdefault(pattern, guess)
         self.damaged += sum(tensor.damaged for tensor in tensors)
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
-        first = comparison.first(tensors)
-        if first and (self.first is None or _when(first) < _when(self.first)):
-            self.first = first
+        self._note_first(comparison, tensors)
         self._keep(tensors)
         self._note_names(a, b)
+
+    def leave_out(self, a: StepTensors | LeftOut, b: StepTensors | LeftOut) -> None:
+        """Record a pair of steps that cannot be compared, because one of them, or both, are left out."""
+        self.left_out += [(side, step) for side, step in (("A", a), ("B", b)) if isinstance(step, LeftOut)]
 
     def finish(
         self, a: Source, b: Source, pairing: StepPairing, *, unmatched_matter: bool = True
@@ -94,7 +111,18 @@ class ComparisonBuilder:
             notes=(*pairing.notes, *self._notes()),
             unmatched_matter=unmatched_matter,
             damaged=self.damaged,
+            names=NameCounts.of(*self._names),
+            guessed=dict(self.guessed),
+            guesses=tuple(self.guesses.values()),
         )
+
+    def _note_first(self, comparison: StepComparison, tensors: list[ComparedTensor]) -> None:
+        """Record the first difference of this step, if none of an earlier step is known."""
+        if self.first and tensors and (tensors[0].key_a.step or 0) > (self.first.tensor.key_a.step or 0):
+            return  # it would read elements for nothing
+        first = comparison.first(tensors)
+        if first and (self.first is None or _when(first) < _when(self.first)):
+            self.first = first
 
     def _keep(self, tensors: list[ComparedTensor]) -> None:
         keep_equal = self.choices.keep_equal
@@ -110,6 +138,8 @@ class ComparisonBuilder:
 
     def _note_names(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
+        for names, side in zip(self._names, (a, b), strict=True):
+            names.update(key.name for key in side.keys)
         if a.keys and b.keys and not self._examples[0]:
             self._examples = a.keys[0].name, b.keys[0].name
         mapping = self.choices.mapping
@@ -132,6 +162,13 @@ class ComparisonBuilder:
             f"pair {number + 1} of the mapping file fits no tensor of A"
             for number in sorted(self._unused_rules or ())
         ]
+        if of_versions := sum(n for how, n in self.guessed.items() if MatchedBy(how).is_of_versions):
+            ways = ", ".join(f"{n} by {how}" for how, n in self.guessed.items())
+            notes.append(f"{NameCounts.of(*self._names)}: they seem to be of two versions of a framework")
+            notes.append(
+                f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
+                "mapping file"
+            )
         if ambiguous := sum(tensor.ambiguous for tensor in self._tensors):
             notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
         if self.dropped:
@@ -141,10 +178,19 @@ class ComparisonBuilder:
         return notes
 
     def _check(self, a: str, b: str) -> None:
+        damaged = [step for _, step in self.left_out if step.is_damaged]
+        if not self.steps and damaged:
+            raise DamagedStore(f"no step of {a} and {b} can be compared ({damaged[0]})")
         if not self.steps:
             raise UsageError(
                 f"{a} and {b} have no complete step to compare ({self.left_out[0][1]})",
                 hint="--include-partial compares steps that are not complete, too.",
+            )
+        chosen = TensorFilter(self.choices.chosen, COLUMNS)
+        if not self.matched and chosen.names:
+            raise UsageError(
+                f"no tensor of {a} that has a counterpart in {b} fulfils {chosen}",
+                hint="`dump-ingest find STORE` with the same options lists the tensors of a store.",
             )
         if not self.matched:
             name_a, name_b = self._examples

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from ingest.reader.bounded_regex import BoundedPattern
+from workers.errors import UsageError
 from workers.host.yaml_file import load_model
 
 _HINT = "A mapping file holds `pairs:`, a list of {a: GLOB, b: GLOB} or {regex: REGEX, b: TEMPLATE}."
@@ -61,17 +63,30 @@ class MappingFile(BaseModel):
     pairs: list[NamePair]
 
 
+class Matcher(Protocol):
+    """A compiled pattern, in bounded time: of `re` for globs, of `bounded_regex` for regular expressions."""
+
+    def fullmatch(self, name: str, /) -> Any:
+        """Return the match of a whole name, or None."""
+
+
 @dataclass(frozen=True, slots=True)
 class NameRule:
     """One pair of a mapping file, ready to be applied."""
 
-    pattern: re.Pattern[str]
+    pattern: Matcher
     template: str
+    beginning: str = ""
+    """What every name begins with that the pattern matches."""
 
     def name_in_b(self, name: str) -> str | None:
-        """Return the name in B of a name in A; None if the rule does not match it."""
-        match = self.pattern.fullmatch(name)
-        return match.expand(self.template) if match else None
+        """Return the name in B of a name in A; None if the rule does not match it.
+
+        Raises:
+            UsageError: a regular expression takes too long.
+        """
+        match = self.pattern.fullmatch(name) if name.startswith(self.beginning) else None
+        return str(match.expand(self.template)) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +94,15 @@ class NameMapping:
     """Names of B by names of A."""
 
     rules: tuple[NameRule, ...] = ()
+    _known: dict[str, str | None] = field(default_factory=dict, repr=False, compare=False)
+    """Names of B by names that were asked for: every step repeats them."""
 
     def name_in_b(self, name: str) -> str | None:
         """Return the name in B of a name in A; None if no rule matches it."""
-        mapped = (rule.name_in_b(name) for rule in self.rules)
-        return next((name_b for name_b in mapped if name_b is not None), None)
+        if name not in self._known:
+            mapped = (rule.name_in_b(name) for rule in self.rules)
+            self._known[name] = next((name_b for name_b in mapped if name_b is not None), None)
+        return self._known[name]
 
     def unused(self, names: Sequence[str]) -> list[int]:
         """Return the places of the rules that match none of `names`."""
@@ -94,15 +113,14 @@ class NameMapping:
         ]
 
 
-def _compile_regex(regex: str, template: str) -> NameRule:
+def _compile_regex(text: str, template: str) -> NameRule:
     try:
-        rule = NameRule(re.compile(regex), template)
-        # The groups that the template refers to must exist, whatever name comes.
-        re.compile(f"{regex}|").fullmatch("").expand(template)  # type: ignore[union-attr]  # it matches ""
-    except (re.error, IndexError, OverflowError) as exc:
-        message = f"regex {regex!r} with {template!r}: {exc}"
+        pattern = BoundedPattern(text, said_by="regex")
+        pattern.check_template(template)
+    except (UsageError, ValueError) as exc:
+        message = f"regex {text!r} with {template!r}: {exc}"
         raise ValueError(message) from exc
-    return rule
+    return NameRule(pattern, template)
 
 
 def _compile_glob(a: str, b: str) -> NameRule:
@@ -110,14 +128,25 @@ def _compile_glob(a: str, b: str) -> NameRule:
     if wild_b and len(wild_a) != len(wild_b):
         message = f"{a!r} has {len(wild_a)} wildcards, {b!r} has {len(wild_b)}"
         raise ValueError(message)
-    groups = {"*": "(.*?)", "?": "(.)"}
-    pattern = "".join(groups.get(part) or re.escape(part) for part in re.split(r"([*?])", a))
     numbers = iter(range(1, len(wild_b) + 1))
     template = "".join(
-        f"\\g<{next(numbers)}>" if part in groups else part.replace("\\", r"\\")
+        f"\\g<{next(numbers)}>" if part in ("*", "?") else part.replace("\\", r"\\")
         for part in re.split(r"([*?])", b)
     )
-    return NameRule(re.compile(pattern, re.DOTALL), template)
+    return NameRule(re.compile(_linear(a), re.DOTALL), template, _WILD.split(a, maxsplit=1)[0])
+
+
+def _linear(glob: str) -> str:
+    """Return a glob as a regular expression that tries no `*` twice.
+
+    What comes between two `*` is looked for where it first is: if the rest of the name does not match then,
+    it does not match after a later place either. That is why each part may be atomic.
+    """
+    head, *parts = ["".join("(.)" if c == "?" else re.escape(c) for c in part) for part in glob.split("*")]
+    if not parts:
+        return head
+    middle = "".join(f"(?>(.*?){part})" for part in parts[:-1])
+    return f"{head}{middle}(.*){parts[-1]}"
 
 
 def load_mapping(path: Path) -> NameMapping:

@@ -4,6 +4,7 @@ Tensors are matched in this order, each time those that are still unmatched: by 
 user wrote it; by the exact key; by the exact name in another network or graph; by the name without the
 numbers that a compiler gives (`-op12`, `_12`, the number of a call), in order of execution among those of one
 type, scope, input or output and shape; and the same for a single tensor on either side whose shape differs.
+What is left is for `version_matching`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,31 @@ class MatchedBy(StrEnum):
     """They have the same name, in another network or graph."""
     ORDER = "order"
     """They have the same type, scope, slot and shape, and the same place in the order of such tensors."""
+    SPELLING = "spelling"
+    """Parameters whose names differ in `.`, `_` and `/` alone. This and the next are of two versions."""
+    SCOPE = "scope"
+    """Their operators are in the same cell of the network."""
+    LINE = "line"
+    """The same line of the program made their operators."""
+    CONTENT = "content"
+    """They have the same bytes."""
+    SEQUENCE = "sequence"
+    """Type, sizes and order of execution agree; nothing else is known."""
+
+    @property
+    def is_of_versions(self) -> bool:
+        """Whether names differ because two versions of a framework wrote them."""
+        return self in _OF_VERSIONS
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether neither names nor the user say that two tensors are the same."""
+        return self is MatchedBy.ORDER or self.is_of_versions
+
+
+_OF_VERSIONS = frozenset(
+    {MatchedBy.SPELLING, MatchedBy.SCOPE, MatchedBy.LINE, MatchedBy.CONTENT, MatchedBy.SEQUENCE}
+)
 
 
 @dataclass(frozen=True, slots=True)

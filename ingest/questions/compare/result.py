@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from ingest.reader import notebook
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import number_text
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
 
@@ -74,7 +77,10 @@ class ComparedTensor:
     reason: str = ""
     """The limit that is exceeded, or why nothing could be compared."""
     matched: str = ""
-    """`exact`, `mapping`, `name` or `order`; "" if it is not matched."""
+    """`exact`, `mapping`, `name`, or how it was guessed: `order`, `spelling`, `scope`, `line`, `content`,
+    `sequence`; "" if it is not matched."""
+    guessed: bool = False
+    """Whether neither names nor a mapping file say that the two are the same tensor."""
     ambiguous: bool = False
     """Whether it might as well have been matched with another tensor."""
     basis: str = ""
@@ -122,6 +128,7 @@ class ComparedTensor:
             "verdict": self.verdict.value,
             "reason": self.reason,
             "matched": self.matched,
+            "guessed": self.guessed,
             "ambiguous": self.ambiguous,
             "basis": self.basis,
             **{name: _plain(value) for name, value in metrics.items()},
@@ -129,28 +136,114 @@ class ComparedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstDifference:
-    """The first tensor, by step and order of execution, that exceeds its limits."""
+class GuessedName:
+    """An operator or tensor of A, and what it was guessed to be in B."""
 
-    tensor: ComparedTensor
-    inputs: tuple[tuple[str, str], ...]
-    """Names and verdicts of the inputs of its operator."""
+    name_a: str
+    """A name, or a glob for the tensors of an operator."""
+    name_b: str
+    how: str
+    """`spelling`, `scope`, `line`, `content` or `sequence`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameCounts:
+    """How many names the two sides have, and how many of these they have in common."""
+
+    a: int = 0
+    b: int = 0
+    common: int = 0
+
+    @classmethod
+    def of(cls, a: AbstractSet[str], b: AbstractSet[str]) -> NameCounts:
+        """Count names."""
+        return cls(len(a), len(b), len(a & b))
+
+    def __str__(self) -> str:
+        """Return a sentence, such as `B knows 4 of 210 names of A, A knows 4 of 140 names of B`."""
+        return f"B knows {self.common} of {self.a} names of A, A knows {self.common} of {self.b} names of B"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedInput:
+    """An input of the operator in which two sides first differ."""
+
+    name: str
+    """The name in A."""
+    verdict: Verdict
+    reason: str = ""
+    """The limit that is exceeded."""
+    written_in_place: bool = False
+    """Whether the operator writes into it: what was dumped may be the result, and not what it read."""
+    value_a: str = ""
+    """The only element, if there is one and it differs, with all digits of its type; else ""."""
+    value_b: str = ""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it exceeds its limits, or could not be compared."""
+        return self.verdict not in {Verdict.EQUAL, Verdict.CLOSE, Verdict.IGNORED}
 
     @property
     def says(self) -> str:
-        """What the inputs show, as a sentence; "" if the tensor has none, or is an input itself."""
-        if not self.inputs:
-            return ""
-        bad = [name for name, verdict in self.inputs if verdict not in {Verdict.EQUAL, Verdict.CLOSE}]
-        if bad:
-            return f"{len(bad)} of its {len(self.inputs)} inputs differ or could not be compared"
-        exact = all(verdict == Verdict.EQUAL for _, verdict in self.inputs)
-        return "its inputs are equal" if exact else "its inputs are within the limits"
+        """How it differs: `0.055 instead of 0.05`, or the limit that is exceeded, or the verdict."""
+        how = (
+            f"{self.value_a} instead of {self.value_b}" if self.value_a else self.reason or str(self.verdict)
+        )
+        return f"{how} (written in place)" if self.written_in_place else how
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        inputs = [{"name": name, "verdict": str(verdict)} for name, verdict in self.inputs]
-        return {**self.tensor.to_dict(), "inputs": inputs, "says": self.says}
+        return {
+            "name": self.name,
+            "verdict": str(self.verdict),
+            "reason": self.reason,
+            "written_in_place": self.written_in_place,
+            "value_a": self.value_a,
+            "value_b": self.value_b,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    """The first tensor, by step and order of execution, that exceeds its limits.
+
+    If the inputs of an operator differ, it is the first of these that the operator does not write in place.
+    """
+
+    tensor: ComparedTensor
+    inputs: tuple[ComparedInput, ...]
+    """The inputs of its operator: those that differ first, and of these the ones written in place last."""
+
+    @property
+    def reason(self) -> str:
+        """How the tensor differs: `0.055 instead of 0.05`, or the limit that is exceeded."""
+        return next(
+            (known.says for known in self.inputs if known.name == self.tensor.name_a), self.tensor.reason
+        )
+
+    @property
+    def others(self) -> tuple[ComparedInput, ...]:
+        """The other inputs of the operator that differ."""
+        return tuple(known for known in self.inputs if known.differs and known.name != self.tensor.name_a)
+
+    @property
+    def says(self) -> str:
+        """What the inputs of the operator show, as a sentence; "" if there are no others."""
+        rest = [known for known in self.inputs if known.name != self.tensor.name_a]
+        if not rest:
+            return ""
+        its = "its inputs" if len(rest) == len(self.inputs) else "the other inputs of its operator"
+        if self.others:
+            of_which = "its" if len(rest) == len(self.inputs) else "the other"
+            return f"{len(self.others)} of {of_which} {len(rest)} inputs differ or could not be compared"
+        exact = all(known.verdict == Verdict.EQUAL for known in rest)
+        return f"{its} are equal" if exact else f"{its} are within the limits"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        inputs = [known.to_dict() for known in self.inputs]
+        return {**self.tensor.to_dict(), "reason": self.reason, "inputs": inputs, "says": self.says}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +287,11 @@ class Comparison:
     """Whether steps and tensors that only one side has count as a difference."""
     damaged: int = 0
     """How many tensors could not be read because a store is damaged."""
+    names: NameCounts = NameCounts()
+    guessed: Mapping[str, int] = field(default_factory=dict)
+    """How many pairs of tensors were guessed, by how; see `ComparedTensor.matched`."""
+    guesses: tuple[GuessedName, ...] = field(default=(), repr=False)
+    """Guesses where two versions of a framework give other names; `suggested_map` writes them as a file."""
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -237,8 +335,31 @@ class Comparison:
                 for side, left_out in self.left_out
             ],
             "notes": list(self.notes),
+            "names": {"a": self.names.a, "b": self.names.b, "common": self.names.common},
+            "guessed": dict(self.guessed),
+            "guesses": [asdict(guess) for guess in self.guesses],
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
+
+    def _repr_html_(self) -> str:
+        """Return the worst tensors: `compare --html` has a page of them all."""
+        counts = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
+        shown = [tensor for tensor in self.worst(notebook.MAX_ROWS) if tensor.verdict is not Verdict.EQUAL]
+        rows = (
+            (
+                tensor.key_a.step,
+                tensor.key_a.rank,
+                tensor.name,
+                tensor.verdict.value,
+                tensor.reason,
+                number_text(tensor.metrics.max_abs) if tensor.metrics else "-",
+            )
+            for tensor in shown
+        )
+        title = f"{self.verdict}: {self.a} against {self.b}"
+        columns = ("step", "rank", "tensor", "verdict", "reason", "max_abs")
+        unequal = sum(tensor.verdict is not Verdict.EQUAL for tensor in self.tensors)
+        return notebook.table(title, columns, rows, total=unequal, remark=counts)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the tensors as a table, with the columns of `ComparedTensor.to_dict`."""

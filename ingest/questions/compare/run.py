@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ingest.questions.compare.builder import ComparisonBuilder
 from ingest.questions.compare.mapping import NameMapping
@@ -17,8 +17,10 @@ from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.step_pairing import SideSteps, pair_steps
 from ingest.questions.compare.thresholds import Thresholds
 from ingest.reader.catalog import Catalog
+from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
-from workers.errors import UsageError
+from ingest.reader.tensor_filter import FilterFields
+from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
 from workers.store.prefetch import prefetch
 
@@ -40,6 +42,7 @@ def compare(
     keep_equal: bool = False,
     client: Client | Callable[[], Client] | None = None,
     storage_options: dict[str, Any] | None = None,
+    **conditions: Unpack[FilterFields],
 ) -> Comparison:
     """Compare A with its reference B: one step of a rank, all steps of a rank, or whole runs.
 
@@ -62,10 +65,12 @@ def compare(
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
             to it, which is called after A and B have been found.
         storage_options: for fsspec, of stores that are named by URL; no credentials.
+        conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
+            `op_type`, `io`, `graph`, `where`; see `FilterFields`.
 
     Raises:
-        UsageError: A or B does not exist, or they have no step or no tensor in common.
-        DamagedStore: the index of a step is damaged. Damaged tensors are named in the result.
+        UsageError: A or B does not exist, they have no step or no tensor in common, or a condition is wrong.
+        DamagedStore: no step can be read. Damaged steps and tensors are named in the result.
         StoreError: a store cannot be reached.
     """
     (side_a, selected_a), (side_b, selected_b) = (
@@ -77,6 +82,7 @@ def compare(
         thresholds or Thresholds(),
         keep_equal=keep_equal,
         include_partial=include_partial,
+        chosen=conditions,
     )
     builder = ComparisonBuilder(choices)
     with ExitStack() as stack:
@@ -87,19 +93,32 @@ def compare(
             runner = ClusterRunner(client() if callable(client) else client)
         loaded = stack.enter_context(closing(_load(pairing.pairs, side_a, side_b)))
         for tensors_a, tensors_b in loaded:
-            builder.add(tensors_a, tensors_b, runner)
+            if isinstance(tensors_a, LeftOut) or isinstance(tensors_b, LeftOut):
+                builder.leave_out(tensors_a, tensors_b)
+            else:
+                builder.add(tensors_a, tensors_b, runner)
     return builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
 
 
 def _load(
     pairs: Iterable[tuple[StepKey, StepKey]], a: Source, b: Source
-) -> Generator[tuple[StepTensors, StepTensors], None, None]:
-    """Yield the tensors of each pair of steps. The next pair is read while one is looked at."""
+) -> Generator[tuple[StepTensors | LeftOut, StepTensors | LeftOut], None, None]:
+    """Yield the tensors of each pair of steps. The next pair is read while one is looked at.
+
+    A step whose index is damaged is left out.
+    """
     steps = (side for key_a, key_b in pairs for side in ((a, key_a), (b, key_b)))
-    loaded = prefetch(steps, lambda step: step[0].load(step[1]), ahead=2, threads=2, name="dump-ingest-load")
+    loaded = prefetch(steps, lambda step: _load_step(*step), ahead=2, threads=2, name="dump-ingest-load")
     with closing(loaded):
         for tensors_a in loaded:
             yield tensors_a, next(loaded)
+
+
+def _load_step(source: Source, key: StepKey) -> StepTensors | LeftOut:
+    try:
+        return source.load(key)
+    except DamagedStore as exc:
+        return LeftOut.damaged(key, exc.message)
 
 
 def _open(

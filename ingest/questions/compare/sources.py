@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,9 +22,11 @@ from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
 from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.context import context_of
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
 from workers.arrays.digest import DIGEST_BYTES
 from workers.arrays.dtype_names import canonical
 from workers.arrays.dtypes import ElementType, from_name
@@ -66,6 +68,16 @@ class StepTensors:
     def operand(self, number: int) -> Operand:
         """Return a value that says where to read the elements of one tensor."""
         return self.operands.operand(number, self)
+
+
+@dataclass(frozen=True, slots=True)
+class LineAndName:
+    """What the graph files of a dump say about the operator of a tensor."""
+
+    name: str = ""
+    """Its full name, with its scope; "" if it is not known."""
+    line: tuple[str, int] | None = None
+    """The file, without its directory, and the line that made it."""
 
 
 class Source(Protocol):
@@ -180,7 +192,7 @@ class StoreSource:
             np.array([kind == RowKind.TENSOR.value for kind in labels["kind"]], bool),
             numbers["nbytes"],
             table.number("offset")[rows],
-            _StoreOperands(step, rows, table),
+            _StoreOperands(self._snapshot.store, step, rows, table),
         )
 
 
@@ -188,6 +200,7 @@ class StoreSource:
 class _StoreOperands:
     """Makes operands of the rows of one step of a store."""
 
+    store: Catalog
     step: Step
     rows: npt.NDArray[np.int64]
     tables: Tables
@@ -221,6 +234,14 @@ class _StoreOperands:
             bool(tensors.meanings[number][3]),
             device,
         )
+
+    def line_and_name(self, number: int) -> LineAndName:
+        """Return what the graph files say about the operator of a tensor."""
+        context = context_of(self.store, self.step.key.rank)
+        tensor = Tensor(Step(self.step.objects, self.step.commit, self.tables), int(self.rows[number]))
+        match, line = context.match(tensor), context.source_line(tensor)
+        name = tensor.full_name or (match.name if match else None) or ""
+        return LineAndName(name, (PurePath(line.file).name, line.line) if line else None)
 
 
 class DumpSource:
@@ -310,6 +331,10 @@ class _DumpOperands:
             bool(header and header.fortran_order),
             header.device if header else None,
         )
+
+    def line_and_name(self, _: int) -> LineAndName:
+        """Return nothing: only a store has its graph files at hand."""
+        return LineAndName()
 
 
 def _statistics(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from ingest.questions.compare.first_difference import first_difference
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.matching import TensorPair, match_tensors
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict, shape_text
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.sources import StepTensors
+from ingest.questions.compare.suggested_map import guessed_names
+from ingest.questions.compare.tensor_choice import only_chosen
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds
+from ingest.questions.compare.version_matching import KnownPairs, with_guesses
+from ingest.reader.tensor_filter import FilterFields
 from workers.arrays.statistics import Statistics
 from workers.tasks.compare import Pair, PairComparison
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What the user asked for."""
+    """What the user asked for, and what follows from it for all steps."""
 
     mapping: NameMapping
     thresholds: Thresholds
     keep_equal: bool
     include_partial: bool
+    chosen: FilterFields = field(default_factory=FilterFields)
+    """Which tensors are compared; all without conditions."""
+    known_pairs: KnownPairs = field(default_factory=dict)
+    """What was guessed in the steps before, of operators of two versions."""
 
 
 class StepComparison:
@@ -35,9 +44,14 @@ class StepComparison:
     def __init__(self, a: StepTensors, b: StepTensors, choices: Choices) -> None:
         """Match the tensors of both."""
         self._a, self._b, self._choices = a, b, choices
-        matching = match_tensors(a, b, choices.mapping)
+        matching = with_guesses(match_tensors(a, b, choices.mapping), a, b, choices.known_pairs)
+        self.guesses = guessed_names(a, b, matching.pairs)
+        """What was guessed of two versions, by pattern over the names of A."""
+        matching = only_chosen(matching, a, b, choices.chosen)
         self._pairs, self._only_a, self._only_b = matching.pairs, matching.only_a, matching.only_b
         self.matched = len(matching.pairs)
+        self.guessed = Counter(pair.matched_by.value for pair in matching.pairs if pair.matched_by.is_guess)
+        """The numbers of pairs that were guessed, by how."""
         self.counts: Counter[Verdict] = Counter()
         """By verdict; filled by `compare`."""
 
@@ -58,21 +72,13 @@ class StepComparison:
             yield row
 
     def first(self, tensors: Sequence[ComparedTensor]) -> FirstDifference | None:
-        """Return the first of these tensors that differs, and what is known of the inputs of its operator."""
-        different = [tensor for tensor in tensors if tensor.verdict in {Verdict.DIFFERENT, Verdict.SHAPE}]
-        if not different:
-            return None
-        first = min(different, key=lambda tensor: tensor.number)
-        if first.io == "input":
-            return FirstDifference(first, ())
-        operator = self._a.keys[first.number].operator
-        verdicts = {tensor.number: tensor.verdict for tensor in tensors if tensor.name_a}
-        inputs = [
-            (key.name, str(verdicts.get(number, Verdict.EQUAL)))
-            for number, key in enumerate(self._a.keys)
-            if key.io == "input" and key.operator == operator
-        ]
-        return FirstDifference(first, tuple(inputs))
+        """Return the first of these tensors that differs, and what is known of the inputs of its operator.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        number_in_b = {pair.a: pair.b for pair in self._pairs}
+        return first_difference(self._a, self._b, tensors, number_in_b)
 
     def _have_same_digests(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return whether digests show that a pair is equal, (pair,)."""
@@ -188,6 +194,7 @@ class StepComparison:
             verdict=verdict,
             reason=reason,
             matched=pair.matched_by.value,
+            guessed=pair.matched_by.is_guess,
             ambiguous=pair.ambiguous,
             basis=basis,
             damaged=damaged,

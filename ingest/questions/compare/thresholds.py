@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import re
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -22,9 +21,11 @@ import ml_dtypes
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ingest.reader.bounded_regex import BoundedPattern
 from workers.arrays.comparison import Metrics
 from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
+from workers.errors import UsageError
 from workers.host.yaml_file import load_model
 
 _HINT = 'docs/command-line.md, "Thresholds", shows one.'
@@ -141,17 +142,25 @@ class ThresholdRule(ThresholdLimits):
             message = "a rule needs `name`, `regex` or `dtype`"
             raise ValueError(message)
         try:
-            re.compile(self.regex or "")
-        except re.error as exc:
-            message = f"regex {self.regex!r}: {exc}"
-            raise ValueError(message) from exc
+            _ = self._pattern
+        except UsageError as exc:
+            raise ValueError(exc.message) from exc
         return self
 
+    @cached_property
+    def _pattern(self) -> BoundedPattern | None:
+        return None if self.regex is None else BoundedPattern(self.regex, said_by="regex")
+
     def fits(self, names: tuple[str, str], dtypes: tuple[str, str]) -> bool:
-        """Return whether the rule applies to a tensor with these names and types in A and B."""
+        """Return whether the rule applies to a tensor with these names and types in A and B.
+
+        Raises:
+            UsageError: its regular expression takes too long.
+        """
+        pattern = self._pattern
         return (
             (self.name is None or any(fnmatch.fnmatchcase(name, self.name) for name in names))
-            and (self.regex is None or any(re.search(self.regex, name) for name in names))
+            and (pattern is None or any(pattern.search(name) for name in names))
             and (self.dtype is None or any(fnmatch.fnmatchcase(dtype, self.dtype) for dtype in dtypes))
         )
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.absent import Presence, absent_ranks, absent_steps, absent_tensors
+from ingest.questions.divergence.broken_bits import with_bits
+from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
+from ingest.questions.divergence.chosen import chosen_tensors
 from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
 from ingest.questions.divergence.expectations import Expectations, History
 from ingest.questions.divergence.groups import checked_groups
@@ -17,12 +21,13 @@ from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.tensor_filter import FilterFields
 from workers.errors import UsageError
-from workers.rules.names import matching
 from workers.store.blocks import TensorKey
 
 #: Inferred groups backed by less than this share of the largest group's tensors are not checked for missing
@@ -40,8 +45,8 @@ def divergence(
     *,
     rank: Choice = None,
     step: Choice = None,
-    name: str | None = None,
     include_partial: bool = False,
+    **conditions: Unpack[FilterFields],
 ) -> Divergence:
     """Find tensors that replicas should agree on and do not, by their digests.
 
@@ -56,22 +61,23 @@ def divergence(
         groups: ranks that are replicas of one another; without it, they are inferred from what agrees.
         rank: one rank, or several; default: all.
         step: one step, or several; default: all.
-        name: a glob for the names of tensors.
         include_partial: use steps with quarantined or missing files, too.
+        conditions: what the tensors of the answer fulfil in any step of any rank: `name`, `role="weight"`,
+            `op_type`, `io`, `graph`, `where`; see `FilterFields`.
 
     Raises:
-        UsageError: a rank, step, group or name fits nothing, or the store has only one rank.
+        UsageError: a rank, step, group or condition fits nothing, or the store has only one rank.
         DamagedStore: no step can be read.
     """
     given = None if groups is None else checked_groups(groups)
     chosen = take_snapshot(store, rank, step, include_partial=include_partial)
     return ask_of_undamaged(
-        chosen, lambda snapshot: _divergence_in(snapshot, given, name, missed_ranks=rank is None)
+        chosen, lambda snapshot: _divergence_in(snapshot, given, conditions, missed_ranks=rank is None)
     )
 
 
 def _divergence_in(
-    snapshot: Snapshot, given: list[list[int]] | None, name: str | None, *, missed_ranks: bool
+    snapshot: Snapshot, given: list[list[int]] | None, conditions: FilterFields, *, missed_ranks: bool
 ) -> Divergence:
     if len(snapshot.ranks) < 2:
         raise UsageError(
@@ -79,7 +85,7 @@ def _divergence_in(
             "agree with",
             hint="--include-partial uses partial steps, too." if snapshot.left_out else "",
         )
-    return _DivergenceSearch(StepStatistics(snapshot), given).run(name, missed_ranks=missed_ranks)
+    return _DivergenceSearch(StepStatistics(snapshot), given).run(conditions, missed_ranks=missed_ranks)
 
 
 class _DivergenceSearch:
@@ -92,16 +98,17 @@ class _DivergenceSearch:
         self.given = given
         self.notes: list[str] = []
 
-    def run(self, name: str | None, *, missed_ranks: bool) -> Divergence:
-        """Return the answer for the tensors whose names match a glob.
+    def run(self, conditions: FilterFields, *, missed_ranks: bool) -> Divergence:
+        """Return the answer for the tensors that fulfil conditions.
 
         Args:
-            name: the glob; None for all tensors.
+            conditions: what a tensor of the answer fulfils.
             missed_ranks: look for ranks that are missing, too.
         """
         partition = None if self.given is None else self._partition(self.given)
-        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)))
-        chosen = _chosen(name, seen.keys)
+        operators = BrokenOperatorFinder(self.survey.axis)
+        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), operators.look)
+        chosen = chosen_tensors(self.survey, conditions, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
         finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)
         rows = self._compare(finder, expectations, seen, chosen)
@@ -110,7 +117,8 @@ class _DivergenceSearch:
         missing = [*self._absent_ranks(missed_ranks=missed_ranks), *absent_steps(self.snapshot)]
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
-        self.notes += notes
+        broken, notes_on_operators = operators.broken(chosen)
+        self.notes += notes + notes_on_operators
         return Divergence(
             self.snapshot.store.url,
             self.ranks,
@@ -121,6 +129,7 @@ class _DivergenceSearch:
             (*missing, *tensors),
             tuple(self.notes),
             self.snapshot.left_out,
+            with_bits(broken, self.snapshot),
         )
 
     def _partition(self, given: list[list[int]]) -> Partition:
@@ -222,15 +231,6 @@ class _DivergenceSearch:
                 "their inputs in place and leave their outputs as they were; the inputs were compared "
                 f"({seen.keys[differing[0]].name}{', ...' * (len(differing) > 1)})"
             )
-
-
-def _chosen(name: str | None, keys: Sequence[TensorKey]) -> npt.NDArray[np.bool_]:
-    """Return which tensors match a glob, (tensor,); all without one."""
-    if name is None:
-        return np.ones(len(keys), bool)
-    chosen = np.zeros(len(keys), bool)
-    chosen[matching(name, [key.name for key in keys])] = True
-    return chosen
 
 
 def _decide(

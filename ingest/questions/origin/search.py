@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ingest.questions.origin.answer import OriginAnswer
-from ingest.questions.origin.calls import CallKey, Mask, bad_numbers
+from ingest.questions.origin.calls import Mask, bad_numbers
 from ingest.questions.origin.flow import Flow
 from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
-from ingest.questions.origin.operator_kinds import is_collective
 from ingest.questions.origin.overflow import first_overflow
+from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import name_of_input, source_line, tensors_of
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.flow.content import CallKey
+from ingest.reader.flow.operator_kinds import is_collective
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
@@ -44,8 +47,8 @@ def origin(
     operators ran on one rank. Clocks of different ranks are not compared. Infinity that others turned into
     finite numbers, such as a mask before softmax, is only mentioned in a note.
 
-    Steps without anything bad are not read. Of the others, those up to the first that matters are read, and
-    the next one. Memory: see `Suspects`.
+    Steps without anything bad are not read. Of the others, the indexes of those up to the first that matters
+    are read, and of the next one. Memory: see `Suspects`.
 
     Args:
         store: the store.
@@ -67,10 +70,12 @@ def origin(
     condition = Filter(where, COLUMNS) if where is not None else None
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     if condition is not None:
-        return OriginSearch(snapshot, "where", condition, where or "").answer()
-    if cause == "overflow":
-        return first_overflow(snapshot)
-    return OriginSearch(snapshot, cause).answer()
+        answer = OriginSearch(snapshot, "where", condition, where or "").answer()
+    elif cause == "overflow":
+        answer = first_overflow(snapshot)
+    else:
+        answer = OriginSearch(snapshot, cause).answer()
+    return replace(answer, looked_for=where or cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +112,39 @@ class OriginSearch:
     def answer(self) -> OriginAnswer:
         """Search step by step."""
         for step in self._suspects.steps():
-            roots = roots_of(self._link(step))
+            flow = self._link(step)
+            roots = roots_of(flow)
             real = self._real_roots(roots)
             if real and not self._is_skipped_overflow(step, real):
                 self._passed_by.add(root for root in roots if root.weight is not Weight.REAL)
                 if self._fallback is not None:
                     self._passed_by.add([self._fallback.root, *self._fallback.others])
                 return self._answer(_Candidate(real[0], real[1:]))
-            self._pass_by(step, roots, real)
+            self._pass_by(flow, roots, real)
         return self._nothing() if self._fallback is None else self._answer(self._fallback)
 
-    def _pass_by(self, step: int, roots: Sequence[Root], real: Sequence[Root]) -> None:
+    def answers(self) -> Iterator[tuple[OriginAnswer, list[int]]]:
+        """Yield the first root of each run of bad steps that matters, and the steps of the run.
+
+        A run ends with a step that holds nothing, or no more than a harmless step. Overflows that loss
+        scaling skipped are included: whether it did is not known before the next step.
+        """
+        last = -1
+        for step in self._suspects.steps():
+            if step <= last:
+                continue
+            flow = self._link(step)
+            roots = roots_of(flow)
+            real = self._real_roots(roots)
+            if not real:
+                self._pass_by(flow, roots, real)
+                continue
+            row = list(self._suspects.steps_in_a_row(step))
+            last = row[-1] if row else step
+            certain = [later for later in row if self._suspects.certain_ranks(later)]
+            yield self._answer(_Candidate(real[0], real[1:])), [step, *certain]
+
+    def _pass_by(self, flow: Flow, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
         candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
         if candidates and self._fallback is None:
@@ -127,7 +154,7 @@ class OriginSearch:
         self._passed_by.add(root for root in roots if root.weight is Weight.HARMLESS)
         # The same amount of infinity that operators made may matter in the next step: so that is read, too.
         if not candidates:
-            self._suspects.mark_harmless(step)
+            self._suspects.mark_harmless(flow.step, flow.traces)
 
     def _is_bad(self, step: Step) -> Mask:
         if self.condition is not None:
@@ -170,7 +197,8 @@ class OriginSearch:
         root, others = candidate.root, candidate.others
         call = root.call
         step = self.snapshot.chosen[StepKey(call.rank, call.step)]
-        inputs, outputs = tensors_of(step, call, self._is_bad(step))
+        bad = self._is_bad(step)
+        inputs, outputs = tensors_of(step, call, bad)
         # Before the notes: it reads the next step, and may find it damaged.
         spread = spread_of(root, self._suspects, self._harmless)
         notes = [
@@ -191,6 +219,7 @@ class OriginSearch:
             source=source_line(self.snapshot, step, call),
             inputs=inputs,
             outputs=outputs,
+            why=None if self.condition is not None else why_of(step, root, bad),
             spread=spread,
             alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
             notes=tuple(dict.fromkeys(notes)),
@@ -215,7 +244,7 @@ class OriginSearch:
 
     def _notes_on_search(self) -> list[str]:
         unknown = self._unknown if self.condition is None else 0
-        return notes_on_search(self._passed_by, self._suspects.skipped, unknown)
+        return notes_on_search(self._passed_by, self._suspects.alike, unknown)
 
     @property
     def _left_out(self) -> tuple[LeftOut, ...]:

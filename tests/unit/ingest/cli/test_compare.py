@@ -76,3 +76,12 @@ def test_a_part_that_is_missing_is_named(nan_store: Path, answer: Answer) -> Non
 def test_workers_of_its_own_find_the_same(nan_store: Path) -> None:
     found = run("compare", f"{nan_store}@0,2", f"{nan_store}@1,2", "--workers", 1, "--json", code=5).json
     assert (found["equal"], found["different"]) == (130, 113)
+
+
+def test_guesses_are_written_for_map(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
+    """Without any guess, too: a script need not look first."""
+    path = tmp_path / "map.yml"
+    answer("compare", f"{nan_store}@0,1", f"{nan_store}@0,1", "--suggest-map", path)
+    answer("compare", f"{nan_store}@0,1", f"{nan_store}@0,1", "--map", path)
+    missing = answer("compare", nan_store, nan_store, "--suggest-map", tmp_path / "no" / "map.yml", code=2)
+    assert "--suggest-map takes the name of a file" in missing.stderr

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ingest.cli.compare_report import print_comparison, say_summary
-from ingest.questions.compare import ComparedStep, ComparedTensor, Comparison, FirstDifference, Verdict
+from ingest.questions.compare import (
+    ComparedInput,
+    ComparedStep,
+    ComparedTensor,
+    Comparison,
+    FirstDifference,
+    Verdict,
+)
 from workers.model import StepKey
 
 EQUAL = ComparedTensor(
@@ -62,7 +69,14 @@ def test_what_is_on_one_side_only_may_not_matter(capsys: pytest.CaptureFixture[s
 def test_a_summary_names_the_first_difference_and_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     compared = replace(
         comparison(EQUAL, FAR, FAR),
-        first=FirstDifference(FAR, (("Log.a", "equal"),)),
+        first=FirstDifference(
+            replace(FAR, io="input"),
+            (
+                ComparedInput("Exp.b", Verdict.DIFFERENT, "far", value_a="0.055", value_b="0.05"),
+                ComparedInput("Exp.w", Verdict.DIFFERENT, "apart", written_in_place=True),
+                ComparedInput("Exp.x", Verdict.EQUAL),
+            ),
+        ),
         only_b=tuple(StepKey(0, step) for step in range(26)),
         notes=("a note",),
     )
@@ -73,7 +87,11 @@ def test_a_summary_names_the_first_difference_and_the_verdict(capsys: pytest.Cap
         "missing: 2 more steps are only in B",
         "note: a note",
         "2 tensors are not equal, the worst 1 shown (--top N, --all, --html FILE)",
-        "first difference: step 1, rank 0: Exp.b: far; its inputs are equal",
+        (
+            "first difference: step 1, rank 0: Exp.b: 0.055 instead of 0.05; "
+            "1 of the other 2 inputs differ or could not be compared"
+        ),
+        "  also Exp.w: apart (written in place)",
         "verdict: different",
     ]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.cli import find, printing
 from tests.cli import Answer
 
 LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
@@ -22,7 +23,7 @@ def test_tensors_are_listed_with_their_statistics(nan_store: Path, answer: Answe
 def test_a_limit_is_told_from_the_end(nan_store: Path, answer: Answer) -> None:
     done = answer("find", nan_store, "--regex", r"^Log\.", "--limit", 1)
     assert len(done.stdout.splitlines()) == 2
-    assert done.stderr == "12 tensors, the first 1 shown\n"
+    assert done.stderr == "12 tensors, the first 1 shown (--limit 0: all)\n"
     assert len(answer("find", nan_store, "--name", "Log.*", "--json").json) == 12
 
 
@@ -39,9 +40,63 @@ def test_the_consolidated_view_is_asked_for_statistics_of_the_condition(
     assert [row["nan_count"] for row in answer(*words, "--json").json] == [2, 1, 1, 2, 1, 1]
 
 
+def test_tensors_are_sorted_and_columns_chosen(nan_store: Path, answer: Answer) -> None:
+    chosen = ("--columns", "step,name,nan_count")
+    words = ("find", nan_store, "--name", "*.output.*", "--sort", "-nan_count,step", *chosen)
+    done = answer(*words, "--limit", 3)
+    assert [line.split() for line in done.stdout.splitlines()[:3]] == [
+        ["step", "name", "nan_count"],
+        ["2", LOG, "2"],
+        ["3", LOG, "2"],
+    ]
+    rows = answer(*words, "--json").json
+    assert list(rows[0]) == ["step", "name", "nan_count"]
+    counts = [row["nan_count"] for row in rows]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_the_consolidated_view_is_sorted_too(found_store: Path, answer: Answer) -> None:
+    words = ("find", found_store, "--consolidated", "--where", "nan_count > 0 and io == 'output'")
+    rows = answer(*words, "--sort", "nan_count,-step", "--columns", "step,nan_count", "--json").json
+    assert [tuple(row.values()) for row in rows] == [(3, 1), (3, 1), (2, 1), (2, 1), (3, 2), (2, 2)]
+
+
+def test_only_a_terminal_gets_a_part_unasked(
+    nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(find, "_MAX_TENSORS", 5)
+    assert len(answer("find", nan_store, "--name", "Log.*").stdout.splitlines()) == 1 + 12
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    cut = answer("find", nan_store, "--name", "Log.*")
+    assert len(cut.stdout.splitlines()) == 1 + 5
+    assert cut.stderr == "12 tensors, the first 5 shown (--limit 0: all)\n"
+    assert len(answer("find", nan_store, "--name", "Log.*", "--json").json) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (["--op-type", "log"], "Types are case-sensitive: Log instead of log"),
+        (["--op-type", "ReduceMeen"], "No operator is of type ReduceMeen; near: ReduceMean"),
+        (["--name", "log.*"], "Names are case-sensitive. In another case: Log.Default_net"),
+        (["--where", "op_type == 'log'"], "Types are case-sensitive: Log instead of log"),
+        (["--where", "rank == 7"], "The store has ranks 0-1 and steps 1-3."),
+    ],
+)
+def test_nothing_found_has_a_hint(nan_store: Path, answer: Answer, options: list[str], hint: str) -> None:
+    done = answer("find", nan_store, *options)
+    assert f"hint: {hint}" in done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    assert answer("find", nan_store, *options, "--json").json == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--sort", "nan_cout"], "Did you mean nan_count"),
+        (["--columns", "xyz"], "--columns: 'xyz' is not a column"),
+        (["--columns", ","], "names no column"),
+        (["--sort", ""], "names no column"),
         (["--name", "a", "--regex", "b"], "--name and --regex exclude each other"),
         (["--regex", "("], "--regex '(':"),
         (["--consolidated"], "--where and --step alone"),

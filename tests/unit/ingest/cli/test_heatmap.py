@@ -15,7 +15,8 @@ def test_ranks_are_drawn_over_steps(nan_store: Path, answer: Answer) -> None:
     lines = answer("heatmap", nan_store, "*", "--stat", "nan").stdout.splitlines()
     assert lines[0] == "sum of nan_count of 243 tensors like *"
     assert lines[1].split() == ["rank", "step", "1", "to", "3"]
-    assert [line.split() for line in lines[2:4]] == [["0", "░░░░░░"], ["1", "░░████"]]
+    assert [line.split() for line in lines[2:4]] == [["0", "······"], ["1", "··▓▓▓▓"]]
+    assert lines[4] == "· 0   ▓ 7"
 
 
 def test_colours_are_used_on_a_terminal_unless_they_are_not_wanted(

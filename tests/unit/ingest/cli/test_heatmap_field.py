@@ -9,8 +9,16 @@ import xarray as xr
 from ingest.cli.heatmap_field import json_rows, print_field
 
 
-def field(values: Sequence[Sequence[float]], *, bad: Sequence[Sequence[float]] | None = None) -> xr.DataArray:
-    """Return a heatmap of these values, (rank, step); NaN is a gap unless `bad` counts NaN or Inf there."""
+def field(
+    values: Sequence[Sequence[float]],
+    *,
+    bad: Sequence[Sequence[float]] | None = None,
+    statistic: str = "max",
+) -> xr.DataArray:
+    """Return a heatmap of these values of two tensors of 100 elements together, (rank, step).
+
+    NaN is a gap unless `bad` counts NaN or Inf there.
+    """
     array = np.array(values, float)
     non_finite = np.zeros(array.shape) if bad is None else np.array(bad, float)
     present = np.isfinite(array) | (non_finite > 0)
@@ -22,29 +30,54 @@ def field(values: Sequence[Sequence[float]], *, bad: Sequence[Sequence[float]] |
             "rank": np.arange(array.shape[0]),
             "step": np.arange(array.shape[1]) + 10,
             "tensors": (axes, present.astype(int)),
+            "elements": (axes, np.where(present, 100.0, np.nan)),
             "non_finite": (axes, np.where(present, non_finite, np.nan)),
         },
-        attrs={"statistic": "max", "aggregate": "max"},
+        attrs={
+            "statistic": statistic,
+            "aggregate": "sum" if statistic == "nan_count" else "max",
+            "tensors": 2,
+        },
     )
 
 
 def test_levels_go_from_the_least_to_the_greatest_value(capsys: pytest.CaptureFixture[str]) -> None:
-    print_field("title", field([[0, 1, 2, 4]]), 0)
+    print_field("title", field([[1, 2, 3, 5]]), 0)
     title, heading, line, legend = capsys.readouterr().out.splitlines()
     assert (title, heading.split(), line.split()) == (
         "title",
         ["rank", "step", "10", "to", "13"],
         ["0", "░░▒▒▓▓██"],
     )
-    assert legend == "░ 0 to 1   ▒ 1 to 2   ▓ 2 to 3   █ 3 to 4"
+    assert legend == "░ 1 to 2   ▒ 2 to 3   ▓ 3 to 4   █ 4 to 5"
+
+
+def test_none_some_and_all_elements_cannot_be_confused(capsys: pytest.CaptureFixture[str]) -> None:
+    print_field("title", field([[0, 1, 9, 10, 99, 100, np.nan]], statistic="nan_count"), 0)
+    _, _, line, legend = capsys.readouterr().out.splitlines()
+    assert line.split() == ["0", "··░░▒▒▒▒▓▓██--"]
+    assert legend == "· 0   ░ 1 to 4   ▒ 5 to 21   ▓ 22 to 99   █ all elements   - no such tensor"
+
+
+def test_the_first_step_with_nan_does_not_look_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = field([[0, 1939, 20378, 1234567]], statistic="nan_count")
+    print_field("title", counts, 0)
+    _, _, line, legend = capsys.readouterr().out.splitlines()
+    assert line.split() == ["0", "··░░▒▒▓▓"]
+    assert legend == "· 0   ░ 1939 to 16681   ▒ 16682 to 143505   ▓ 143506 to 1234567"
+
+
+def test_zero_among_negative_values_is_a_value_like_others(capsys: pytest.CaptureFixture[str]) -> None:
+    print_field("title", field([[-4, 0]]), 0)
+    assert capsys.readouterr().out.splitlines()[2].split() == ["0", "░░██"]
 
 
 def test_gaps_and_bad_values_are_marked_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
     print_field("title", field([[1, np.nan], [1, np.nan]], bad=[[0, 0], [0, 2]]), 0)
     _, _, first, second, legend = capsys.readouterr().out.splitlines()
-    assert first.split() == ["0", "██··"]
+    assert first.split() == ["0", "██--"]
     assert second.split() == ["1", "██!!"]
-    assert legend == "█ 1   ! NaN or Inf   · no such tensor"
+    assert legend == "█ 1   ! NaN or Inf   - no such tensor"
 
 
 def test_the_largest_numbers_there_are_can_be_drawn(capsys: pytest.CaptureFixture[str]) -> None:

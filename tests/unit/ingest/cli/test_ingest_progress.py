@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.ingest_progress import IngestProgress
+from ingest.cli.ingest_progress import IngestProgress, RemainingColumn, SpeedColumn
 from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace
 from ingest.dispatch.outcomes import JobConverted, StepCommitted, TaskRetried
@@ -47,3 +47,14 @@ def test_a_disk_that_is_nearly_full_is_announced_once(capsys: pytest.CaptureFixt
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("disk nearly full: ")
     assert line.endswith("steps are stored without tensors")
+
+
+def test_a_speed_has_the_units_of_the_bytes_and_waits_for_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    with IngestProgress() as progress:
+        task = progress._bar.tasks[0]
+        task.total, task.completed = 40 * 1024**3, 20 * 1024**3
+        monkeypatch.setattr(type(task), "elapsed", 1.0)
+        assert [column.render(task).plain for column in (SpeedColumn(), RemainingColumn())] == ["", ""]
+        monkeypatch.setattr(type(task), "elapsed", 10.0)
+        assert SpeedColumn().render(task).plain == "2.0 GiB/s"
+        assert RemainingColumn().render(task).plain

@@ -107,8 +107,8 @@ def test_what_rules_found_is_counted_by_severity(
 ) -> None:
     summary = replace(
         commits[2],
-        findings={"nan": 3, "large": 1},
-        severities={"nan": "critical", "large": "info"},
+        findings={"large": 1, "nan": 3},
+        severities={"large": "info", "nan": "critical"},
         failed_rules={"broken": "no such column"},
     )
     _, messages = printed(Report(commits=[summary]), capsys)

@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ingest.cli.opening import load_settings, load_settings_with_store, open_store, refuse_idle_flags
+from ingest.cli.opening import (
+    load_settings,
+    load_settings_with_store,
+    open_store,
+    refuse_idle_flags,
+    store_and,
+)
+from tests.cli import Answer
 from workers.errors import UsageError
 
 
@@ -51,3 +58,26 @@ def test_a_flag_that_does_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="--dry-run does nothing without --after-commit delete"):
         refuse_idle_flags(keeps, keep_last=None, dry_run=True)
     refuse_idle_flags(deletes, keep_last=2, dry_run=True)
+
+
+def test_a_store_may_be_left_out_where_a_setting_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store_and("run.zarr", "Log.*", None, placeholder="PATTERN") == ("run.zarr", "Log.*")
+    with pytest.raises(UsageError, match="PATTERN is missing"):
+        store_and("run.zarr", None, None, placeholder="PATTERN")
+    monkeypatch.setenv("DUMP_INGEST_STORE", "named.zarr")
+    assert store_and("Log.*", None, None, placeholder="PATTERN") == (None, "Log.*")
+    with pytest.raises(UsageError, match="PATTERN is missing") as error:
+        store_and(None, None, None, placeholder="PATTERN")
+    assert "DUMP_INGEST_STORE" in error.value.hint
+
+
+def test_every_command_with_an_argument_takes_the_store_of_the_settings(
+    nan_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DUMP_INGEST_STORE", str(nan_store))
+    log = "Log.Default_net-LogLoss_Log-op0.output.0"
+    assert answer("show", log, "--rank", 1, "--step", 2, "--json").json["nan_count"] == 2
+    assert len(answer("trend", "Log.*.output.0", "--json").json) == 6
+    assert len(answer("heatmap", "Log.*.output.0", "--json").json) == 6
+    answer("export", tmp_path / "out", "--rank", 1, "--step", 2, "--name", log)
+    assert list((tmp_path / "out").rglob("*.npy"))

@@ -14,10 +14,9 @@ DIFFERENT = {
     "--keep-last": "in the dump for `ingest` and `watch`, in the store for `gc`",
     "--limit": "each says what it limits",
     "--metrics": "`consolidate` knows it with --follow only",
-    "--name": "`find` searches, the others restrict",
     "--rank": "`show` takes one",
     "--step": "`show` takes one",
-    "--where": "a search in `find`, a restriction in `export`, a cause in `origin`",
+    "--where": "a cause in `origin`",
     "--workers": "`compare` uses threads without it",
 }
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import ingest
+from ingest.reader import notebook
 from tests.cli import Answer
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
@@ -83,3 +85,36 @@ def test_names_cannot_talk_to_the_terminal(answer: Answer, made: MadeDump, store
     assert "Log (a\\x1b[31m[bold]b)" in done.stdout
     assert "left out: rank 0 step 1: partial" in done.stderr
     assert json.loads(answer("origin", store, "--json").stdout)["left_out"][0]["step"] == 1
+
+
+def test_answer_in_python_prints_as_the_command_does(answer: Answer, nan_log: Path) -> None:
+    in_python = ingest.origin(ingest.open_store(nan_log))
+    assert answer("origin", nan_log).stdout == f"{in_python}\n"
+    assert in_python._repr_html_() == notebook.block(str(in_python))
+
+
+def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -> None:
+    text = answer("origin", nan_sqrt, "--graph", "text").stdout
+    assert text.startswith("0  Sqrt (Default_net-SqrtLoss_Sqrt-op0), rank 1\n")
+    dot = answer("origin", nan_sqrt, "--graph", "dot").stdout
+    assert dot.startswith("digraph spread {\n")
+    data = json.loads(answer("origin", nan_sqrt, "--graph", "text", "--json").stdout)
+    assert len(data["spread_graph"]["edges"]) == dot.count(" -> ")
+    assert len(data["spread_graph"]["nodes"]) > data["spread"]["operators"]
+
+
+def test_an_unknown_format_of_the_graph_is_named(nan_sqrt: Path, answer: Answer) -> None:
+    assert "there is no such format" in answer("origin", nan_sqrt, "--graph", "svg", code=2).stderr
+
+
+def test_origin_prints_the_elements_and_the_reason(nan_log: Path, answer: Answer) -> None:
+    lines = answer("origin", nan_log).stdout.splitlines()
+    place = lines.index("Why")
+    assert lines[place + 1 : place + 4] == [
+        "  logarithm of a number that is not positive (2 of 24 elements)",
+        "  at [2, 1]: input 0 = -1.55312, output = NaN",
+        "  at [4, 3]: input 0 = -4.4891, output = NaN",
+    ]
+    why = answer("origin", nan_log, "--json").json["why"]
+    assert why["elements"][0]["index"] == [2, 1]
+    assert why["elements"][0]["value"] == "NaN"

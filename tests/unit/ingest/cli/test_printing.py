@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+from ingest.cli import printing
 from ingest.cli.printing import (
     counted,
+    limit_of,
     limited,
     number_text,
     print_json,
@@ -113,9 +117,43 @@ def test_values_are_written_in_few_characters() -> None:
     assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
 
 
-def test_a_long_name_keeps_its_ends() -> None:
+def test_a_long_name_keeps_its_ends_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "begin" + "x" * 200 + "end"
+    assert short_name(name) == name
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert short_name("x" * 100) == "x" * 100
     assert len(short_name(name)) == 100
     assert short_name(name).startswith("begin")
     assert short_name(name).endswith("end")
+
+
+def test_only_a_terminal_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [limit_of(limit, 50) for limit in (None, 0, 3)] == [0, 0, 3]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert [limit_of(limit, 50) for limit in (None, 0, 3)] == [50, 0, 3]
+
+
+def test_commands_write_json_only_in_the_strict_way() -> None:
+    """`json.dumps` writes NaN, which no other reader of JSON takes."""
+    directory = Path(printing.__file__).parent
+    careless = [
+        path.name
+        for path in directory.glob("*.py")
+        if "json.dumps" in path.read_text().replace("strict_json.dumps", "")
+    ]
+    assert careless == []
+
+
+def test_table_fits_a_terminal_and_is_whole_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(f"{'n' * 100}{number}{'m' * 100}", "1.5", Text("▁█")) for number in range(3)]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    printing.print_table(("name", "first", "steps"), rows, right=("first",))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert len(set(lines)) == 4
+    monkeypatch.setattr(printing, "is_terminal", lambda: False)
+    printing.print_table(("name", "first", "steps"), rows, right=("first",))
+    assert rows[2][0] in capsys.readouterr().out

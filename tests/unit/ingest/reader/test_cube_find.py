@@ -37,6 +37,7 @@ def rows_of(cubes: ConsolidatedCubes, where: str, **options: Any) -> list[tuple[
         "name == 'MatMul.a.output.3'",
         "slot in [2, 3] and step == 9",
         "l2_norm > 1e9",
+        "role == 'activation'",
     ],
 )
 def test_rows_are_those_of_the_steps(where: str, cubes: ConsolidatedCubes, filled: DumpStore) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ingest.api import DumpStore, open_store
 from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.tensor_filter import TensorFilter
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 from workers.arrays.filter import Filter
@@ -30,8 +31,8 @@ def test_rows_fulfil_conditions_on_every_kind_of_column(filled: DumpStore) -> No
         ("name in ['Log.b.output.4', 'MatMul.a.output.1', 'MatMul.a.output.2']", 2),
     ):
         assert len(step.rows(Filter(text, COLUMNS))) == count
-    assert len(step.rows(equal={"op_type": "Log", "io": "output"})) == 5
-    assert step.rows(equal={"op_type": "Log", "io": "input"}) == []
+    assert len(step.rows(TensorFilter({"op_type": "Log", "io": "output"}, COLUMNS))) == 5
+    assert step.rows(TensorFilter({"op_type": "Log", "io": "input"}, COLUMNS)) == []
 
 
 def test_run_files_have_step_minus_one_in_conditions(dumps: DumpLibrary, store: Path) -> None:

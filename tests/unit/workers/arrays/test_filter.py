@@ -92,6 +92,38 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
         mask(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("nan_count = 2", "character 11 is '='; use '=='", "For example"),
+        ("op_type == '=' && slot > 1", "character 16 is '&&'; use 'and'", "For example"),
+        ("!slot == 1", "character 1 is '!'; use 'not'", "For example"),
+        ("nan_count >", "something is missing after 'nan_count >'", "For example"),
+        ("", "it is empty", "For example"),
+        ("nan_count > > 2", "at character 13, '> 2'", "For example"),
+        ("nan_cout > 0", "names 'nan_cout', which is not a column", "Did you mean nan_count?"),
+        (
+            "op_type == Sqrt",
+            "names 'Sqrt' at character 12, which is not a column",
+            "Quote it if it is text: op_type == 'Sqrt'.",
+        ),
+        ("weight > 0", "names 'weight', which is not a column", "Columns: rank, op_type, nan_count, max"),
+        (
+            "nan_count > 'a'",
+            "cannot be evaluated: \"nan_count > 'a'\" takes text for a number",
+            "For example",
+        ),
+        ("1 < slot < 'a'", "\"slot < 'a'\" at character 5 takes text for a number", "For example"),
+    ],
+)
+def test_a_message_names_the_place_and_the_remedy(text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        mask(text)
+    assert message in error.value.message
+    assert hint in error.value.hint
+    assert "ufunc" not in error.value.message
+
+
 @given(st.text(max_size=40))
 def test_any_text_is_a_condition_or_a_usage_error(text: str) -> None:
     with suppress(UsageError):

@@ -83,7 +83,7 @@ A = "rules:\n  - name: a\n    kind: "
         (A + "too_large\n    max_gt: .nan\n", ":4: max_gt: input should be a finite number"),
         (A + "zeros\n    share_ge: 2\n", ":4: share_ge: input should be less than or equal to 1"),
         (A + "not_finite\n    include: ['re:(']\n", ":4: include: 're:(' is not a valid regular expression"),
-        (A + "condition\n    where: __import__('os')\n", ":4: where: where"),
+        (A + "condition\n    where: __import__('os')\n", ':4: where: "__import__'),
         (A + "zerro\n", ":3: 'zerro' is not a kind of rule; did you mean zeros?"),
         ("rules:\n\n  - name: a\n", ":3: rule a has no kind"),
         ("rules:\n  - name: nan\n    kind: zeros\n", ":3: rule nan is built in, and its kind is not_finite"),

@@ -32,6 +32,8 @@ def test_where_is_asked_beside_and_alone() -> None:
     assert rows(
         made, kind="condition", where="name == 'MatMul.op1.output.0' and rank == 3 and step == 7"
     ) == [1]
+    assert rows(made, kind="condition", where="role == 'activation'") == [0, 1, 2]
+    assert rows(made, kind="condition", where="role == 'gradient'") == []
 
 
 def test_fields_of_statistics_are_those_that_conditions_name() -> None:

@@ -51,3 +51,38 @@ def test_frameworks_are_compared_by_a_mapping(dumps: DumpLibrary, tmp_path: Path
     assert "pair 2 of the mapping file fits no tensor of A" in found.notes
     with pytest.raises(UsageError, match="has a counterpart"):
         compare(a, b)
+
+
+@pytest.mark.parametrize(
+    ("glob", "template", "name", "other"),
+    [
+        ("a*b*c", "<*|*>", "aXbYbZc", "<X|YbZ>"),
+        ("*.output.?", "*-?", "x.output.y.output.3", "x.output.y-3"),
+        ("*.*", "*/*", "a.b.c", "a/b.c"),
+        ("a?c*", "?*", "abcdef", "bdef"),
+        ("**x", "*-*", "ax", "-a"),
+        ("[a]*", "[b]*", "[a]c", "[b]c"),
+        ("a*b*c", "<*|*>", "aXbY", None),
+    ],
+)
+def test_globs_match_what_comes_first(
+    tmp_path: Path, glob: str, template: str, name: str, other: str | None
+) -> None:
+    rules = mapping(tmp_path / "map.yml", f"pairs: [{{a: {glob!r}, b: {template!r}}}]")
+    assert rules.name_in_b(name) == other
+
+
+def test_no_glob_takes_long(tmp_path: Path) -> None:
+    """With backtracking, this one would try more ways than there are atoms."""
+    glob = "a*" * 40 + "b"
+    rules = mapping(tmp_path / "map.yml", f"pairs: [{{a: {glob!r}, b: x}}]")
+    assert rules.name_in_b("a" * 2000) is None
+
+
+def test_a_regular_expression_that_takes_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = mapping(tmp_path / "map.yml", "pairs: [{regex: '(a|aa)+[^a]', b: x}]")
+    monkeypatch.setattr(rules.rules[0].pattern, "_left_s", 0.1)
+    with pytest.raises(UsageError, match=r"regex '\(a\|aa\)\+\[\^a\]' takes too long for 'aaa"):
+        rules.name_in_b("a" * 80)

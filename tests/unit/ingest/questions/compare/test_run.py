@@ -10,11 +10,12 @@ import pytest
 
 import ingest
 from ingest.questions.compare import Verdict, compare
+from tests.damages import flip, only
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from tests.two_ranks import ADD, TIME
-from workers.errors import UsageError
+from workers.errors import DamagedStore, UsageError
 from workers.model import MIB, StepKey
 
 
@@ -26,7 +27,7 @@ def test_two_ranks_of_a_real_run(nan_log: str) -> None:
     assert log.metrics is not None
     assert (log.verdict, log.metrics.nan_mismatch) == (Verdict.DIFFERENT, 2)
     values = [
-        ingest.open_store(nan_log).tensors(rank, 2, name=log.name)[0].read().astype(float).ravel()
+        ingest.open_store(nan_log).tensors(log.name, rank=rank, step=2)[0].read().astype(float).ravel()
         for rank in (0, 1)
     ]
     keep = ~np.isnan(values[1])
@@ -162,3 +163,18 @@ def test_damage_is_named_and_the_rest_compared(nan_log: str, tmp_path: Path) -> 
     found = compare(f"{damaged}@0,2", f"{damaged}@1,2")
     assert found.damaged == found.counts[Verdict.UNKNOWN] > 0
     assert found.counts[Verdict.EQUAL] == 130
+
+
+def test_a_step_whose_index_is_damaged_is_left_out(nan_log: str, tmp_path: Path) -> None:
+    damaged = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, damaged)
+    flip(only(damaged, "rank_0/step_2/*/statistics/c/0/0"))
+    comparison = compare(damaged, nan_log)
+    ((side, left_out),) = comparison.left_out
+    assert (side, left_out.key, left_out.is_damaged) == ("A", StepKey(0, 2), True)
+    assert [step.key_a for step in comparison.steps] == [
+        key for key in (StepKey(rank, step) for step in (1, 2, 3) for rank in (0, 1)) if key != left_out.key
+    ]
+    assert comparison.counts.keys() == {Verdict.EQUAL}
+    with pytest.raises(DamagedStore, match=r"no step of .* can be compared"):
+        compare(f"{damaged}@0,2", f"{nan_log}@0,2")

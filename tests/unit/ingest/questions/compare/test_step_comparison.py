@@ -10,22 +10,11 @@ import pytest
 
 from ingest.questions.compare import Thresholds, Verdict, compare
 from tests.dumps import DumpLibrary
-from tests.npy_files import MadeDump, tensor_name
+from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly
-from tests.two_ranks import ADD, TIME, two_ranks
+from tests.two_ranks import two_ranks
 from workers.arrays.comparison import METRICS
 from workers.tasks import compare as task
-
-
-def test_the_inputs_of_the_first_operator_that_differs_are_told(made: MadeDump, store: Path) -> None:
-    for rank in (0, 1):
-        made.add(np.ones(3), tensor_name(ADD, "input", time=TIME), rank=rank)
-        made.add(np.full(3, rank + 1.0), tensor_name(ADD, "output", time=TIME + 1), rank=rank)
-    ingest_directly(made.root, store)
-    first = compare(f"{store}@0", f"{store}@1").first
-    assert first is not None
-    assert (first.tensor.io, first.says) == ("output", "its inputs are equal")
-    assert first.to_dict()["inputs"] == [{"name": "Add.net_Add-op0.input.0", "verdict": "equal"}]
 
 
 def test_equal_digests_are_decided_without_reading_a_payload(nan_log: str, tmp_path: Path) -> None:

@@ -162,3 +162,12 @@ def test_the_examples_of_the_page_are_valid(tmp_path: Path) -> None:
             assert len(load_mapping(path).rules) == 2
         else:
             assert len(load_thresholds(path).rules) == 4
+
+
+def test_a_regular_expression_that_takes_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thresholds = load(tmp_path / "limits.yml", "rules: [{regex: '^(a|aa)+[^a]$', ignore: true}]")
+    monkeypatch.setattr(thresholds.rules[0]._pattern, "_left_s", 0.1)
+    with pytest.raises(UsageError, match="takes too long for 'aaa"):
+        thresholds.limits(("a" * 80, "b"), ("float32", "float32"))

@@ -8,7 +8,9 @@ and without separators of words.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
+from itertools import takewhile
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
 _PREFIX = r"(?:hcom|hccl|nccl|inner|lccl|mccl|dist|distributed|c10d|functional|comm|aclnn|matmul|mm)"
@@ -27,6 +29,15 @@ _RECEIVES = re.compile(r"recv|receive|broadcast|allgather|alltoall|scatter|excha
 _OPTIMIZER = re.compile(
     r"apply(?!rotary)|momentum|^adam|adamw?$|adagrad|adadelta|adafactor|adamax|lamb(?!da)|^lars|rmsprop|ftrl|^sgd|optim"
 )
+#: The inputs into which optimizers write whose gradient is not behind a scalar, by the definitions of their
+#: operators in MindSpore (`mindspore.ops`) and CANN.
+_OPTIMIZER_SLOTS = {
+    r"^(?:apply)?sgd": frozenset({0, 3, 5}),  # parameters, gradient, learning_rate, accum, momentum, stat
+    r"centeredrmsprop": frozenset({0, 1, 2, 3}),  # var, mean_gradient, mean_square, moment, grad
+    r"ftrl": frozenset({0, 1, 2}),  # var, accum, linear, grad
+    r"adagrad": frozenset({0, 1}),  # var, accum, lr, grad; sparse: var, accum, grad
+    r"lars": frozenset(),  # returns a gradient
+}
 _ASSIGN = re.compile(r"^assign|scatterupdate|inplace")
 _SOFTMAX = re.compile(r"softmax|attention|logsumexp|masked")
 _MAKES_MASKS = re.compile(r"mask|select|where|fill|triu|tril|full|scatter|constant")
@@ -95,6 +106,31 @@ def writes_in_place(op_type: str) -> bool:
         or is_collective(op_type)
         or _PYTORCH_INPLACE.search(op_type) is not None
     )
+
+
+def slots_written_in_place(op_type: str, shapes: Mapping[int, tuple[int, ...]]) -> frozenset[int]:
+    """Return the inputs into which an operator writes.
+
+    An optimizer writes into the parameter and its states. They come first, and have the shape of the
+    parameter; the definitions of operators that differ from this are known. A collective may write into all
+    of its inputs, and other operators write into their first one.
+
+    Args:
+        op_type: the type of the operator.
+        shapes: the shapes of its inputs by their numbers.
+    """
+    plain = _plain(op_type)
+    if not shapes or not writes_in_place(op_type):
+        return frozenset()
+    if is_collective(op_type):
+        return frozenset(shapes)
+    slots = sorted(shapes)
+    if not is_optimizer(op_type):
+        return frozenset(slots[:1])
+    for pattern, written in _OPTIMIZER_SLOTS.items():
+        if re.search(pattern, plain):
+            return written & shapes.keys()
+    return frozenset(takewhile(lambda slot: shapes[slot] == shapes[slots[0]], slots))
 
 
 def is_softmax(op_type: str) -> bool:

@@ -2,7 +2,12 @@
 
 import pytest
 
-from ingest.questions.origin.operator_kinds import is_collective, is_optimizer, writes_in_place
+from ingest.reader.flow.operator_kinds import (
+    is_collective,
+    is_optimizer,
+    slots_written_in_place,
+    writes_in_place,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +70,29 @@ def test_optimizers_write_in_place() -> None:
         assert is_optimizer(name)
     assert not any(map(is_optimizer, ("MatMul", "AdaptiveAvgPool2D", "LambdaRank", "ApplyRotaryPosEmb")))
     assert all(map(writes_in_place, ("Assign", "Tensor.add_", "HcomAllReduce", "AssignAdd")))
+
+
+W, S = (4, 3), ()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "written"),
+    [
+        ("ApplyMomentum", (W, W, S, W, S), {0, 1}),
+        ("Adam", (W, W, W, S, S, S, S, S, S, W), {0, 1, 2}),
+        ("AdamWeightDecay", (W, W, W, S, S, S, S, S, W), {0, 1, 2}),
+        ("SGD", (W, W, S, W, S, W), {0, 3, 5}),
+        ("ApplyFtrl", (W, W, W, W, S), {0, 1, 2}),
+        ("ApplyCenteredRMSProp", (W, W, W, W, W, S), {0, 1, 2, 3}),
+        ("ApplyAdagrad", (W, W, S, W), {0, 1}),
+        ("Assign", (W, W), {0}),
+        ("Tensor.add_", (W, W), {0}),
+        ("AllReduce", (W, W), {0, 1}),
+        ("MatMul", (W, W), set()),
+        ("Adam", (), set()),
+    ],
+)
+def test_optimizers_write_into_parameter_and_states(
+    op_type: str, shapes: tuple[tuple[int, ...], ...], written: set[int]
+) -> None:
+    assert slots_written_in_place(op_type, dict(enumerate(shapes))) == written

@@ -1,0 +1,83 @@
+"""Why `find` may have found nothing: another case, a similar name, or a rank that the store does not have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ingest.cli.tensor_options import Conditions
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.ranges import format_ranges
+from ingest.reader.tensor_filter import checked_role
+from workers.arrays.filter import Filter
+from workers.errors import DamagedStore
+from workers.rules.names import hint_of_case, near
+from workers.store.roles import ROLES
+
+#: Steps whose names are compared.
+_STEPS = 8
+_QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
+
+
+def hints(
+    store: Catalog,
+    rank: Choice,
+    step: Choice,
+    chosen: Conditions,
+) -> list[str]:
+    """Return what may be wrong with conditions that no tensor fulfils; nothing if none of it is known.
+
+    Reads the index of a few steps.
+    """
+    names, types, roles = _names_and_types(store, rank, step)
+    name, op_type, where = chosen.get("name"), chosen.get("op_type"), chosen.get("where")
+    answers = []
+    if (role := chosen.get("role")) is not None and checked_role(role) not in roles:
+        answers.append(
+            f"No tensor has the role {checked_role(role)}; there are: {', '.join(roles) or 'none'}"
+        )
+    if op_type is not None and op_type not in types:
+        answers.append(_of_type(op_type, types))
+    if isinstance(name, str):
+        answers.append(hint_of_case(name, names))
+    if where is not None:
+        texts = [first or second for first, second in _QUOTED.findall(where)]
+        answers += [_of_type(text, types, only_case=True) for text in texts if text not in types]
+        used = Filter(where, COLUMNS).names
+        if "role" in used:
+            answers += [_of_role(text) for text in texts if text not in ROLES]
+        if used & {"rank", "step"}:
+            answers.append(
+                f"The store has ranks {format_ranges(store.ranks)} and steps {format_ranges(store.steps)}."
+            )
+    return list(filter(None, answers))
+
+
+def _of_role(wanted: str) -> str:
+    nearest = near(wanted, ROLES)
+    return f"{wanted} is not a role; near: {', '.join(nearest)}" if nearest else ""
+
+
+def _of_type(wanted: str, types: Sequence[str], *, only_case: bool = False) -> str:
+    other_case = [known for known in types if known.lower() == wanted.lower()]
+    if other_case:
+        return f"Types are case-sensitive: {' or '.join(other_case)} instead of {wanted}"
+    nearest = [] if only_case else near(wanted, types)
+    return f"No operator is of type {wanted}; near: {', '.join(nearest)}" if nearest else ""
+
+
+def _names_and_types(store: Catalog, rank: Choice, step: Choice) -> tuple[list[str], list[str], list[str]]:
+    names: dict[str, None] = {}
+    types: dict[str, None] = {}
+    roles: dict[str, None] = {}
+    for opened in store.select(rank, step, damages=[])[-_STEPS:]:
+        try:
+            tensors = opened.tensors()
+        except DamagedStore:  # named already
+            continue
+        names.update((tensor.name, None) for tensor in tensors)
+        roles.update((tensor.role, None) for tensor in tensors if tensor.role)
+        types.update((tensor.op_type, None) for tensor in tensors if tensor.op_type)
+    return list(names), list(types), list(roles)

@@ -1,0 +1,99 @@
+"""The first tensor of a step that differs: of one operator, the input that is the cause and not its effect.
+
+An operator such as an optimizer writes its result into the memory of its inputs, and these are dumped after
+that. So a changed learning rate changes the dumped weight, which comes before it among the inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ingest.questions.compare.result import ComparedInput, ComparedTensor, FirstDifference, Verdict
+from ingest.questions.compare.sources import StepTensors
+from ingest.reader.flow.operator_kinds import is_input, slots_written_in_place
+from workers.arrays.dtypes import from_name
+from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore
+from workers.tasks.operands import read_whole
+
+_BAD = frozenset({Verdict.DIFFERENT, Verdict.SHAPE})
+
+
+def first_difference(
+    a: StepTensors, b: StepTensors, tensors: Sequence[ComparedTensor], number_in_b: Mapping[int, int]
+) -> FirstDifference | None:
+    """Return the first tensor that differs, and the inputs of its operator; None if all agree.
+
+    Args:
+        a: the tensors of A.
+        b: the tensors of B.
+        tensors: what is known of them; equal ones may be missing.
+        number_in_b: the numbers in B of the tensors of A that are matched.
+
+    Raises:
+        StoreError: a store cannot be reached.
+        DumpError: a file of a dump changed, or cannot be read.
+    """
+    different = [tensor for tensor in tensors if tensor.verdict in _BAD]
+    if not different:
+        return None
+    first = min(different, key=lambda tensor: tensor.number)
+    compared = {tensor.number: tensor for tensor in tensors if tensor.name_a}
+    inputs = _inputs(a, first.number)
+    in_place = _written_in_place(a, inputs)
+    # Those that differ first, and of these the ones first that can be a cause.
+    order = sorted(
+        inputs, key=lambda number: (not _differs(compared.get(number)), number in in_place, number)
+    )
+    answers = []
+    for number in order:
+        known = compared.get(number)
+        texts = ("", "")
+        if _differs(known) and number in number_in_b:
+            texts = _only_element(a, number), _only_element(b, number_in_b[number])
+        answers.append(
+            ComparedInput(
+                name=a.keys[number].name,
+                verdict=known.verdict if known else Verdict.EQUAL,
+                reason=known.reason if known else "",
+                written_in_place=number in in_place,
+                value_a=texts[0] if all(texts) else "",
+                value_b=texts[1] if all(texts) else "",
+            )
+        )
+    if is_input(first.io) and order:
+        first = compared[order[0]]
+    return FirstDifference(first, tuple(answers))
+
+
+def _differs(tensor: ComparedTensor | None) -> bool:
+    return tensor is not None and tensor.verdict in _BAD
+
+
+def _inputs(a: StepTensors, number: int) -> list[int]:
+    operator = a.keys[number].operator
+    return [number for number, key in enumerate(a.keys) if key.operator == operator and is_input(key.io)]
+
+
+def _written_in_place(a: StepTensors, inputs: Sequence[int]) -> set[int]:
+    if not inputs:
+        return set()
+    shapes = {a.keys[number].slot: a.shapes[number] for number in inputs}
+    slots = slots_written_in_place(a.keys[inputs[0]].op_type, shapes)
+    return {number for number in inputs if a.keys[number].slot in slots}
+
+
+def _only_element(side: StepTensors, number: int) -> str:
+    """Return the only element of a tensor, with all digits of its type; "" if it has none or others."""
+    if any(length != 1 for length in side.shapes[number]):
+        return ""
+    if side.dumped[number]:
+        operand = side.operand(number)
+        (payload,) = read_whole([operand])
+        if not isinstance(payload, DamagedStore):
+            try:
+                return str(operand.values(payload)[0])
+            except ValueError:  # a layout that cannot be read
+                return ""
+    value = float(side.statistics[number][FIELDS.index("min")])
+    return "" if value != value else str(from_name(side.dtypes[number]).values.type(value))  # noqa: PLR0124

@@ -1,0 +1,49 @@
+"""Which tensors an answer about replicas is limited to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.reader.block_filter import BlockFilter
+from ingest.reader.step_statistics import StepStatistics
+from ingest.reader.tensor_filter import FilterFields
+from workers.store.blocks import TensorKey
+
+
+def chosen_tensors(
+    survey: StepStatistics, fields: FilterFields, keys: Sequence[TensorKey]
+) -> npt.NDArray[np.bool_]:
+    """Return which tensors fulfil the conditions in any step of any rank, (tensor,).
+
+    Conditions on anything but names need the statistics of the steps, which are read once more.
+
+    Args:
+        survey: reads the steps.
+        fields: the conditions.
+        keys: the tensors, in the order of the axis of `survey`.
+
+    Raises:
+        UsageError: no tensor fulfils them, or they are not conditions.
+    """
+    choice = BlockFilter(fields, survey.axis)
+    if not choice.filter.names:
+        return np.ones(len(keys), bool)
+    chosen = np.zeros(len(keys), bool)
+    if choice.filter.is_of_names:
+        columns = {name: _column(keys, name) for name in choice.filter.names}
+        chosen |= choice.filter.mask(columns, len(keys))
+    else:
+        for block in survey.blocks():
+            mask = np.asarray(choice.mask(block).any(axis=0))[: len(keys)]
+            chosen[: mask.size] |= mask
+    if not chosen.any():
+        raise nothing_chosen(choice.filter, keys)
+    return chosen
+
+
+def _column(keys: Sequence[TensorKey], name: str) -> npt.NDArray[np.object_]:
+    return np.array([getattr(key, name) for key in keys], object)

@@ -1,0 +1,49 @@
+"""The error that says why a choice of tensors may be empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ingest.reader.tensor_filter import TensorFilter
+from workers.errors import UsageError
+from workers.rules.names import matching, near
+from workers.store.blocks import TensorKey
+
+
+def nothing_chosen(choice: TensorFilter, keys: Sequence[TensorKey]) -> UsageError:
+    """Return the error for a choice that no tensor fulfils; its hint is about the condition that none does.
+
+    Args:
+        choice: the conditions.
+        keys: all tensors that there are.
+    """
+    fields = choice.fields
+    if isinstance(name := fields.get("name"), str):
+        try:
+            matching(name, [key.name for key in keys])
+        except UsageError as exc:
+            return exc
+    for label, of_key in _LABELS.items():
+        value = fields.get(label)
+        known = list(dict.fromkeys(of_key(key) for key in keys))
+        if isinstance(value, str) and value not in known:
+            return UsageError(f"no tensor has the {label} {value!r}", hint=_hint(value, known))
+    return UsageError(
+        f"no tensor fulfils {choice}",
+        hint="`dump-ingest find STORE` with fewer conditions lists what is there.",
+    )
+
+
+_LABELS: dict[str, Callable[[TensorKey], str]] = {
+    "op_type": lambda key: key.op_type,
+    "io": lambda key: key.io,
+    "graph": lambda key: key.graph,
+}
+
+
+def _hint(value: str, known: Sequence[str]) -> str:
+    other_case = [text for text in known if text.lower() == value.lower()]
+    if other_case:
+        return f"Did you mean {' or '.join(other_case)}? Case matters."
+    nearest = near(value, known)
+    return f"Near: {', '.join(nearest)}" if nearest else f"There are: {', '.join(known[:10])}"

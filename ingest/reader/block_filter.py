@@ -1,0 +1,102 @@
+"""Choosing tensors in blocks: one step of several ranks at a time, as `StepStatistics` reads them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.tensor_filter import FilterFields, TensorFilter
+from workers.arrays.statistics import FIELDS
+from workers.store.blocks import Block, TensorAxis
+from workers.store.cubes import KEY_FIELDS
+from workers.store.roles import hints_of, roles_of
+
+_INTEGERS = frozenset(["slot", "occurrence", "copy"])
+#: The columns that a condition on the tensors of blocks may name.
+BLOCK_COLUMNS = frozenset([*KEY_FIELDS, *FIELDS, "name", "role", "rank", "step"])
+
+
+class AxisColumns:
+    """The columns of the tensors of a growing axis, each made once for each tensor."""
+
+    def __init__(self, axis: TensorAxis) -> None:
+        self._axis = axis
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+
+    def column(self, name: str, width: int) -> npt.NDArray[Any]:
+        """Return a field of the keys, `name` or `hint`, (width,)."""
+        known = self._columns.get(name)
+        size = 0 if known is None else known.size
+        if size < width:
+            added = self._values(name, size)
+            self._columns[name] = added if known is None else np.concatenate([known, added])
+        return self._columns[name][:width]
+
+    def _values(self, name: str, first: int) -> npt.NDArray[Any]:
+        keys = [self._axis[place] for place in range(first, len(self._axis))]
+        if name == "hint":
+            return hints_of((key.op_type, key.op_name, key.io, key.slot) for key in keys)
+        return np.array([getattr(key, name) for key in keys], np.int64 if name in _INTEGERS else object)
+
+    def roles(self, row: npt.NDArray[Any], count: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+        """Return the roles of one step, (rank, tensor) of str; "" for what is absent.
+
+        Args:
+            row: (rank, tensor), the order of execution; -1 for what is absent.
+            count: (rank, tensor), numbers of elements.
+        """
+        width = row.shape[1]
+        hints = self.column("hint", width)
+        graphs = list(
+            zip(self.column("net", width).tolist(), self.column("graph", width).tolist(), strict=True)
+        )
+        roles = np.full(row.shape, "", object)
+        for rank in range(row.shape[0]):
+            places = np.flatnonzero(row[rank] >= 0)
+            places = places[np.argsort(row[rank, places], kind="stable")]
+            roles[rank, places] = roles_of(
+                hints[places], count[rank, places], [graphs[place] for place in places.tolist()]
+            )
+        return roles
+
+
+class BlockFilter:
+    """A choice of tensors, applied to one block after the other of the same axis."""
+
+    def __init__(self, fields: FilterFields, axis: TensorAxis) -> None:
+        """Parse a choice.
+
+        Raises:
+            UsageError: it is not one; see `TensorFilter`.
+        """
+        self.filter = TensorFilter(fields, BLOCK_COLUMNS)
+        self._columns = AxisColumns(axis)
+
+    def applied(self, block: Block) -> Block:
+        """Return a block in which the tensors that are not chosen are absent."""
+        mask = self.mask(block)
+        return replace(
+            block,
+            row=np.where(mask, block.row, -1).astype(block.row.dtype),
+            statistics=np.where(mask[..., None], block.statistics, np.nan),
+            digest=np.where(mask[..., None], block.digest, 0).astype(block.digest.dtype),
+        )
+
+    def mask(self, block: Block) -> npt.NDArray[np.bool_]:
+        """Return which tensors are present and chosen, (rank, tensor)."""
+        columns = {name: self._column(block, name) for name in self.filter.names}
+        return self.filter.evaluate(columns, block.row.shape) & block.present
+
+    def _column(self, block: Block, name: str) -> Any:
+        if name in FIELDS:
+            return block.statistic(name)
+        if name == "role":
+            return self._columns.roles(block.row, block.statistic("count"))
+        if name == "rank":
+            return np.array(block.ranks)[:, None]
+        if name == "step":
+            return block.step
+        return self._columns.column(name, block.row.shape[1])

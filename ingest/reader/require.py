@@ -1,0 +1,68 @@
+"""Whether a place holds a store; if not, what it is, and the command that was probably meant."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+from workers.errors import DumpIngestError, StoreFormatError, UsageError
+from workers.store import commit
+from workers.store.objects import ObjectStore
+from workers.store.record import missing_root
+
+
+def require_store(objects: ObjectStore, url: str) -> None:
+    """Raise an error unless the place holds a store.
+
+    Raises:
+        UsageError: it does not.
+        StoreFormatError: a newer version of dump-ingest wrote it.
+        DamagedStore: its root is damaged, or missing although it holds commits.
+    """
+    path = Path(objects.address.url)
+    if objects.is_local and path.is_file():
+        raise UsageError(f"{url} is a file, not a store", hint=_hint_for_file(path))
+    try:
+        if commit.read_root(objects) is not None:
+            return
+    except StoreFormatError:  # a rank or a step has a `zarr.json`, too
+        if objects.is_local and (store := _store_above(path)) is not None:
+            message = f"{url} is a part of the store {store}"
+            raise UsageError(message, hint=f"Name the store: {store}") from None
+        raise
+    if commit.holds_commits(objects):
+        raise missing_root(url)
+    hint = "Is the URL right? `ingest` and `watch` create a store."
+    if objects.is_local and path.is_dir() and (root := _dump_at(path)) is not None:
+        hint = f"Ingest it first: dump-ingest ingest {shlex.quote(str(root))} --store run.zarr"
+        raise UsageError(f"{url} holds a dump, not a store", hint=hint)
+    raise UsageError(f"{url}: no dump-ingest store", hint=hint)
+
+
+def _hint_for_file(path: Path) -> str:
+    if path.suffix in (".yml", ".yaml"):
+        return "STORE comes first; rules are named with --rules, settings with --config."
+    if (store := _store_above(path)) is not None:
+        return f"It is a part of a store. Name the store: {store}"
+    return "Name the directory or URL of a store, such as run.zarr."
+
+
+def _store_above(path: Path) -> Path | None:
+    """Return the store of which a path is a part."""
+    # deferred: only for the message of an error
+    from workers.store.opening import open_objects, resolve
+
+    for directory in path.absolute().parents:
+        with suppress(DumpIngestError):
+            if (directory / "zarr.json").is_file() and commit.read_root(open_objects(resolve(directory))):
+                return directory
+    return None
+
+
+def _dump_at(path: Path) -> Path | None:
+    from ingest.layouts.detect import find_dump  # deferred: only for the message of an error
+
+    with suppress(DumpIngestError):
+        return find_dump(path).root
+    return None

@@ -1,0 +1,138 @@
+"""Which tensors a question is about: by name, operator, graph, role and statistics."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.filter import Filter
+from workers.errors import UsageError
+from workers.store.roles import ROLES
+
+#: Conditions on single columns, by the name of the column.
+_LABELS = ("graph", "op_type", "io", "role")
+
+
+class FilterFields(TypedDict, total=False):
+    """What a tensor must fulfil; None, or left out, for any."""
+
+    graph: str | None
+    """The name of the graph."""
+    op_type: str | None
+    """The operator type, exactly."""
+    io: str | None
+    """`input` or `output`."""
+    role: str | None
+    """`loss`, `gradient`, `weight`, `optimizer_state` or `activation`; see `workers.store.roles`."""
+    name: str | re.Pattern[str] | None
+    """A glob for `Tensor.name`, or a whole name; or a compiled regular expression to search in it."""
+    where: str | None
+    """A condition on columns and statistics, such as `"nan_count > 0 and max > 10"`."""
+
+
+class TensorFilter:
+    """A parsed choice of tensors. It can take the place of a `Filter`."""
+
+    def __init__(self, fields: FilterFields, columns: frozenset[str]) -> None:
+        """Parse a choice.
+
+        Args:
+            fields: what a tensor must fulfil.
+            columns: the columns that `where` may use, with those of the labels and `name` among them.
+
+        Raises:
+            UsageError: `where` is not a condition, or the role does not exist.
+        """
+        self.fields = fields
+        where = fields.get("where")
+        self._where = None if where is None else Filter(where, columns)
+        self._equal: dict[str, str] = {}
+        for label in _LABELS:
+            value = fields.get(label)
+            if isinstance(value, str):
+                self._equal[label] = value
+        if (role := self._equal.get("role")) is not None:
+            self._equal["role"] = checked_role(role)
+        pattern = fields.get("name")
+        self._is_named = None if pattern is None else _matcher(pattern)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that it uses."""
+        where = self._where.names if self._where else set()
+        return frozenset({*self._equal, *where, *(["name"] if self._is_named else [])})
+
+    @property
+    def is_of_names(self) -> bool:
+        """Whether it needs nothing but the key of a tensor: it says the same of it in each step and rank."""
+        return self.names <= {"name", "graph", "op_type", "io"}
+
+    def mask(self, columns: Mapping[str, Any], rows: int) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is chosen, (row,)."""
+        return self.evaluate(columns, (rows,))
+
+    def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+        """Return which tensors are chosen. Names are compared last, and only where it matters.
+
+        Args:
+            columns: those that it uses; each broadcasts to the shape. Names are one for each place of the
+                last axis.
+            shape: of the answer.
+        """
+        mask = np.ones(shape, bool)
+        for label, value in self._equal.items():
+            mask &= columns[label] == value
+        if self._where is not None:
+            mask &= self._where.evaluate(columns)
+        if self._is_named is not None:
+            any_of = mask.reshape(-1, shape[-1]).any(axis=0)
+            names = columns["name"]
+            is_named = np.zeros(shape[-1], bool)
+            for place in np.flatnonzero(any_of).tolist():
+                is_named[place] = self._is_named(names[place])
+            mask &= is_named
+        return mask
+
+    def __str__(self) -> str:
+        """Return the conditions as options of the command line."""
+        values = {**self.fields, **self._equal}
+        return " ".join(
+            f"--{name.replace('_', '-')} {getattr(value, 'pattern', value)!r}"
+            for name, value in values.items()
+            if value is not None
+        )
+
+
+def checked_role(text: str) -> str:
+    """Return the role that a user named, in any case and with `-` or a space for `_`; plurals are understood.
+
+    Raises:
+        UsageError: there is no such role.
+    """
+    plain = re.sub(r"[\s-]+", "_", text.strip().lower())
+    singular = {
+        "losses": "loss",
+        "optimizer": "optimizer_state",
+        "parameter": "weight",
+        **{f"{role}s": role for role in ROLES},
+    }
+    role = singular.get(plain, plain)
+    if role not in ROLES:
+        near = difflib.get_close_matches(plain, ROLES, n=1, cutoff=0.5)
+        meant = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(f"{text!r} is not a role", hint=f"{meant}Roles: {', '.join(ROLES)}.")
+    return role
+
+
+def _matcher(pattern: str | re.Pattern[str]) -> Callable[[str], bool]:
+    if not isinstance(pattern, str):
+        return lambda name: pattern.search(name) is not None
+    match = re.compile(fnmatch.translate(pattern)).match
+    # Names may hold `[`, `*` and `?` themselves.
+    return lambda name: name == pattern or match(name) is not None

@@ -1,0 +1,24 @@
+"""Why `find` may have found nothing."""
+
+from pathlib import Path
+
+import ingest
+from ingest.cli.find_hints import hints
+
+
+def test_what_is_right_has_no_hint(nan_store: Path) -> None:
+    store = ingest.open_store(nan_store)
+    chosen = {"name": "nothing*", "op_type": "Log", "where": "max > 1e30 and op_type == 'Log'"}
+    assert hints(store, 1, 2, chosen) == []
+
+
+def test_each_condition_has_its_own(nan_store: Path) -> None:
+    store = ingest.open_store(nan_store)
+    chosen = {"name": "neg.*", "op_type": "LOG", "where": "step > 9 and op_type == 'neg'"}
+    answers = hints(store, None, 2, chosen)
+    assert [answer.split(":")[0] for answer in answers] == [
+        "Types are case-sensitive",
+        "Names are case-sensitive. In another case",
+        "Types are case-sensitive",
+        "The store has ranks 0-1 and steps 1-3.",
+    ]
