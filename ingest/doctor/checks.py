@@ -83,7 +83,7 @@ def _dump(settings: Settings, directory: Path, listings: list[Listing]) -> list[
     """Scan the dump, and add what it has to `listings`."""
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
-    dump = find_dump(directory, rank_map=settings.rank_map)
+    dump = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
     scan = dump.scan({})
     listings += scan.listings
     _require_none_denied(dump, scan)
@@ -200,7 +200,7 @@ def _store(settings: Settings, directory: Path | None, listings: Sequence[Listin
 
 def _belongs(settings: Settings, directory: Path) -> Check:
     """Find out whether the store has the ranks of the dump from this dump, and from no other."""
-    dump = find_dump(directory, rank_map=settings.rank_map)
+    dump = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
     host = settings.host or socket.gethostname()
     objects = open_objects(place_of_store(settings, dump))
     belonging = Belonging(dump, objects, grid_of(settings), host, set(settings.continues))

@@ -13,7 +13,7 @@ import xxhash
 
 from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
-from workers.dump.formats import dump_data, npy, overflow, pt, raw
+from workers.dump.formats import dump_data, npy, npz, overflow, pt, raw, safetensors
 from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.source import OpenFile
@@ -32,13 +32,15 @@ class Inspection(NamedTuple):
     """What the content of one file says, as far as it was read."""
 
     headers: tuple[TensorHeader, ...] = ()
-    samples: tuple[int, ...] = ()
-    """Hash of the first payload bytes of each tensor: equal for copies."""
+    samples: tuple[int | None, ...] = ()
+    """Hash of the first payload bytes of each tensor: equal for copies. None for what is no payload."""
     problem: str = ""
     may_grow: bool = False
     """Whether the file is too short, but may still be written to."""
     readable: bool = True
     """Whether the disk returns its bytes."""
+    record: str = ""
+    """What a file without tensors holds instead, as JSON; "" if that is not known."""
     note: str = ""
     """Why a file holds no tensor, although nothing is wrong with it."""
     overflow: OverflowRecord | None = None
@@ -173,7 +175,9 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
     try:
         headers = _headers(named, read, file.size)
         samples = tuple(
-            xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
+            None
+            if header.view is not None or header.is_part
+            else xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
             for header in headers
         )
         record = None
@@ -184,6 +188,8 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
         # A read-only file was closed by its writer: what is missing was lost (the disk was full).
         return Inspection(problem=exc.message, may_grow=file.writable)
     except HoldsNoTensor as exc:
+        if exc.record:
+            return Inspection(record=exc.record)
         return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
@@ -206,4 +212,6 @@ _FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] 
     Container.NPY: npy.read_headers,
     Container.DUMP_DATA: dump_data.read_headers,
     Container.PT: pt.read_headers,
+    Container.SAFETENSORS: safetensors.read_headers,
+    Container.NPZ: npz.read_headers,
 }
