@@ -115,4 +115,4 @@ def elements_of(
     if view.strides is None:
         return memoryview(read(0, nbytes))
     values = gather(read(0, span_nbytes(shape, view.strides, element.itemsize)), view, shape, element)
-    return memoryview(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+    return memoryview(np.ascontiguousarray(values).tobytes())
