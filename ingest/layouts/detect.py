@@ -17,6 +17,7 @@ from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_native import MsProbeNative
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.places import MAX_SEEN
+from ingest.layouts.proposal import proposed_hint
 from ingest.layouts.pytorch import (
     AotInductor,
     ForwardHooks,
@@ -79,7 +80,8 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, lay
     if not dumps:
         raise UsageError(
             f"{directory}: no dump of a known layout",
-            hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
+            hint=proposed_hint(directory)
+            or "A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
             "every layout. If the job has not begun to dump yet, `dump-ingest watch` waits for it.",
         )
     if len(dumps) > 1:

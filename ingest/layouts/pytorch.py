@@ -122,10 +122,7 @@ class TransformerEngine(Layout):
     """The tensors that the debug feature DumpTensors of TransformerEngine saves."""
 
     name = "transformer_engine"
-    patterns = (
-        parse(r"tensor_dumps!/rank_{rank}/iter_{step}"),
-        parse(r"{log_dir:.+}/tensor_dumps!/rank_{rank}/iter_{step}"),
-    )
+    patterns = (parse("tensor_dumps!/rank_{rank}/iter_{step}"),)
     systems = (
         System("TransformerEngine, DumpTensors", "tensor_dumps/rank_1/iter_000008", "pt, a dictionary"),
     )
