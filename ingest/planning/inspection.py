@@ -165,13 +165,7 @@ _POISON = {
 
 
 def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspection:
-    head = opened.read_at(0, HEAD_BYTES)
-
-    def read(offset: int, nbytes: int) -> bytes:
-        if offset + nbytes <= len(head) or len(head) == file.size:
-            return head[offset : offset + nbytes]
-        return opened.read_at(offset, nbytes)
-
+    read = _reader(opened, file.size)
     try:
         headers = _headers(named, read, file.size)
         samples = tuple(
@@ -194,6 +188,27 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
     return Inspection(headers, samples, overflow=record)
+
+
+def _reader(opened: OpenFile, file_size: int) -> ReadAt:
+    """Return a function that reads parts of a file; both ends of it are read only once."""
+    head = opened.read_at(0, HEAD_BYTES)
+    if len(head) == file_size:
+        return lambda offset, nbytes: head[offset : offset + nbytes]
+    tail_begin = max(file_size - HEAD_BYTES, len(head))
+    tail = b""
+
+    def read(offset: int, nbytes: int) -> bytes:
+        nonlocal tail
+        if offset + nbytes <= len(head):
+            return head[offset : offset + nbytes]
+        if offset < tail_begin:
+            return opened.read_at(offset, nbytes)
+        # A zip has its directory there.
+        tail = tail or opened.read_at(tail_begin, HEAD_BYTES)
+        return tail[offset - tail_begin : offset - tail_begin + nbytes]
+
+    return read
 
 
 def _may_be_overflow_json(file: SourceFile) -> bool:

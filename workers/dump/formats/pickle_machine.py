@@ -18,6 +18,7 @@ from workers.errors import UnreadableTensor
 
 #: The largest number of bytes in an integer; sizes and strides have 8.
 _MAX_INT_NBYTES = 16
+_STOP = ord(".")
 #: The longest name of a module, a class or a function.
 _MAX_NAME = 200
 
@@ -45,12 +46,13 @@ class Machine:
 
     def run(self) -> _Value:
         """Return the value that is left at the end."""
+        instructions = self._INSTRUCTIONS
         while True:
-            opcode = self._read(1)[0]
-            if opcode == ord("."):
-                return self._pop()
-            instruction = self._INSTRUCTIONS.get(opcode)
+            opcode = self._byte()
+            instruction = instructions.get(opcode)
             if instruction is None:
+                if opcode == _STOP:
+                    return self._pop()
                 raise UnreadableTensor(f"its pickle has instruction {opcode:#x} at byte {self._at - 1}")
             instruction(self)
 
@@ -65,6 +67,14 @@ class Machine:
             raise UnreadableTensor(f"its pickle ends in the middle of an instruction, at byte {self._at}")
         self._at += nbytes
         return content
+
+    def _byte(self) -> int:
+        try:
+            byte = self._code[self._at]
+        except IndexError:
+            return self._read(1)[0]  # which says where it ends
+        self._at += 1
+        return byte
 
     def _read_int(self, nbytes: int, *, signed: bool = False) -> int:
         return int.from_bytes(self._read(nbytes), "little", signed=signed)
@@ -111,7 +121,7 @@ class Machine:
         self._stack.append(self._read_int(4, signed=True))
 
     def _binint1(self) -> None:
-        self._stack.append(self._read_int(1))
+        self._stack.append(self._byte())
 
     def _binint2(self) -> None:
         self._stack.append(self._read_int(2))
@@ -214,12 +224,12 @@ class Machine:
         if not isinstance(mapping, dict) or len(items) % 2:
             raise UnreadableTensor(f"its pickle sets items of {describe_value(target)}")
         for key in items[::2]:
-            if not is_key(key):
+            if type(key) is not str and not is_key(key):
                 raise UnreadableTensor(f"its pickle has a dictionary with {describe_value(key)} for a key")
         mapping.update(zip(items[::2], items[1::2], strict=True))
 
     def _binput(self) -> None:
-        self._put(self._read_int(1))
+        self._put(self._byte())
 
     def _long_binput(self) -> None:
         self._put(self._read_int(4))
@@ -228,12 +238,12 @@ class Machine:
         self._put(len(self._memo))
 
     def _put(self, n: int) -> None:
-        value = self._pop()
-        self._memo[n] = value
-        self._stack.append(value)
+        if not self._stack:
+            self._pop()
+        self._memo[n] = self._stack[-1]
 
     def _binget(self) -> None:
-        self._get(self._read_int(1))
+        self._get(self._byte())
 
     def _long_binget(self) -> None:
         self._get(self._read_int(4))

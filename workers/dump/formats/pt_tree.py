@@ -21,6 +21,7 @@ _MAX_VALUES = 1_000_000
 #: Attributes of a file that take more than this as JSON are left out, the last first, and named.
 MAX_ATTRIBUTES_NBYTES = 64 * 1024
 _MAX_TEXT = 4096
+_SCALARS = frozenset([str, int, float, bool, type(None), bytes])
 _MODULE_STATE = ("_parameters", "_buffers", "_modules")
 
 
