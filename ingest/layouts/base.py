@@ -144,6 +144,8 @@ class Layout(ABC):
     """Directories from which the writer moves files to their place; their files are ignored."""
     evidence: ClassVar[re.Pattern[str] | None] = None
     """If other programs use the same names of directories: the name of an entry that a place must have."""
+    needs_evidence: ClassVar[bool] = False
+    """Whether a directory is no dump without that entry, although it fits a pattern to its end."""
     near_miss: ClassVar[re.Pattern[str] | None] = None
     """Paths of directories that resemble those of a rank. If they fit no pattern, they are reported."""
     configuration: ClassVar[str] = ""

@@ -112,6 +112,13 @@ class _DumpSearch:
         self._patterns = [
             pattern for layout in layouts for pattern in (*layout.patterns, *layout.file_patterns)
         ]
+        #: Of patterns whose directories have names that other programs use, too.
+        self._evidence = {
+            pattern: layout.evidence
+            for layout in layouts
+            for pattern in layout.patterns
+            if layout.evidence is not None and layout.needs_evidence
+        }
         self._files: dict[Path, list[str]] = {}
         self._names: dict[Path, list[str]] = {}
         self.denied: list[AccessDenied] = []
@@ -178,7 +185,8 @@ class _DumpSearch:
     def _is_proven(self, pattern: Pattern, level: int, directory: Path) -> bool:
         """Return whether what is below a directory, at a level of a pattern, shows that it is in a dump."""
         if level == pattern.proof:
-            return True
+            evidence = self._evidence.get(pattern)
+            return evidence is None or any(map(evidence.fullmatch, self._entries(directory)))
         if level == pattern.directories:
             return any(pattern.match(level, name) is not None for name in self._files_in(directory))
         try:
@@ -189,6 +197,12 @@ class _DumpSearch:
             pattern.match(level, name) is not None and self._is_proven(pattern, level + 1, directory / name)
             for name in names
         )
+
+    def _entries(self, directory: Path) -> list[str]:
+        try:
+            return os.listdir(directory)  # noqa: PTH208  (names are all that is needed)
+        except OSError:
+            return []
 
     def _files_in(self, directory: Path) -> list[str]:
         """Return the names of the first files in a directory; none if it cannot be listed."""

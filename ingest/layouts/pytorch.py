@@ -149,10 +149,13 @@ class TensorRtLlm(Layout):
     """The files of TensorRT-LLM's debug hook, which does not say which step they are of: step 0."""
 
     name = "tensorrt_llm"
-    patterns = (parse("rank{rank}"), parse("data_dump!/rank{rank}"))
-    evidence = re.compile(r"\d+\.\w+(?:-\d+\.\w+)*-(?:input|output)\..+\.pt", re.DOTALL)
+    patterns = ()
+    file_patterns = tuple(
+        parse(rf"{above}rank{{rank}}/{{call:\d+\.\w+(?:-\d+\.\w+)*-(?:input|output)\..+}}.pt", of_files=True)
+        for above in ("", "data_dump/")
+    )
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (System("TensorRT-LLM, debug hook", "data_dump/rank1", "pt"),)
+    systems = (System("TensorRT-LLM, debug hook", "data_dump/rank1/1.Model-2.Linear-output.0.pt", "pt"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
         """Return what the files of one place are; see `Layout.describe`. Reads none."""
@@ -172,14 +175,14 @@ class AotInductor(Layout):
     """The buffers that AOTInductor saves before and after each kernel: of one process, and of no step."""
 
     name = "aot_inductor"
-    patterns = tuple(
-        parse(f"{prefix}{directory}")
-        for prefix in ("", "tmp/")
-        for directory in ("aoti_torch", "jit_inductor")
+    patterns = ()
+    file_patterns = tuple(
+        parse(rf"{above}{writer}/{{buffer:(?:before|after)_launch_.+}}.pt", of_files=True)
+        for above in ("", "tmp/")
+        for writer in ("aoti_torch", "jit_inductor")
     )
-    evidence = re.compile(r"(?:before|after)_launch_.+\.pt", re.DOTALL)
     implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
-    systems = (System("AOTInductor, intermediate values", "tmp/aoti_torch", "pt"),)
+    systems = (System("AOTInductor, debug printer", "tmp/aoti_torch/after_launch_add_buf0_cpu.pt", "pt"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
         """Return what the files of one place are; see `Layout.describe`. Reads none."""
@@ -199,6 +202,7 @@ class Vllm(Layout):
     name = "vllm"
     patterns = (parse("step_{step}"),)
     evidence = re.compile(r"module_calls\.txt")
+    needs_evidence = True
     systems = (System("vLLM, intermediate logging", "step_8", "pt, `module_calls.txt`"),)
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
