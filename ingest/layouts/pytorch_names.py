@@ -28,13 +28,11 @@ _OUTPUT = re.compile(r"(?P<module>.*?)\.?output(?:\.(?P<slot>\d{1,9}))?")
 _TRT_LLM = re.compile(
     r"(?P<path>\d{1,9}\.[^-]+(?:-\d{1,9}\.[^-]+)*)-(?P<io>input|output)\.(?P<slot>.+)", re.DOTALL
 )
-_AOTI = re.compile(
-    r"(?P<when>before|after)_launch_(?P<kernel>.+?)_(?P<buffer>buf\d+|arg\d+_\d+|primals_\d+|\w+?)"
-    r"_(?P<device>cpu|(?:cuda|xpu|hip|npu|mps)(?:_?\d+)?)",
-    re.DOTALL,
-)
-_AOTI_UNKNOWN_DEVICE = re.compile(
-    r"(?P<when>before|after)_launch_(?P<kernel>.+)_(?P<buffer>buf\d+|arg\d+_\d+|[^_]+)", re.DOTALL
+_DEVICE = r"(?:cpu|(?:cuda|xpu|hip|npu|mps)(?:_?\d+)?)"
+_AOTI = tuple(
+    re.compile(rf"(?P<when>before|after)_launch_(?P<kernel>.+?)_(?P<buffer>{buffer}){device}", re.DOTALL)
+    for buffer in (r"buf\d+|arg\d+_\d+|primals_\d+|constant\d+", r"[^_]+")
+    for device in (rf"_{_DEVICE}", "")
 )
 _TE = re.compile(r"(?P<layer>.+)_(?P<tensor>activation|gradient|weight|output|wgrad|dgrad)", re.DOTALL)
 #: What TransformerEngine's tensors are to their layer: `is_input` and `is_output` know these labels.
@@ -138,7 +136,7 @@ def parse_aoti_name(file_name: str) -> TensorName | None:
     Buffers before a launch are no inputs to be judged: the memory of an output holds anything then.
     """
     stem = file_name.removesuffix(".pt")
-    match = _AOTI.fullmatch(stem) or _AOTI_UNKNOWN_DEVICE.fullmatch(stem)
+    match = next((match for pattern in _AOTI if (match := pattern.fullmatch(stem))), None)
     if match is None:
         return None
     kernel, buffer = match["kernel"], match["buffer"]
