@@ -48,10 +48,7 @@ def test_arrays_have_the_elements_that_numpy_reads(save: Any) -> None:
     assert sorted(found) == [("a",), ("empty",), ("f",)]
     for (name,), header in found.items():
         at = header.offset
-        if header.view is not None:
-            content = view_of(file[at:], header)
-        else:
-            content = file[at : at + header.nbytes]
+        content = view_of(file[at:], header) if header.view is not None else file[at : at + header.nbytes]
         values = np.frombuffer(content, header.element.to_numpy())
         shaped = values.reshape(header.shape, order="F" if header.fortran_order else "C")
         assert shaped.tolist() == ARRAYS[name].tolist()
