@@ -1,6 +1,7 @@
 """The dumps of the PyTorch world: every tensor as torch reads it, every file byte for byte."""
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +11,16 @@ import pytest
 from ingest.layouts.detect import find_dump
 from ingest.questions.origin import origin
 from ingest.reader.dump_store import DumpStore, open_store
+from ingest.reader.step import Step
+from ingest.repairing.sources import DumpedPayload, is_same
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.model import StepKey
+from workers.store import metadata
+from workers.store.restore import is_view
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
+from workers.tasks.recheck import RecheckJob, recheck
 
 #: The directory of each dump, below that of its `truth.json`.
 DUMPS = {
@@ -159,3 +166,55 @@ def test_layouts_are_recognised_side_by_side(world: Path, tmp_path: Path) -> Non
     assert found[StepKey(0, 3)] == "forward_hooks"
     assert found[StepKey(0, 0)] == "forward_hooks+sglang"
     assert found[StepKey(1, 2)] == "forward_hooks+sglang+transformer_engine"
+
+
+@pytest.fixture(scope="module")
+def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Step]:
+    """The odd files that are whole, and their step."""
+    dump, store = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("store")
+    shutil.copytree(world / "torch-save-tree" / "odd", dump, dirs_exist_ok=True)
+    for name in ("truncated", "zero_bytes"):
+        (dump / "odd0" / f"{name}.pt").unlink()
+    ingest_directly(dump, store / "run.zarr", layout=ODD_LAYOUT)
+    (step,) = open_store(store / "run.zarr").select()
+    return dump, step
+
+
+def test_files_with_views_are_read_back_and_checked_again(whole: tuple[Path, Step]) -> None:
+    """So retention may delete them, and a file that changed behind its time is found."""
+    dump, step = whole
+    (listing,) = find_dump(dump, layout=ODD_LAYOUT).scan({}).listings
+    job = ReadBackJob(step.key, 0, step.fingerprint, str(dump), step.address, listing.files)
+    verdicts = dict(zip([file.path for file in listing.files], read_back(job).verdicts.tolist(), strict=True))
+    assert [path for path, verdict in verdicts.items() if verdict != ReadBackVerdict.SAME] == []
+    again = RecheckJob(step.key, step.fingerprint, str(dump), step.address, listing.files)
+    assert recheck(again) == ()
+    shared = next(file for file in listing.files if file.path.endswith("shared_storage.pt"))
+    path = dump / shared.path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
+    try:
+        assert recheck(again) == (shared.path,)
+    finally:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
+
+
+def test_views_are_made_again_from_the_dump(whole: tuple[Path, Step]) -> None:
+    """As `repair` does if their shard is damaged."""
+    dump, step = whole
+    views = [row for row in range(len(step.tables.labels)) if is_view(step, row)]
+    assert len(views) > 10
+    for row in views:
+        nbytes, digest = int(step.tables.number("nbytes")[row]), step.tables.digest[row].tobytes()
+        assert is_same(DumpedPayload(step, row, dump), nbytes, digest), step.tables.label("source")[row]
+
+
+def test_commit_with_views_is_of_a_format_that_older_versions_refuse(stores: Mapping[str, DumpStore]) -> None:
+    (odd,) = stores["odd"].select()
+    assert odd.commit.record.format_version == metadata.VIEWS_FORMAT_VERSION
+    plain = stores["tensorrt-llm-like"].select()[0]
+    assert plain.commit.record.format_version == metadata.FORMAT_VERSION
