@@ -15,6 +15,7 @@ from ingest.reader.step import Step
 from ingest.repairing.sources import DumpedPayload, is_same
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
+from tests.samples import SAMPLES
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
 from workers.model import StepKey
 from workers.store import metadata
@@ -218,3 +219,15 @@ def test_commit_with_views_is_of_a_format_that_older_versions_refuse(stores: Map
     assert odd.commit.record.format_version == metadata.VIEWS_FORMAT_VERSION
     plain = stores["tensorrt-llm-like"].select()[0]
     assert plain.commit.record.format_version == metadata.FORMAT_VERSION
+
+
+def test_tensor_parallel_dump_with_dtensors_reads_back(tmp_path: Path) -> None:
+    """The whole dumps are beside the checkout, not in it."""
+    dumps = SAMPLES.parent / "torch-dumps" / "sglang-dumper-tp2"
+    if not dumps.exists():
+        pytest.skip(f"{dumps} is missing: the packed dumps have no DTensors of SGLang")
+    ingest_directly(dumps / "dump", tmp_path / "run.zarr")
+    store = open_store(tmp_path / "run.zarr")
+    told = {path: file for path, file in truth(dumps).items() if path.startswith("dump/")}
+    assert list(differences(told, "dump/gpt_tp2/", store)) == []
+    assert sum(step.commit.summary.tensors for step in store.select()) == len(told)
