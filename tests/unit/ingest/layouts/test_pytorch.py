@@ -35,7 +35,9 @@ DUMPS = {
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = unpack("pytorch-world", tmp_path_factory.mktemp("world"))
+    into = tmp_path_factory.mktemp("world")
+    unpack("pt/pytorch-world", into)
+    root = into / "pytorch-world"
     # Only its own step: a pattern has one shape of directories.
     (root / "torch-save-tree" / "odd").mkdir()
     (root / "torch-save-tree" / "dump" / "odd").rename(root / "torch-save-tree" / "odd" / "odd0")
