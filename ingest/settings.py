@@ -75,6 +75,8 @@ class Settings(BaseSettings):
     # In the environment as on the command line, not as JSON: each host has its own map.
     rank_map: Annotated[dict[int, int], NoDecode] = Field(default_factory=dict)
     """The rank of each device id (0=8,1=9), for dumps whose paths name only devices."""
+    layout: str = ""
+    """A pattern for a dump whose tree no layout covers: rank{rank}/step{step}/{module}.{io}.{slot}.pt"""
     keep_device_layout: bool = False
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     replace: bool = False

@@ -132,7 +132,7 @@ def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
         UsageError: the directory is not a dump, or the store would lie in it.
         StoreError: the store cannot be used.
     """
-    tree = find_dump(Path(dump), rank_map=settings.rank_map)
+    tree = find_dump(Path(dump), rank_map=settings.rank_map, layout=settings.layout)
     objects = open_objects(place_of_store(settings, tree))
     commit.read_root(objects)
     return explain_dump(tree, objects, options_of(settings, retry_forever=True))
@@ -210,7 +210,7 @@ def ingest_dump(
         ClusterError: no worker answers.
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
-    tree = find_dump(Path(dump), rank_map=chosen.rank_map)
+    tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
     stop = stop or threading.Event()
     chosen_store = chosen.model_copy(update={"store": str(store)})
     with open_service(tree, chosen_store, dry_run=dry_run) as service:

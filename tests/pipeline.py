@@ -30,9 +30,10 @@ def plan_all(
     rules: RuleSet | None = None,
     *,
     leave_out_tensors: str = "",
+    layout: str = "",
 ) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
-    tree = find_dump(dump)
+    tree = find_dump(dump, layout=layout)
     address = resolve(str(store))
     return [
         plan_step(
@@ -54,7 +55,12 @@ def run(plan: StepPlan) -> CommitSummary:
 
 
 def ingest_directly(
-    dump: Path, store: Path | str, grid: Grid | None = None, rules: RuleSet | None = None
+    dump: Path,
+    store: Path | str,
+    grid: Grid | None = None,
+    rules: RuleSet | None = None,
+    *,
+    layout: str = "",
 ) -> list[CommitSummary]:
     """Ingest every step of a dump into a store, complete or not."""
-    return [run(plan) for plan in plan_all(dump, store, grid, rules)]
+    return [run(plan) for plan in plan_all(dump, store, grid, rules, layout=layout)]

@@ -122,6 +122,15 @@ RankMapOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+LayoutOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="How paths tell rank, step and name, for a tree that no layout covers: "
+        "rank{rank}/step{step}/{module}.{io}.{slot}.pt; `dump-ingest doctor` proposes one.",
+        show_default=False,
+    ),
+]
 DeviceLayoutOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(

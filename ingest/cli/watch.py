@@ -23,6 +23,7 @@ from ingest.cli.options import (
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
+    LayoutOption,
     QuietOption,
     RankMapOption,
     RankOption,
@@ -68,6 +69,7 @@ def command(
     replace: ReplaceOption = None,
     continues: ContinuesOption = None,
     rank_map: RankMapOption = None,
+    layout: LayoutOption = None,
     keep_device_layout: DeviceLayoutOption = None,
     after_commit: AfterCommitOption = None,
     keep_last: KeepLastOption = None,
@@ -122,6 +124,7 @@ def command(
         "replace": replace,
         "continues": continues,
         "rank_map": rank_map,
+        "layout": layout,
         "keep_device_layout": keep_device_layout,
         "after_commit": after_commit,
         "keep_last": keep_last,
@@ -239,7 +242,7 @@ def _wait_for_dump(
     while not stop.is_set():
         beat()
         try:
-            tree = find_dump(directory, rank_map=settings.rank_map)
+            tree = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
         except DumpIngestError as exc:
             readiness.reason = exc.message if isinstance(exc, AccessDenied) else ""
             reminders.keep([exc.message])

@@ -114,7 +114,7 @@ def _scan(settings: Settings, directory: Path) -> _Scanned:
     """
     # A parent that may not be entered hides the dump: it would seem not to exist.
     _require_readable(directory, directory)
-    dump = find_dump(directory, rank_map=settings.rank_map)
+    dump = find_dump(directory, rank_map=settings.rank_map, layout=settings.layout)
     scan = dump.scan({})
     _require_none_denied(dump, scan)
     # A few files are enough: the files of a dump all have the same owner and mode.

@@ -58,12 +58,30 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One directory of a dump that holds a step of one rank, or a part of it."""
+    """One directory of a dump that holds a step of one rank, or a part of it; or some files in one."""
 
     path: str
-    """Relative to the dump."""
+    """Relative to the dump. If only some files of a directory are meant, with what their names say behind it:
+    this path does not exist."""
     fields: Mapping[str, str]
     """What the names of the directories say, by the fields of the pattern: `rank`, `step`, `graph`..."""
+    names: tuple[str, ...] | None = None
+    """The names of the files, if only some files of the directory are meant; sorted."""
+
+    @property
+    def directory(self) -> str:
+        """The directory that holds its files, relative to the dump."""
+        return self.path if self.names is None else self.path.rpartition("/")[0]
+
+
+NameMember: TypeAlias = Callable[[TensorName, tuple[str, ...], int], TensorName]
+"""Returns the name of one tensor of a file, given that of the file, the keys and indices that lead to the
+tensor in it, and its place among the tensors of the file."""
+
+
+def join_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001  (see `NameMember`)
+    """Return the name of a tensor of a file: that of the file, and behind it the name in the file."""
+    return name._replace(op_name=".".join((name.op_name, *path))) if path else name
 
 
 class TensorFile(NamedTuple):
@@ -80,6 +98,8 @@ class TensorFile(NamedTuple):
     """False while its real name has not been written yet (to `mapping.csv`)."""
     any_argument: bool = False
     """Whether its writer also saves arguments that are not tensors in such files, as pickled objects."""
+    name_member: NameMember = join_member
+    """How its tensors are named if it holds several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +133,19 @@ class Layout(ABC):
     """Its name in commit records."""
     patterns: ClassVar[Sequence[Pattern]]
     """The directories that hold steps. The first pattern that fits a directory counts."""
+    file_patterns: ClassVar[Sequence[Pattern]] = ()
+    """The same for directories that hold files of several ranks or steps: the last level is that of the names
+    of files, which tell rank and step."""
+    implied: ClassVar[Mapping[str, str]] = {}
+    """Fields of every place, for dumps that do not say which step they are of."""
     systems: ClassVar[Sequence[System]]
     """What writes such trees."""
     transient: ClassVar[Sequence[Pattern]] = ()
     """Directories from which the writer moves files to their place; their files are ignored."""
     evidence: ClassVar[re.Pattern[str] | None] = None
     """If other programs use the same names of directories: the name of an entry that a place must have."""
+    needs_evidence: ClassVar[bool] = False
+    """Whether a directory is no dump without that entry, although it fits a pattern to its end."""
     near_miss: ClassVar[re.Pattern[str] | None] = None
     """Paths of directories that resemble those of a rank. If they fit no pattern, they are reported."""
     configuration: ClassVar[str] = ""

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ingest.layouts.base import Dump, Layout
 from ingest.layouts.cann import Cann
+from ingest.layouts.declared import declare
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.mindspore_async import MindSporeAsync
 from ingest.layouts.mindspore_raw import MindSporeRaw
 from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_native import MsProbeNative
 from ingest.layouts.pattern import Pattern
+from ingest.layouts.places import MAX_SEEN
+from ingest.layouts.proposal import proposed_hint
+from ingest.layouts.pytorch import (
+    AotInductor,
+    ForwardHooks,
+    SglangDumper,
+    TensorRtLlm,
+    TransformerEngine,
+    Vllm,
+)
 from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from workers.errors import AccessDenied, DumpError, UsageError
@@ -27,6 +39,12 @@ LAYOUTS: tuple[Layout, ...] = (
     MsProbe(),
     MindSporeAsync(),
     MindSporeRaw(),
+    SglangDumper(),
+    ForwardHooks(),
+    TransformerEngine(),
+    TensorRtLlm(),
+    AotInductor(),
+    Vllm(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3
@@ -35,7 +53,7 @@ _MAX_ABOVE = 6
 _TIME_DIGITS = 14
 
 
-def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> Dump:
+def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None, layout: str = "") -> Dump:
     """Return the dump at, or a few levels below, a directory.
 
     The directory may also be one within a dump, such as that of one rank: then only that part is read.
@@ -43,6 +61,7 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
     Args:
         directory: the directory that the user names.
         rank_map: ranks by device id, if the user gives them.
+        layout: a pattern for a tree that no layout covers; see `ingest.layouts.declared`.
 
     Raises:
         UsageError: the directory does not exist, has no known layout, or contains more than one dump.
@@ -51,16 +70,18 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
     """
     directory = directory.expanduser().absolute()
     _check_directory(directory)
-    search = _DumpSearch()
+    layouts = (*LAYOUTS, declare(layout)) if layout else LAYOUTS
+    search = _DumpSearch(layouts)
     dumps = search.below(directory, MAX_DEPTH)
     if not dumps and search.denied:
         raise search.denied[0]
     if dumps in ([], [directory]) and (root := search.above(directory)):
-        return DumpTree(root, LAYOUTS, below=str(directory.relative_to(root)), rank_map=rank_map)
+        return DumpTree(root, layouts, below=str(directory.relative_to(root)), rank_map=rank_map)
     if not dumps:
         raise UsageError(
             f"{directory}: no dump of a known layout",
-            hint="A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
+            hint=proposed_hint(directory)
+            or "A MindSpore dump has directories rank_{r}/{net}/{graph}/{iteration}; docs/formats.md has "
             "every layout. If the job has not begun to dump yet, `dump-ingest watch` waits for it.",
         )
     if len(dumps) > 1:
@@ -71,7 +92,7 @@ def find_dump(directory: Path, *, rank_map: Mapping[int, int] | None = None) -> 
         )
     if (dumps[0] / "zarr.json").exists():
         raise UsageError(f"{dumps[0]} is a store, not a dump", hint="Name the dump first, then --store.")
-    return DumpTree(dumps[0], LAYOUTS, rank_map=rank_map)
+    return DumpTree(dumps[0], layouts, rank_map=rank_map)
 
 
 def _check_directory(directory: Path) -> None:
@@ -87,8 +108,18 @@ def _check_directory(directory: Path) -> None:
 class _DumpSearch:
     """Looks for the roots of dumps. Lists each directory once, for all patterns."""
 
-    def __init__(self) -> None:
-        self._patterns = [pattern for layout in LAYOUTS for pattern in layout.patterns]
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self._patterns = [
+            pattern for layout in layouts for pattern in (*layout.patterns, *layout.file_patterns)
+        ]
+        #: Of patterns whose directories have names that other programs use, too.
+        self._evidence = {
+            pattern: layout.evidence
+            for layout in layouts
+            for pattern in layout.patterns
+            if layout.evidence is not None and layout.needs_evidence
+        }
+        self._files: dict[Path, list[str]] = {}
         self._names: dict[Path, list[str]] = {}
         self.denied: list[AccessDenied] = []
         """Directories that may not be read; they are passed over."""
@@ -145,7 +176,7 @@ class _DumpSearch:
             directory: the directory.
         """
         level = len(names)
-        if level > len(pattern.levels) or any(
+        if level > pattern.directories or any(
             pattern.match(above, name) is None for above, name in enumerate(names)
         ):
             return False
@@ -154,7 +185,10 @@ class _DumpSearch:
     def _is_proven(self, pattern: Pattern, level: int, directory: Path) -> bool:
         """Return whether what is below a directory, at a level of a pattern, shows that it is in a dump."""
         if level == pattern.proof:
-            return True
+            evidence = self._evidence.get(pattern)
+            return evidence is None or any(map(evidence.fullmatch, self._entries(directory)))
+        if level == pattern.directories:
+            return any(pattern.match(level, name) is not None for name in self._files_in(directory))
         try:
             names = self._subdirectories(directory)
         except OSError:
@@ -163,6 +197,23 @@ class _DumpSearch:
             pattern.match(level, name) is not None and self._is_proven(pattern, level + 1, directory / name)
             for name in names
         )
+
+    def _entries(self, directory: Path) -> list[str]:
+        try:
+            return os.listdir(directory)  # noqa: PTH208  (names are all that is needed)
+        except OSError:
+            return []
+
+    def _files_in(self, directory: Path) -> list[str]:
+        """Return the names of the first files in a directory; none if it cannot be listed."""
+        if directory not in self._files:
+            try:
+                with os.scandir(directory) as entries:
+                    seen = itertools.islice(entries, MAX_SEEN)
+                    self._files[directory] = [entry.name for entry in seen if not entry.is_dir()]
+            except OSError:
+                self._files[directory] = []
+        return self._files[directory]
 
     def _subdirectories(self, directory: Path) -> list[str]:
         """Return the names of the directories in a directory, sorted.

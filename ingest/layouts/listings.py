@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ingest.heartbeat import beat
-from ingest.layouts.base import LayoutPlace, Listing
+from ingest.layouts.base import LayoutPlace, Listing, Place
 from ingest.layouts.places import parents
 from ingest.layouts.walk import Walk
 from workers.model import SourceFile, StepKey
@@ -46,11 +46,14 @@ def list_places(
     beat()
     listed_at = time.time()
     places = tuple(sorted(places, key=lambda located: located.place.path))
-    if known is not None and _is_unchanged(root, known, [place.place.path for place in places]):
+    if known is not None and _is_unchanged(root, known, [located.place for located in places]):
         return _without_beside(replace(known, later_begun=later_begun, rank_from=rank_from, places=places))
     walk = Walk(root)
     for located in places:
-        walk.add_tree(located.place.path, without=without)
+        if located.place.names is None:
+            walk.add_tree(located.place.path, without=without)
+        else:
+            walk.add_named(located.place.directory, located.place.names)
     walk.files.sort(key=lambda file: file.path)
     return Listing(
         key,
@@ -85,15 +88,31 @@ def merge(first: Listing, second: Listing) -> Listing:
 def files_by_place(listing: Listing) -> dict[str, list[SourceFile]]:
     """Return the files of each place, by its path. A file in nested places belongs to the inner one."""
     files: dict[str, list[SourceFile]] = {located.place.path: [] for located in listing.places}
+    named = _named_files(listing)
     for file in listing.files:
+        if file.path in named:
+            files[named[file.path]].append(file)
+            continue
         directory = next((parent for parent in parents(file.path) if parent in files), None)
         if directory is not None:
             files[directory].append(file)
     return files
 
 
-def _is_unchanged(root: Path, known: Listing, places: Collection[str]) -> bool:
-    if not {directory for directory, _ in known.directories}.issuperset(places):
+def _named_files(listing: Listing) -> dict[str, str]:
+    """Return the paths of the places that consist of some files of a directory, by the paths of the files."""
+    places = [located.place for located in listing.places if located.place.names is not None]
+    return {
+        f"{place.directory}/{name}".lstrip("/"): place.path for place in places for name in place.names or ()
+    }
+
+
+def _is_unchanged(root: Path, known: Listing, places: Sequence[Place]) -> bool:
+    of_files = [place for place in places if place.names is not None]
+    whole = [place.path for place in places if place.names is None]
+    if not {directory for directory, _ in known.directories}.issuperset(whole):
+        return False
+    if of_files and not _has_same_files(known, of_files):
         return False
     for directory, mtime_ns in known.directories:
         if mtime_ns / 1e9 > known.listed_at - _TICK_S:
@@ -103,7 +122,13 @@ def _is_unchanged(root: Path, known: Listing, places: Collection[str]) -> bool:
                 return False
         except OSError:
             return False
-    return bool(known.directories)
+    return bool(known.directories or of_files)
+
+
+def _has_same_files(known: Listing, of_files: Sequence[Place]) -> bool:
+    """Return whether a listing has these files, and was made when they had been quiet for a while."""
+    listed = [located.place for located in known.places if located.place.names is not None]
+    return listed == list(of_files) and known.newest_change <= known.listed_at - _TICK_S
 
 
 def _without_beside(listing: Listing) -> Listing:
@@ -111,9 +136,10 @@ def _without_beside(listing: Listing) -> Listing:
     if listing.key.step is not None:
         return listing
     places = {located.place.path for located in listing.places}
+    named = _named_files(listing)
 
     def is_in_place(path: str) -> bool:
-        return path in places or any(parent in places for parent in parents(path))
+        return path in places or path in named or any(parent in places for parent in parents(path))
 
     return replace(
         listing,

@@ -26,6 +26,14 @@ class Pattern:
     proof: int
     """How many levels must fit before the tree counts as a dump."""
 
+    of_files: bool = False
+    """Whether the last level is that of the names of files."""
+
+    @property
+    def directories(self) -> int:
+        """How many levels are directories."""
+        return len(self.levels) - self.of_files
+
     def match(self, level: int, name: str) -> dict[str, str] | None:
         """Return the fields in a directory name at one level, or None if it does not fit."""
         match = self.levels[level].fullmatch(name)
@@ -45,7 +53,7 @@ class Pattern:
         return fields
 
 
-def parse(text: str) -> Pattern:
+def parse(text: str, *, of_files: bool = False) -> Pattern:
     r"""Return the pattern that a text describes.
 
     >>> parse("rank_{rank}!/{net}").match(0, "rank_3")
@@ -57,6 +65,7 @@ def parse(text: str) -> Pattern:
         text,
         tuple(re.compile(_expression(level.removesuffix("!")), re.DOTALL | re.ASCII) for level in levels),
         proof,
+        of_files,
     )
 
 

@@ -6,6 +6,7 @@ the files in places are listed later, by `ingest.layouts.listings`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,11 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
-from ingest.layouts.fields import STEP_FIELDS
+from ingest.layouts.fields import FIELDS, STEP_FIELDS
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
 from ingest.layouts.walk import Walk
 
+#: How many entries of a directory are looked at to find out whether it holds a dump.
+MAX_SEEN = 256
 #: A number as people may write one, in any digits. What a dump system writes fits the fields of patterns.
 _NUMBER = re.compile(r"[-+]?\d+")
 _RANK_HINT = (
@@ -65,7 +68,7 @@ class _Match:
     fields: Mapping[str, str]
 
     def enter(self, name: str) -> _Match | None:
-        if self.is_complete:
+        if self.level >= self.pattern.directories:
             return None
         fields = self.pattern.match(self.level, name)
         if fields is None:
@@ -75,6 +78,11 @@ class _Match:
     @property
     def is_complete(self) -> bool:
         return self.level == len(self.pattern.levels)
+
+    @property
+    def is_at_files(self) -> bool:
+        """Whether the names of files are what comes next."""
+        return self.pattern.of_files and self.level == self.pattern.directories
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,33 @@ class _Directory:
     @property
     def depth(self) -> int:
         return self.path.count("/") + 1 if self.path else 0
+
+
+class _FilePlaces:
+    """The places in one directory that are told by the names of its files."""
+
+    def __init__(self, directory: _Directory) -> None:
+        self._path = directory.path
+        self._matches = [match for match in directory.matches if match.is_at_files]
+        self._names: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
+
+    def add(self, name: str) -> bool:
+        """Add a file; return whether it belongs to such a place."""
+        for number, match in enumerate(self._matches):
+            fields = match.pattern.match(match.level, name)
+            if fields is not None:
+                told = tuple(item for item in fields.items() if item[0] in FIELDS)
+                self._names.setdefault((number, told), []).append(name)
+                return True
+        return False
+
+    def places(self) -> Iterator[LayoutPlace]:
+        """Yield the places."""
+        for (number, told), names in self._names.items():
+            match = self._matches[number]
+            fields = {**match.layout.implied, **match.fields, **dict(told)}
+            virtual = ",".join(f"{name}={value}" for name, value in told)
+            yield LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, tuple(sorted(names))))
 
 
 class PlaceSearch:
@@ -112,7 +147,7 @@ class PlaceSearch:
         matches = [
             _Match(layout, pattern, 0, {})
             for layout in self._layouts
-            for pattern in (*layout.transient, *layout.patterns)
+            for pattern in (*layout.transient, *layout.patterns, *layout.file_patterns)
         ]
         pending = [_Directory("", matches, in_place=False)]
         while pending:
@@ -123,6 +158,7 @@ class PlaceSearch:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
         owner = _owner(directory)
         depth = directory.depth
+        of_files = _FilePlaces(directory)
         walk = discovery.unowned if owner.rank is None else discovery.outside_of(owner)
         for entry in walk.entries(directory.path):
             if depth < len(self._below) and entry.name != self._below[depth]:
@@ -131,8 +167,9 @@ class PlaceSearch:
             if entry.is_dir(follow_symlinks=False):
                 if subdirectory := self._enter(directory, entry.name, path, owner, discovery):
                     yield subdirectory
-            elif not directory.in_place:
+            elif not of_files.add(entry.name) and not directory.in_place:
                 discovery.outside_of(owner).add_file(entry, path)
+        discovery.places += of_files.places()
 
     def _enter(
         self, directory: _Directory, name: str, path: str, owner: Owner, discovery: Discovery
@@ -143,7 +180,7 @@ class PlaceSearch:
         if any(match.pattern in match.layout.transient for match in complete):
             return None
         if complete:
-            place = Place(path, complete[0].fields)
+            place = Place(path, {**complete[0].layout.implied, **complete[0].fields})
             discovery.places.append(LayoutPlace(complete[0].layout, place))
         if len(complete) < len(matches):
             return _Directory(path, matches, directory.in_place or bool(complete))
@@ -153,7 +190,25 @@ class PlaceSearch:
 
     def _matches(self, directory: _Directory, name: str, path: str) -> list[_Match]:
         entered = [entered for match in directory.matches if (entered := match.enter(name)) is not None]
-        return [match for match in entered if not match.is_complete or self._has_evidence(match.layout, path)]
+        return [
+            match
+            for match in entered
+            if self._has_files(match, path)
+            and (not match.is_complete or self._has_evidence(match.layout, path))
+        ]
+
+    def _has_files(self, match: _Match, directory: str) -> bool:
+        """Return whether a directory has a file of a pattern, if files are the next level of it."""
+        if not match.is_at_files:
+            return True
+        try:
+            with os.scandir(f"{self._root}/{directory}") as entries:
+                names = (entry.name for entry in itertools.islice(entries, MAX_SEEN))
+                return any(match.pattern.match(match.level, name) is not None for name in names)
+        except PermissionError:
+            return True  # to be reported when it is listed
+        except OSError:
+            return False
 
     def _has_evidence(self, layout: Layout, directory: str) -> bool:
         if layout.evidence is None:

@@ -36,7 +36,7 @@ def systems() -> Iterator[tuple[str, ...]]:
             step = step_of(fields)
             yield (
                 system.name,
-                f"`{system.place}/`",
+                f"`{system.place}`" if system.place.endswith(".pt") else f"`{system.place}/`",
                 system.holds,
                 "single process" if rank is None else f"{rank.kind} {rank.number}",
                 "none" if step is None else str(step),
@@ -50,10 +50,10 @@ def match(layout: Layout, system: System) -> dict[str, str]:
     Raises:
         LookupError: the example fits no pattern.
     """
-    for pattern in layout.patterns:
+    for pattern in (*layout.patterns, *layout.file_patterns):
         fields = pattern.match_path(system.place)
         if fields is not None:
-            return fields
+            return {**layout.implied, **fields}
     message = f"{system.place} fits no pattern of {layout.name}"
     raise LookupError(message)
 

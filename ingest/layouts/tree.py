@@ -156,7 +156,7 @@ class DumpTree:
                 begun = place.fields.get("time", "")
                 if series in latest and latest[series] >= begun:
                     overtaken.add(place.path)
-                elif self._has_entries(place.path):
+                elif place.names or self._has_entries(place.path):
                     latest[series] = begun
         return overtaken
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,18 @@ def read_small(path: Path) -> bytes | None:
         return None
     finally:
         os.close(fd)
+
+
+class _Named:
+    """A file that is known by its path, in the place of an entry of its directory."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def stat(self, *, follow_symlinks: bool) -> os.stat_result:
+        return os.stat(self._path, follow_symlinks=follow_symlinks)  # noqa: PTH116 (twice as fast)
 
 
 @dataclass(slots=True)
@@ -84,7 +96,14 @@ class Walk:
                 elif path not in without:
                     pending.append(path)
 
-    def add_file(self, entry: os.DirEntry[str], path: str) -> None:
+    def add_named(self, directory: str, names: Iterable[str]) -> None:
+        """Add files of a directory."""
+        beat()
+        prefix = f"{directory}/" if directory else ""
+        for name in names:
+            self.add_file(_Named(f"{self.root}/{prefix}{name}"), f"{prefix}{name}")
+
+    def add_file(self, entry: os.DirEntry[str] | _Named, path: str) -> None:
         """Add a directory entry that is not a directory."""
         try:
             status = entry.stat(follow_symlinks=False)

@@ -13,7 +13,7 @@ import xxhash
 
 from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
-from workers.dump.formats import dump_data, npy, overflow, pt, raw
+from workers.dump.formats import dump_data, npy, npz, overflow, pt, raw, safetensors
 from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.source import OpenFile
@@ -32,13 +32,15 @@ class Inspection(NamedTuple):
     """What the content of one file says, as far as it was read."""
 
     headers: tuple[TensorHeader, ...] = ()
-    samples: tuple[int, ...] = ()
-    """Hash of the first payload bytes of each tensor: equal for copies."""
+    samples: tuple[int | None, ...] = ()
+    """Hash of the first payload bytes of each tensor: equal for copies. None for what is no payload."""
     problem: str = ""
     may_grow: bool = False
     """Whether the file is too short, but may still be written to."""
     readable: bool = True
     """Whether the disk returns its bytes."""
+    record: str = ""
+    """What a file without tensors holds instead, as JSON; "" if that is not known."""
     note: str = ""
     """Why a file holds no tensor, although nothing is wrong with it."""
     overflow: OverflowRecord | None = None
@@ -163,17 +165,13 @@ _POISON = {
 
 
 def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> Inspection:
-    head = opened.read_at(0, HEAD_BYTES)
-
-    def read(offset: int, nbytes: int) -> bytes:
-        if offset + nbytes <= len(head) or len(head) == file.size:
-            return head[offset : offset + nbytes]
-        return opened.read_at(offset, nbytes)
-
+    read = _reader(opened, file.size)
     try:
         headers = _headers(named, read, file.size)
         samples = tuple(
-            xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
+            None
+            if header.view is not None or header.is_part
+            else xxhash.xxh3_64_intdigest(read(header.offset, min(header.nbytes, _SAMPLE_BYTES)))
             for header in headers
         )
         record = None
@@ -184,10 +182,33 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
         # A read-only file was closed by its writer: what is missing was lost (the disk was full).
         return Inspection(problem=exc.message, may_grow=file.writable)
     except HoldsNoTensor as exc:
+        if exc.record:
+            return Inspection(record=exc.record)
         return Inspection(note=exc.message) if named.any_argument else Inspection(problem=exc.message)
     except UnreadableTensor as exc:
         return Inspection(problem=exc.message)
     return Inspection(headers, samples, overflow=record)
+
+
+def _reader(opened: OpenFile, file_size: int) -> ReadAt:
+    """Return a function that reads parts of a file; both ends of it are read only once."""
+    head = opened.read_at(0, HEAD_BYTES)
+    if len(head) == file_size:
+        return lambda offset, nbytes: head[offset : offset + nbytes]
+    tail_begin = max(file_size - HEAD_BYTES, len(head))
+    tail = b""
+
+    def read(offset: int, nbytes: int) -> bytes:
+        nonlocal tail
+        if offset + nbytes <= len(head):
+            return head[offset : offset + nbytes]
+        if offset < tail_begin:
+            return opened.read_at(offset, nbytes)
+        # A zip has its directory there.
+        tail = tail or opened.read_at(tail_begin, HEAD_BYTES)
+        return tail[offset - tail_begin : offset - tail_begin + nbytes]
+
+    return read
 
 
 def _may_be_overflow_json(file: SourceFile) -> bool:
@@ -206,4 +227,6 @@ _FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] 
     Container.NPY: npy.read_headers,
     Container.DUMP_DATA: dump_data.read_headers,
     Container.PT: pt.read_headers,
+    Container.SAFETENSORS: safetensors.read_headers,
+    Container.NPZ: npz.read_headers,
 }

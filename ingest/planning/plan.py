@@ -197,7 +197,10 @@ def _segments(
 
 def _groups(rows: Sequence[PlannedRow]) -> list[_CopyGroup]:
     groups: dict[tuple[str, int, int], _CopyGroup] = {}
+    views = [number for number, row in enumerate(rows) if row.entry.view is not None]
     for number, row in enumerate(rows):
+        if row.entry.view is not None:
+            continue
         entry = row.entry
         if not entry.readable or entry.kind is RowKind.STATISTICS:
             continue
@@ -207,7 +210,31 @@ def _groups(rows: Sequence[PlannedRow]) -> list[_CopyGroup]:
         group = groups.setdefault((array, entry.nbytes, sample), _CopyGroup(array, [], 0))
         group.rows.append(number)
         group.nbytes += entry.read_nbytes
-    return list(groups.values())
+    return _with_views(list(groups.values()), rows, views)
+
+
+def _with_views(
+    groups: list[_CopyGroup], rows: Sequence[PlannedRow], views: Sequence[int]
+) -> list[_CopyGroup]:
+    """Return the groups with the views: those that are a part of a payload go where that goes."""
+    if not views:
+        return groups
+    payloads = {
+        (rows[number].entry.source.path, rows[number].entry.offset, group.array): group
+        for group in groups
+        for number in group.rows
+        if rows[number].entry.nbytes
+    }
+    for number in views:
+        entry = rows[number].entry
+        base = entry.view.base if entry.view else -1
+        group = payloads.get((entry.source.path, base, entry.array))
+        if group is None:
+            group = _CopyGroup(entry.array, [], 0)
+            groups.append(group)
+        group.rows.append(number)
+        group.nbytes += entry.nbytes
+    return groups
 
 
 def _packed(groups: Sequence[_CopyGroup], job_nbytes: int) -> list[list[_CopyGroup]]:

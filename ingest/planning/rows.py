@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ingest.layouts.base import NameMember, join_member
 from ingest.planning.inspection import OVERFLOW_OP_TYPE, Inspected, Inspection
 from workers.dump.formats.header import TensorHeader
 from workers.dump.formats.overflow import OverflowRecord
@@ -57,11 +58,13 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[PlannedRow]:
         yield from _overflow_rows(file, name or TensorName(op_type=OVERFLOW_OP_TYPE), inspection)
     elif name is None:
         yield PlannedRow(Entry(file, RowKind.FILE, TensorName(), problem=_NOT_UNDERSTOOD))
+    elif inspection.record:
+        yield PlannedRow(Entry(file, RowKind.FILE, name, record=inspection.record))
     elif not inspection.headers:
         problem = f"holds no tensor; kept as a file{inspection.note and f': {inspection.note}'}"
         yield PlannedRow(Entry(file, RowKind.FILE, name, problem=problem))
     else:
-        yield from _tensor_rows(file, name, inspection)
+        yield from _tensor_rows(file, name, named.name_member if named else join_member, inspection)
 
 
 _NOT_UNDERSTOOD = "its name is not understood; kept as a file"
@@ -80,9 +83,22 @@ def _bad_entry(file: SourceFile, name: TensorName | None, inspection: Inspection
     )
 
 
-def _tensor_rows(file: SourceFile, name: TensorName, inspection: Inspection) -> Iterator[PlannedRow]:
+def _tensor_rows(
+    file: SourceFile, name: TensorName, name_member: NameMember, inspection: Inspection
+) -> Iterator[PlannedRow]:
     for header, sample in zip(inspection.headers, inspection.samples, strict=True):
-        entry = Entry(file, RowKind.TENSOR, _completed(name, header), header, problem=header.problem)
+        if header.is_part:
+            yield PlannedRow(Entry(file, RowKind.PART, TensorName(), header, record=header.record))
+            continue
+        named = name_member(name, header.path, header.number) if header.number >= 0 else name
+        entry = Entry(
+            file,
+            RowKind.TENSOR,
+            _completed(named, header),
+            header,
+            problem=header.problem,
+            record=header.record,
+        )
         yield PlannedRow(entry, sample)
 
 

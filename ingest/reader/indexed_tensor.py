@@ -8,6 +8,7 @@ from typing import Any
 
 from ingest.reader.indexed_step import IndexedStep
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
+from workers.store.attributes import attributes_of
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 
@@ -145,6 +146,14 @@ class IndexedTensor:
     def source(self) -> str:
         """The path of the dump file, relative to the dump."""
         return self._label("source")
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """What else its file says: values beside the tensors, by name, as JSON has them; {} for nothing.
+
+        Under `tensor`, what is known of this tensor alone, such as the placements of a DTensor.
+        """
+        return attributes_of(self._step.tables, self.row)
 
     @property
     def statistics(self) -> Statistics:

@@ -89,6 +89,7 @@ def commit_from_objects(
         graphs=tuple(sorted(set(built.label("graph")) - {""})),
         stored=stored,
         problems=tuple(problems if is_complete else [_NOT_KNOWN, *problems])[:100],
+        has_views=built.has_views,
     )
     record = new_record(
         summary,

@@ -74,6 +74,7 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
             stored,
             (*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
             record.poison,
+            built.has_views,
         ),
         without_tensors=record.without_tensors,
         replaces=committed.fingerprint,

@@ -17,10 +17,12 @@ import numpy as np
 from ingest.reader.catalog import Catalog
 from workers.arrays import device_format
 from workers.arrays.digest import new_digest
+from workers.arrays.strided import elements_of
 from workers.dump import paths
 from workers.dump.source import OpenFile
 from workers.errors import DumpIngestError
 from workers.model import MIB, SourceFile, StepKey
+from workers.store.restore import is_view, view_of
 from workers.store.step import StoredStep
 
 _PIECE_NBYTES = 16 * MIB
@@ -74,6 +76,8 @@ class DumpedPayload:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes `start` to `stop`."""
+        if is_view(self.step, self.row):
+            return self._viewed[start:stop]
         device = self.step.device(self.row)
         if device is not None and not self.step.is_in_device_layout(self.row):
             return self._host[start:stop]
@@ -88,6 +92,18 @@ class DumpedPayload:
         payload = np.frombuffer(self._in_file(0, nbytes), np.uint8)
         host = device_format.to_host(payload, device, self.step.shape(self.row), self.step.element(self.row))
         return host.tobytes()
+
+    @cached_property
+    def _viewed(self) -> bytes:
+        """All elements of a view."""
+        view = view_of(self.step, self.row)
+        if view is None:
+            return b""
+        shape, element = self.step.shape(self.row), self.step.element(self.row)
+        return bytes(elements_of(self._bytes_from, view, shape, element))
+
+    def _bytes_from(self, start: int, nbytes: int) -> bytes:
+        return self._in_file(start, start + nbytes)
 
     def _in_file(self, start: int, stop: int) -> bytes:
         table = self.step.tables

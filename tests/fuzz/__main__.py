@@ -17,9 +17,27 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts"]):
-    from ingest.layouts import bin_names, cann, mindspore_names, mindspore_raw, msprobe_names, torchair
+    from ingest.layouts import (
+        bin_names,
+        cann,
+        mindspore_names,
+        mindspore_raw,
+        msprobe_names,
+        pytorch_names,
+        torchair,
+    )
     from workers.dump import paths
-    from workers.dump.formats import dump_data, npy, overflow, pt, statistic_csv
+    from workers.dump.formats import (
+        dump_data,
+        npy,
+        npz,
+        overflow,
+        pt,
+        pt_pickle,
+        pt_tree,
+        safetensors,
+        statistic_csv,
+    )
     from workers.dump.formats.header import ReadAt, TensorHeader
     from workers.errors import DumpError, UnreadableTensor
 
@@ -33,6 +51,7 @@ def joined(content: bytes, headers: Sequence[TensorHeader]) -> bytes:
     return b"".join(
         header.lead + content[header.offset : header.offset + header.nbytes] + header.tail
         for header in headers
+        if header.view is None
     )
 
 
@@ -63,6 +82,24 @@ def read_pt(content: bytes) -> None:
         assert joined(content, pt.read_headers(reader(content), len(content))) == content
 
 
+def read_safetensors(content: bytes) -> None:
+    # The first bytes are rarely a valid length.
+    framed = len(content).to_bytes(8, "little") + content
+    for variant in (content, framed, framed + bytes(64)):
+        with suppress(UnreadableTensor):
+            assert joined(variant, safetensors.read_headers(reader(variant), len(variant))) == variant
+
+
+def read_npz(content: bytes) -> None:
+    with suppress(UnreadableTensor):
+        assert joined(content, npz.read_headers(reader(content), len(content))) == content
+
+
+def read_pickle(content: bytes) -> None:
+    with suppress(UnreadableTensor):
+        pt_tree.contents(pt_pickle.unpickle(content))
+
+
 def read_csv(content: bytes) -> None:
     headers = (
         b"Op Type,Op Name,Task ID,Stream ID,Timestamp,IO,Slot,Data Size,Data Type,Shape,Max Value,MD5\n",
@@ -83,6 +120,10 @@ def read_names(content: bytes) -> None:
         mindspore_raw.parse_raw_name,
         msprobe_names.parse_tensor_name,
         torchair.parse_call_name,
+        pytorch_names.parse_sglang_name,
+        pytorch_names.parse_trt_llm_name,
+        pytorch_names.parse_aoti_name,
+        pytorch_names.parse_te_name,
     ):
         parse(name)
     text = paths.to_text(os.fsdecode(content))
@@ -106,6 +147,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "overflow": read_overflow,
     "npy": read_npy,
     "pt": read_pt,
+    "pickle": read_pickle,
+    "safetensors": read_safetensors,
+    "npz": read_npz,
     "csv": read_csv,
     "names": read_names,
 }

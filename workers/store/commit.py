@@ -248,7 +248,9 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
     record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
-    record["format_version"] = format_version_of(without)
+    record["format_version"] = format_version_of(
+        without, has_views=record["format_version"] == metadata.VIEWS_FORMAT_VERSION
+    )
     record["without_tensors"] = asdict(without)
     record["summary"]["stored_bytes"] = max(totals.stored_bytes - sum(dropped.values()), 0)
     record["summary"]["objects"] = max(totals.objects - len(dropped) - len(commit.nodes) + len(nodes), 0)

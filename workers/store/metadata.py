@@ -28,6 +28,8 @@ _MAX_CHUNK_NBYTES = 2**31
 FORMAT_VERSION = 2
 #: The same for a leaf that is kept without its tensors: an older version would report it as damaged.
 WITHOUT_TENSORS_FORMAT_VERSION = 3
+#: The same for a leaf with parts of files, or with views: an older version would export their files wrong.
+VIEWS_FORMAT_VERSION = 4
 #: The oldest format that this version reads. Format 1 was never released.
 OLDEST_FORMAT_VERSION = 2
 

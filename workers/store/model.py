@@ -32,6 +32,8 @@ class RowKind(StrEnum):
     """What the hardware recorded about an operator that overflowed."""
     FILE = "file"
     """Kept as it is: IR, execution order, CSV, JSON, anything with an unknown name."""
+    PART = "part"
+    """Bytes of a file of tensors that belong to none of them: a storage of which only views were saved."""
     QUARANTINED = "quarantined"
     """Claims to be a tensor and is not; its raw bytes are kept if they could be read."""
 

@@ -71,6 +71,8 @@ class StepContents:
     problems: tuple[str, ...]
     """What is wrong with source files, each as `path: problem`; the first of them, if there are many."""
     poison: tuple[PoisonedSource, ...] = ()
+    has_views: bool = False
+    """Whether files are made of parts, or tensors are picked from them; see `Tables.has_views`."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,7 +210,7 @@ def decode_record(data: bytes, key: StepKey) -> CommitRecord:
         written = _DECODE_LEAF(data).attributes.dump_ingest
         # First: nothing else is known about the record of a later version.
         version = _DECODE_VERSION(written).format_version
-        _check_format(version, str(key), metadata.WITHOUT_TENSORS_FORMAT_VERSION)
+        _check_format(version, str(key), metadata.VIEWS_FORMAT_VERSION)
         record = _DECODE_RECORD(written)
     except (ValueError, RecursionError) as exc:
         raise DamagedStore(f"{key.path}/{LEAF} is not a commit record: {exc!s:.300}") from exc
@@ -257,7 +259,7 @@ def new_record(
         now: the time of the commit.
     """
     return CommitRecord(
-        format_version=format_version_of(without_tensors),
+        format_version=format_version_of(without_tensors, has_views=contents.has_views),
         without_tensors=without_tensors,
         rank=summary.key.rank,
         step=summary.key.step,
@@ -275,8 +277,10 @@ def new_record(
     )
 
 
-def format_version_of(without: WithoutTensors | None) -> int:
-    """Return the format version of a commit."""
+def format_version_of(without: WithoutTensors | None, *, has_views: bool) -> int:
+    """Return the format version of a commit: the oldest that reads all of it."""
+    if has_views:
+        return metadata.VIEWS_FORMAT_VERSION
     return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION
 
 

@@ -20,6 +20,7 @@ from workers.arrays import statistics
 from workers.arrays.digest import DIGEST_BYTES
 from workers.errors import DamagedStore, DumpError
 from workers.store import metadata, problems, untrusted
+from workers.store.model import RowKind
 from workers.store.shards import crc32c, without_crc32c
 
 #: Text columns of the index. `source` is the path relative to the dump; `lead` and `tail` are the bytes of
@@ -98,6 +99,12 @@ class Tables:
         """Whether the statistics that the dump gives for a tensor differ from the computed ones, (row,)."""
         known = self.known_disagreeing
         return problems.disagreeing(self.label("problem")) if known is None else known
+
+    @property
+    def has_views(self) -> bool:
+        """Whether a file has parts that are no tensors, or a tensor none of the bytes of its file."""
+        is_view = (self.number("source_nbytes") == 0) & (self.number("nbytes") > 0)
+        return bool(is_view.any() or (self.label("kind") == RowKind.PART.value).any())
 
     def only(self, row: int) -> Tables:
         """Return the tables of one row, which is row 0 there."""

@@ -11,35 +11,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers import events
-from workers.arrays import device_format, statistics
+from workers.arrays import device_format
 from workers.arrays.digest import DIGEST_BYTES, new_digest
 from workers.arrays.digest import digest as digest_of
-from workers.arrays.dtypes import unpack
-from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.dump.source import OpenFile
 from workers.errors import UnreadableFile
 from workers.model import MIB
 from workers.store import metadata
-from workers.store.model import RowKind
 from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
+from workers.tasks.entry_statistics import (
+    UNKNOWN_ROW,
+    EntryStatistics,
+    elements_in,
+    meaning,
+    to_convert,
+)
 from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
 from workers.tasks.model import Entry, Receipt, Segment, ShardJob
 
 #: Files are read in pieces of this many bytes. Most files are a single piece.
 PIECE_BYTES = 16 * MIB
-#: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
-#: stays in device layout, because an export could not convert it back in bounded memory. Its statistics come
-#: from reading it a second time, slab by slab.
-MAX_CONVERTED_BYTES = 256 * MIB
 
 
 def convert(job: ShardJob, run: Callable[[ShardJob], Receipt] | None = None) -> Receipt:
@@ -113,7 +111,7 @@ class _Conversion:
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
-        self._statistics = [_UNKNOWN] * n
+        self._statistics = [UNKNOWN_ROW] * n
         self._in_device_layout = [False] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
@@ -141,19 +139,25 @@ class _Conversion:
         places = [self._place[row] for row in segment.rows]
         sizes = Counter(self._nbytes[place] for place in places)
         root, where = self._job.root, str(self._job.key)
-        for row, place in zip(segment.rows, places, strict=True):
+        bases: dict[tuple[str, int], int] = {}
+        # Views come last: then it is known where the payloads are that they are a part of.
+        for row, place in sorted(zip(segment.rows, places, strict=True), key=self._is_view):
             entry, nbytes = self._job.entries[row], self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
             try:
                 with OpenFile(root, entry.source, where) as file:
                     self._bytes_read += nbytes
-                    if _to_convert(entry):
+                    if entry.view is not None:
+                        base = bases.get((entry.source.path, entry.view.base), -1)
+                        self._convert_view(place, entry, file, packer, seen, base=base)
+                    elif to_convert(entry):
                         self._convert_from_device(place, entry, file, packer, seen)
                     else:
-                        same_meaning = seen.setdefault(_meaning(entry), {})
+                        same_meaning = seen.setdefault(meaning(entry), {})
                         is_unique = sizes[nbytes] == 1
                         self._convert(place, entry, file, packer, same_meaning, is_unique=is_unique)
+                        bases[entry.source.path, entry.offset] = self._offsets[place]
                     file.check_unchanged()
             except OSError as exc:
                 if exc.errno != errno.EIO:
@@ -196,8 +200,8 @@ class _Conversion:
         piece = next(self._pieces(entry, file), self._buffer[:0])
         digest = digest_of(piece)
         if digest in seen:
-            return digest, _UNKNOWN
-        entry_statistics = _EntryStatistics(entry, len(self._buffer))
+            return digest, UNKNOWN_ROW
+        entry_statistics = EntryStatistics(entry, len(self._buffer))
         if len(piece):
             entry_statistics.update(piece)
             packer.append(piece)
@@ -208,7 +212,7 @@ class _Conversion:
         self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, is_unique: bool
     ) -> tuple[bytes, tuple[float, ...]]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
-        entry_statistics = _EntryStatistics(entry, len(self._buffer))
+        entry_statistics = EntryStatistics(entry, len(self._buffer))
         running = new_digest()
         for piece in self._pieces(entry, file):
             running.update(piece)
@@ -217,7 +221,7 @@ class _Conversion:
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
-            return digest, _UNKNOWN
+            return digest, UNKNOWN_ROW
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._pieces(entry, file) if not is_unique else ():
             entry_statistics.update(piece)
@@ -250,12 +254,53 @@ class _Conversion:
         digest = running.digest()
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
-        same_meaning = seen.setdefault(_meaning(entry) if stored is payload else header.element.name, {})
-        entry_statistics = _EntryStatistics(entry, len(self._buffer))
+        same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
+        entry_statistics = EntryStatistics(entry, len(self._buffer))
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update_host(host)
             packer.append(stored_bytes)
+        self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
+
+    def _is_view(self, member: tuple[int, int]) -> bool:
+        return self._job.entries[member[0]].view is not None
+
+    def _convert_view(
+        self,
+        place: int,
+        entry: Entry,
+        file: OpenFile,
+        packer: Packer,
+        seen: dict[object, dict[bytes, int]],
+        *,
+        base: int,
+    ) -> None:
+        """Convert a tensor whose elements are picked from those of others; see `StridedView`.
+
+        If they lie one after the other in a payload of this segment, which is stored from element `base` on,
+        they are not stored again. It is -1 if there is none.
+        """
+        header, view = entry.header, entry.view
+        assert header is not None and view is not None  # noqa: S101, PT018 (for mypy)
+        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        if base >= 0:
+            running = new_digest()
+            for piece in file.pieces(self._buffer, header.offset, header.nbytes):
+                running.update(piece)
+                entry_statistics.update(piece)
+            self._digests[place] = running.digest()
+            self._offsets[place] = base + (header.offset - view.base) // header.element.itemsize
+            self._statistics[place] = entry_statistics.row()
+            self._duplicates += 1
+            self._duplicate_bytes += entry.nbytes
+            return
+        elements = elements_in(file, header, view)
+        digest = digest_of(elements)
+        same_meaning = seen.setdefault(header.element.name, {})
+        start = packer.position
+        if digest not in same_meaning:
+            entry_statistics.update(elements)
+            packer.append(elements)
         self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
@@ -311,74 +356,3 @@ class _Conversion:
             duplicate_bytes=self._duplicate_bytes,
             seconds=seconds,
         )
-
-
-def _to_convert(entry: Entry) -> bool:
-    """Return whether an entry is a tensor in device layout that is small enough to be converted."""
-    header = entry.header
-    return header is not None and header.device is not None and header.nbytes <= MAX_CONVERTED_BYTES
-
-
-def _is_counted(entry: Entry) -> bool:
-    """Return whether an entry has statistics, provided that its type has any.
-
-    Overflow records have none. Nor have tensors that are described but have no bytes: statistics that the
-    dump reports for them must not be compared with those of nothing.
-    """
-    header = entry.header
-    is_absent = header is not None and header.problem != "" and not header.nbytes
-    return entry.kind is RowKind.TENSOR and header is not None and not is_absent
-
-
-def _meaning(entry: Entry) -> object:
-    """Return everything besides its bytes that the statistics of an entry depend on."""
-    header = entry.header
-    if header is None:
-        return ""
-    if not _is_counted(entry):
-        return entry.kind, header.element.name
-    return (header.element.name, header.device, header.shape) if header.device else header.element.name
-
-
-_UNKNOWN = statistics.UNKNOWN.as_row()
-
-
-class _EntryStatistics:
-    """The running statistics of an entry; unknown unless it is a tensor of numbers."""
-
-    def __init__(self, entry: Entry, limit_nbytes: int) -> None:
-        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`."""
-        header = entry.header
-        self._header = header
-        countable = _is_counted(entry) and header is not None and has_statistics(header.element)
-        self._slabs: Iterator[device_format.Slab] | None = None
-        if countable and header is not None and header.device is not None and not _to_convert(entry):
-            # A device layout has padding, whose elements do not count.
-            self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
-            countable = self._slabs is not None
-        self._running = RunningStatistics() if countable else None
-        self._left = header.size if header else 0
-
-    def update(self, piece: memoryview) -> None:
-        """Add a piece of the payload, unless the tensor is added by slabs."""
-        if self._running is not None and self._header is not None and self._slabs is None:
-            values = unpack(piece, self._header.element, self._left)
-            self._left -= values.size
-            self._running.update(values)
-
-    def update_slabs(self, read: Callable[[Iterable[tuple[int, int]]], memoryview]) -> None:
-        """Add a tensor in device layout that is too large for memory, slab by slab.
-
-        `read` returns ranges of the payload, which are valid until it is called again.
-        """
-        for slab in self._slabs or ():
-            assert self._running is not None and self._header is not None  # noqa: S101, PT018 (for mypy)
-            self._running.update(slab.to_host(read(slab.ranges), self._header.element))
-
-    def update_host(self, values: npt.NDArray[Any]) -> None:
-        """Add a whole tensor."""
-        if self._running is not None:
-            self._running.update(values.reshape(-1))
-
-    def row(self) -> tuple[float, ...]:
-        return self._running.row() if self._running else _UNKNOWN

@@ -43,6 +43,8 @@ def build_tables(
     )
     offsets, nbytes = np.full(n, -1, np.int64), source_nbytes.copy()
     in_device_layout = np.zeros(n, np.bool_)
+    # A view has a payload in the store and none in its file.
+    source_nbytes[headers.column(_is_view).astype(np.bool_)] = 0
     digest, statistics = tables.empty_digests(n), tables.empty_statistics(n)
     for receipt in receipts:
         offsets[receipt.rows] = receipt.offsets
@@ -106,6 +108,7 @@ def _from_device(derived: Callable[[DeviceLayout], object], missing: object) -> 
     return lambda header: derived(header.device) if header and header.device else missing
 
 
+_is_view = _from_header(lambda header: header.view is not None, missing=False)
 _stored_itemsize = _from_header(lambda header: header.element.stored_itemsize, 1)
 
 

@@ -34,7 +34,8 @@ from numcodecs import Blosc
 from workers.arrays.statistics import RunningStatistics
 from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
 from workers.model import MIB
-from workers.tasks.convert import MAX_CONVERTED_BYTES, PIECE_BYTES, convert_here, dry_run
+from workers.tasks.convert import PIECE_BYTES, convert_here, dry_run
+from workers.tasks.entry_statistics import MAX_CONVERTED_BYTES
 from workers.tasks.model import Receipt, ShardJob
 
 #: How often a file must kill a process that reads nothing else before it counts as poison.

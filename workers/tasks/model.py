@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.strided import StridedView
 from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
@@ -52,12 +53,17 @@ class Entry(NamedTuple):
         """Bytes of the file to read for this row: the payload, and the header before it."""
         return self.nbytes + (len(self.header.lead) if self.header else 0)
 
+    @property
+    def view(self) -> StridedView | None:
+        """How its elements are picked from the file, if they are not a part of it of their own."""
+        return self.header.view if self.header else None
+
 
 def array_of(kind: RowKind, header: TensorHeader | None) -> str:
     """Return the packed array that holds a payload, relative to the generation; "" for none."""
     if kind is RowKind.STATISTICS:
         return ""
-    return f"tensors/{header.element.array}" if header else "files"
+    return f"tensors/{header.element.array}" if header and kind is not RowKind.PART else "files"
 
 
 def payload_nbytes(kind: RowKind, header: TensorHeader | None, file_nbytes: int) -> int:

@@ -104,6 +104,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         stored=shards,
         problems=tuple(_problems(plan, built)),
         poison=_poison(plan.poison, entries),
+        has_views=built.has_views,
     )
     return Assembled(built, summary, nodes, chunks, contents, without)
 

@@ -32,7 +32,7 @@ from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
-from workers.store.restore import begin_of, nbytes_of, part
+from workers.store.restore import begin_of, is_view, nbytes_of, part
 from workers.store.step import StoredStep
 
 _PIECE_NBYTES = 16 * MIB
@@ -166,7 +166,10 @@ def rows_by_file(step: StoredStep, files: Sequence[SourceFile]) -> dict[int, lis
 def _check_whole(step: StoredStep, rows: Iterable[int], file: SourceFile) -> None:
     """Raise DamagedStore unless the parts of these rows, one after the other, make up the whole file."""
     at = 0
-    for row in sorted(rows, key=lambda row: (begin_of(step, row), nbytes_of(step, row))):
+    parts = [row for row in rows if not is_view(step, row)]
+    for row in sorted(parts, key=lambda row: (begin_of(step, row), nbytes_of(step, row))):
+        if not nbytes_of(step, row):
+            continue  # a tensor without elements, anywhere
         if begin_of(step, row) != at:
             raise DamagedStore(f"{step.key}: {file.path}: the store has no part, or two parts, at byte {at}")
         at += nbytes_of(step, row)

@@ -20,7 +20,7 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
-from workers.store.restore import begin_of, nbytes_of
+from workers.store.restore import begin_of, is_view, nbytes_of
 from workers.store.step import StoredStep
 from workers.tasks.read_back import rows_by_file
 
@@ -91,6 +91,8 @@ def _differs(step: StoredStep, rows: Sequence[int], file: SourceFile, job: Reche
 
 def _is_same(step: StoredStep, row: int, opened: OpenFile) -> bool:
     """Return whether a file has the part that a row of the index describes."""
+    if is_view(step, row):
+        return True  # the parts that it is picked from are compared
     table = step.tables
     begin, end = begin_of(step, row), begin_of(step, row) + nbytes_of(step, row)
     lead, tail = (str(table.label(name)[row]).encode("latin-1") for name in ("lead", "tail"))

@@ -78,7 +78,9 @@ class Root:
     other_readers: tuple[Call, ...] = ()
     """Other calls that read the same bad tensor."""
     is_weak: bool = False
-    """Whether it may follow from something bad that was on its rank before."""
+    """Whether it may follow from something else that is bad."""
+    from_other_rank: bool = False
+    """Whether that is on another rank, and was brought by a collective that the dump does not have."""
 
     @property
     def starts(self) -> tuple[Call, ...]:
@@ -166,6 +168,8 @@ class Root:
             doubts.append("no outputs were dumped: the operator that wrote this input is not named")
         if self.call in self.flow.twins:
             doubts.append("collectives of other names on other ranks gave the same: it may be one of these")
+        elif self.from_other_rank:
+            doubts.append("an operator of another rank bore it: it may come from there, by a reduction")
         elif self.is_weak:
             doubts.append("something bad was there before on this rank: it may follow from that")
         return doubts
@@ -203,6 +207,7 @@ def roots_of(flow: Flow) -> list[Root]:
         if root.holds != "-Inf":
             first_rows[root.call.rank] = min(first_rows.get(root.call.rank, root.row), root.row)
     marked = [_with_weakness(root, first_rows.get(root.call.rank, root.row)) for root in roots]
+    marked = _with_foreign(marked, flow)
     return sorted(marked, key=lambda root: root.order)
 
 
@@ -222,6 +227,23 @@ def _with_weakness(root: Root, first_row: int) -> Root:
     if first_row < root.row and is_hidden and root.trace.is_ordered:
         return replace(root, is_weak=True)
     return root
+
+
+def _with_foreign(roots: list[Root], flow: Flow) -> list[Root]:
+    """Mark the roots that may have come from another rank, where an operator with clean inputs bore it.
+
+    Such are outputs without inputs, as the gradients that a trainer dumps after they were reduced. If the
+    dump has collectives, these tell what came from where.
+    """
+    if any(trace.collectives for trace in flow.traces.values()):
+        return roots
+    births = {root.call.rank for root in roots if root.how == BORN and root.call.inputs and not root.is_weak}
+    return [
+        replace(root, is_weak=True, from_other_rank=True)
+        if root.how == BORN and not root.call.inputs and not root.is_weak and births - {root.call.rank}
+        else root
+        for root in roots
+    ]
 
 
 def _born(flow: Flow, consequences: Consequences) -> Iterator[Root]:

@@ -5,7 +5,8 @@ order of their payloads. The parts of a file are then
 
     lead | payload | lead | payload | ... | tail
 
-so that the file can be restored, byte for byte, from its tensors alone.
+so that the file can be restored, byte for byte, from its tensors alone. Tensors that share bytes with others
+(views of one storage) have no payload of their own, and come last.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TypeAlias
 
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType
+from workers.arrays.strided import StridedView
 from workers.errors import UnreadableTensor
 from workers.model import Positional
 
@@ -35,7 +37,10 @@ class Container(StrEnum):
     DUMP_DATA = "dump_data"
     """Ascend CANN's protobuf header, followed by payloads."""
     PT = "pt"
-    """One tensor saved by `torch.save`."""
+    """What `torch.save` wrote: tensors, or values that hold some."""
+    SAFETENSORS = "safetensors"
+    NPZ = "npz"
+    """Arrays that `numpy.savez` wrote."""
     RAW = "raw"
     """Only elements; type and shape are in the name of the file."""
 
@@ -46,6 +51,11 @@ class Truncated(UnreadableTensor):
 
 class HoldsNoTensor(UnreadableTensor):
     """The file is complete, but holds no tensor: writers that save arguments also save a pickled `None`."""
+
+    def __init__(self, message: str, record: str = "") -> None:
+        """Say why; `record` is what the file holds instead, as JSON, if that is known."""
+        super().__init__(message)
+        self.record = record
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +87,30 @@ class TensorHeader(Positional):
     """The content's name for the type, if it is not that of `element`."""
     problem: str = ""
     """What is wrong with this tensor, although its bytes could be read."""
+    path: tuple[str, ...] = ()
+    """Its name in the file, if the file names its tensors: keys and indices."""
+    number: int = -1
+    """Its place among the tensors of the file, in the order in which the file names them."""
+    record: str = ""
+    """What else is known of it, and of the file if it is the first one, as JSON."""
+    view: StridedView | None = None
+    """How its elements are picked from the bytes of the file, if they are no payload of their own."""
+    is_part: bool = False
+    """Whether this is no tensor, but bytes of the file that belong to none."""
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+def read_exactly(read: ReadAt, offset: int, nbytes: int) -> bytes:
+    """Return exactly `nbytes` from `offset` on.
+
+    Raises:
+        Truncated: the file has fewer.
+    """
+    data = read(offset, nbytes)
+    if len(data) < nbytes:
+        raise Truncated(f"ends at byte {offset + len(data)}; it was longer when its size was read")
+    return data

@@ -1,49 +1,26 @@
-"""A stack machine for the pickle of one tensor, which executes nothing that the file names.
+"""A stack machine for the pickles of torch, which executes nothing that a file names.
 
-`pickle` calls whatever a file names. This machine knows only the few instructions that `torch.save` uses for
-a tensor, and calls only functions that it was given. It builds only numbers, texts, tuples, dictionaries and
-the values of this module. Anything else raises an error that names it. `pickletools.genops` does not help: it
-decodes the arguments of all instructions, which warns for some of them.
+`pickle` calls whatever a file names. This machine calls only functions that it was given; a call of anything
+else becomes an `Instance`, which is a value: the name that the file gives, and what it was to be called with.
+It builds only numbers, texts, bytes, tuples, lists, dictionaries and the values of
+`workers.dump.formats.pickle_values`. `pickletools.genops` does not help: it decodes the arguments of all
+instructions, which warns for some of them.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value, is_key
 from workers.errors import UnreadableTensor
 
 #: The largest number of bytes in an integer; sizes and strides have 8.
 _MAX_INT_NBYTES = 16
+_STOP = ord(".")
 #: The longest name of a module, a class or a function.
 _MAX_NAME = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Global:
-    """A class or function that the pickle names."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """The bytes of a tensor, which a persistent id refers to."""
-
-    kind: str
-    key: str
-    size: int
-
-
-class Function(NamedTuple):
-    """A function that a pickle may call."""
-
-    call: Callable[..., Any]
-    required: int
-    """The least number of arguments."""
-    maximum: int
-    """The greatest number of arguments; those that are left out are None."""
 
 
 class _Mark:
@@ -57,24 +34,32 @@ _Value: TypeAlias = Any
 class Machine:
     """The stack machine of pickle, protocols 2 to 5 (Python, `pickletools.py`)."""
 
-    def __init__(self, code: bytes, functions: Mapping[str, Function]) -> None:
+    def __init__(self, code: bytes, functions: Mapping[str, Function], at: int = 0) -> None:
+        """Prepare for the pickle that begins at byte `at`; a file may have several, one behind the other."""
         self._code = code
         self._functions = functions
-        self._at = 0
+        self._at = at
         self._stack: list[_Value] = []
         self._memo: dict[int, _Value] = {}
+        self.storages: list[Storage] = []
+        """All that the pickle refers to."""
 
     def run(self) -> _Value:
         """Return the value that is left at the end."""
+        instructions = self._INSTRUCTIONS
         while True:
-            opcode = self._read(1)[0]
-            if opcode == ord("."):
-                return self._pop()
-            instruction = self._INSTRUCTIONS.get(opcode)
+            opcode = self._byte()
+            instruction = instructions.get(opcode)
             if instruction is None:
-                what = _FOREIGN.get(opcode, f"its pickle has instruction {opcode:#x} at byte {self._at - 1}")
-                raise UnreadableTensor(f"is not a single tensor: {what}")
+                if opcode == _STOP:
+                    return self._pop()
+                raise UnreadableTensor(f"its pickle has instruction {opcode:#x} at byte {self._at - 1}")
             instruction(self)
+
+    @property
+    def end(self) -> int:
+        """The byte after the pickle that was run."""
+        return self._at
 
     def _read(self, nbytes: int) -> bytes:
         content = self._code[self._at : self._at + nbytes]
@@ -82,6 +67,14 @@ class Machine:
             raise UnreadableTensor(f"its pickle ends in the middle of an instruction, at byte {self._at}")
         self._at += nbytes
         return content
+
+    def _byte(self) -> int:
+        try:
+            byte = self._code[self._at]
+        except IndexError:
+            return self._read(1)[0]  # which says where it ends
+        self._at += 1
+        return byte
 
     def _read_int(self, nbytes: int, *, signed: bool = False) -> int:
         return int.from_bytes(self._read(nbytes), "little", signed=signed)
@@ -128,22 +121,48 @@ class Machine:
         self._stack.append(self._read_int(4, signed=True))
 
     def _binint1(self) -> None:
-        self._stack.append(self._read_int(1))
+        self._stack.append(self._byte())
 
     def _binint2(self) -> None:
         self._stack.append(self._read_int(2))
 
     def _long1(self) -> None:
-        nbytes = self._read_int(1)
+        self._long(self._read_int(1))
+
+    def _long4(self) -> None:
+        self._long(self._read_int(4))
+
+    def _long(self, nbytes: int) -> None:
         if nbytes > _MAX_INT_NBYTES:
             raise UnreadableTensor(f"its pickle has an integer of {nbytes} bytes")
         self._stack.append(self._read_int(nbytes, signed=True))
+
+    def _binfloat(self) -> None:
+        self._stack.append(struct.unpack(">d", self._read(8))[0])
 
     def _binunicode(self) -> None:
         self._stack.append(self._read(self._read_int(4)).decode(errors="replace"))
 
     def _short_binunicode(self) -> None:
         self._stack.append(self._read(self._read_int(1)).decode(errors="replace"))
+
+    def _binunicode8(self) -> None:
+        self._stack.append(self._read(self._read_int(8)).decode(errors="replace"))
+
+    def _binbytes(self) -> None:
+        self._stack.append(self._read(self._read_int(4)))
+
+    def _short_binbytes(self) -> None:
+        self._stack.append(self._read(self._read_int(1)))
+
+    def _binbytes8(self) -> None:
+        self._stack.append(self._read(self._read_int(8)))
+
+    def _drop(self) -> None:
+        self._pop()
+
+    def _drop_mark(self) -> None:
+        self._pop_to_mark()
 
     def _empty_tuple(self) -> None:
         self._stack.append(())
@@ -162,8 +181,35 @@ class Machine:
     def _tuple(self) -> None:
         self._stack.append(tuple(self._pop_to_mark()))
 
+    def _empty_list(self) -> None:
+        # Sets, too: what is in them need not be hashed to be shown.
+        self._stack.append([])
+
+    def _list(self) -> None:
+        self._stack.append(self._pop_to_mark())
+
+    def _append(self) -> None:
+        self._extend([self._pop()])
+
+    def _appends(self) -> None:
+        self._extend(self._pop_to_mark())
+
+    def _extend(self, values: list[_Value]) -> None:
+        target = self._stack[-1] if self._stack else None
+        if isinstance(target, Instance):
+            target.items.extend(values)
+        elif isinstance(target, list):
+            target.extend(values)
+        else:
+            raise UnreadableTensor(f"its pickle appends to {describe_value(target)}")
+
     def _empty_dict(self) -> None:
         self._stack.append({})
+
+    def _dict(self) -> None:
+        items = self._pop_to_mark()
+        self._stack.append({})
+        self._set(items)
 
     def _setitem(self) -> None:
         value = self._pop()
@@ -173,16 +219,17 @@ class Machine:
         self._set(self._pop_to_mark())
 
     def _set(self, items: list[_Value]) -> None:
-        target = self._pop()
-        if not isinstance(target, dict) or len(items) % 2 or not all(type(key) is str for key in items[::2]):
-            raise UnreadableTensor(
-                f"is not a single tensor: its pickle sets items of {describe_value(target)}"
-            )
-        target.update(zip(items[::2], items[1::2], strict=True))
-        self._stack.append(target)
+        target = self._stack[-1] if self._stack else None
+        mapping = target.mapping if isinstance(target, Instance) else target
+        if not isinstance(mapping, dict) or len(items) % 2:
+            raise UnreadableTensor(f"its pickle sets items of {describe_value(target)}")
+        for key in items[::2]:
+            if type(key) is not str and not is_key(key):
+                raise UnreadableTensor(f"its pickle has a dictionary with {describe_value(key)} for a key")
+        mapping.update(zip(items[::2], items[1::2], strict=True))
 
     def _binput(self) -> None:
-        self._put(self._read_int(1))
+        self._put(self._byte())
 
     def _long_binput(self) -> None:
         self._put(self._read_int(4))
@@ -191,12 +238,12 @@ class Machine:
         self._put(len(self._memo))
 
     def _put(self, n: int) -> None:
-        value = self._pop()
-        self._memo[n] = value
-        self._stack.append(value)
+        if not self._stack:
+            self._pop()
+        self._memo[n] = self._stack[-1]
 
     def _binget(self) -> None:
-        self._get(self._read_int(1))
+        self._get(self._byte())
 
     def _long_binget(self) -> None:
         self._get(self._read_int(4))
@@ -224,23 +271,50 @@ class Machine:
 
     def _binpersid(self) -> None:
         match self._pop():
-            case ("storage", Global(kind), str(key), str(), int(size)):
-                self._stack.append(Storage(kind, key, size))
+            # The format before torch 1.6 has a sixth value, which was always None.
+            case ("storage", Global(kind), str(key), str(), int(size)) | (
+                "storage",
+                Global(kind),
+                str(key),
+                str(),
+                int(size),
+                None,
+            ):
+                self.storages.append(Storage(kind, key, size))
+                self._stack.append(self.storages[-1])
             case other:
-                raise UnreadableTensor(
-                    f"is not a single tensor: its pickle refers to {describe_value(other)}"
-                )
+                raise UnreadableTensor(f"its pickle refers to {describe_value(other)}")
 
     def _reduce(self) -> None:
         arguments, function = self._pop(), self._pop()
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
-            raise UnreadableTensor(f"is not a single tensor: its pickle calls {describe_value(function)}")
+            raise UnreadableTensor(f"its pickle calls {describe_value(function)}")
         known = self._functions.get(function.text)
         if known is None:
-            raise UnreadableTensor(f"is not a single tensor: its pickle calls {function.text:.80}")
+            self._stack.append(Instance(function.text, arguments, is_call=True))
+            return
         if not known.required <= len(arguments) <= known.maximum:
             raise UnreadableTensor(f"its pickle calls {function.text} with {len(arguments)} arguments")
         self._stack.append(known.call(*arguments, *[None] * (known.maximum - len(arguments))))
+
+    def _newobj(self) -> None:
+        arguments, cls = self._pop(), self._pop()
+        if not isinstance(cls, Global) or not isinstance(arguments, tuple):
+            raise UnreadableTensor(f"its pickle makes an instance of {describe_value(cls)}")
+        self._stack.append(Instance(cls.text, arguments))
+
+    def _newobj_ex(self) -> None:
+        keywords, arguments, cls = self._pop(), self._pop(), self._pop()
+        if not isinstance(cls, Global) or not isinstance(arguments, tuple):
+            raise UnreadableTensor(f"its pickle makes an instance of {describe_value(cls)}")
+        self._stack.append(Instance(cls.text, arguments, state=keywords))
+
+    def _build(self) -> None:
+        state = self._pop()
+        target = self._stack[-1] if self._stack else None
+        # The state of anything else says nothing about its content: `_metadata` of a state dict, hooks.
+        if isinstance(target, Instance):
+            target.state = state
 
     _INSTRUCTIONS: ClassVar[Mapping[int, Callable[[Machine], None]]] = {
         0x80: _proto,
@@ -255,6 +329,28 @@ class Machine:
         0x8A: _long1,
         ord("X"): _binunicode,
         0x8C: _short_binunicode,
+        ord("G"): _binfloat,
+        0x8B: _long4,
+        0x8D: _binunicode8,
+        ord("B"): _binbytes,
+        ord("C"): _short_binbytes,
+        0x8E: _binbytes8,
+        0x96: _binbytes8,
+        ord("T"): _binbytes,
+        ord("U"): _short_binbytes,
+        ord("0"): _drop,
+        ord("1"): _drop_mark,
+        ord("]"): _empty_list,
+        0x8F: _empty_list,
+        ord("l"): _list,
+        0x91: _list,
+        ord("a"): _append,
+        ord("e"): _appends,
+        0x90: _appends,
+        ord("d"): _dict,
+        0x81: _newobj,
+        0x92: _newobj_ex,
+        ord("b"): _build,
         ord(")"): _empty_tuple,
         0x85: _tuple1,
         0x86: _tuple2,
@@ -273,31 +369,3 @@ class Machine:
         ord("Q"): _binpersid,
         ord("R"): _reduce,
     }
-
-
-def describe_value(value: _Value) -> str:
-    """Return what a value is, for error messages.
-
-    Never its text: that of a tuple which holds a tuple twice, which holds another one twice, grows
-    exponentially.
-    """
-    match value:
-        case dict():
-            return "a dictionary"
-        case tuple():
-            return f"a tuple of {len(value)}"
-        case Storage():
-            return "a storage"
-        case Global(text):
-            return f"{text:.80}"
-        case _:
-            return f"a value of type {type(value).__name__.removeprefix('_')}"
-
-
-#: Instructions that no tensor needs, and the values that have them.
-_FOREIGN = {
-    ord("]"): "a list",
-    ord("G"): "a floating-point number",
-    ord("b"): "an object with a state",
-    0x8F: "a set",
-}

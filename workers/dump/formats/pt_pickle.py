@@ -1,13 +1,18 @@
-"""The tensor that a pickle of `torch.save` describes, found without executing the pickle."""
+"""The values that the pickles of `torch.save` are made of, found without executing them.
+
+Functions and arguments: torch, `torch/_utils.py`, `torch/_tensor.py`, `torch/serialization.py`, and
+`torch_npu/utils/storage.py` for tensors that were on the accelerator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from workers.dump.formats.header import MAX_NDIM
-from workers.dump.formats.pickle_machine import Function, Global, Machine, Storage, describe_value
+from workers.dump.formats.pickle_machine import Machine
+from workers.dump.formats.pickle_values import Function, Global, Instance, Storage, describe_value
 from workers.errors import UnreadableTensor
 
 _Value: TypeAlias = Any
@@ -28,21 +33,36 @@ class RebuiltTensor:
     stride: tuple[int, ...]
     dtype: str = ""
     """The type of its elements, such as `torch.uint16`, if it is not that of the storage."""
+    conjugate: bool = False
+    """Whether its elements are the conjugates of those that are stored."""
+    negative: bool = False
+    """Whether its elements are the negatives of those that are stored."""
 
 
-def rebuilt_tensor(pickled: bytes) -> RebuiltTensor:
-    """Return the tensor of a `data.pkl`.
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """A tensor that consists of others: DTensor, sparse, quantised, nested."""
+
+    kind: str
+    members: Mapping[str, _Value]
+    """By the end of their names; "" for the one that has the name of the whole."""
+    attributes: Mapping[str, _Value] = field(default_factory=dict)
+
+
+def unpickle(pickled: bytes) -> _Value:
+    """Return the value of a `data.pkl`: plain values, `RebuiltTensor`, `Composite`, `Instance`, `Storage`.
 
     Args:
         pickled: the whole member. Takes time and memory in proportion to its length.
 
     Raises:
-        UnreadableTensor: it is damaged, or does not describe exactly one tensor.
+        UnreadableTensor: it is damaged.
     """
-    value = Machine(pickled, _FUNCTIONS).run()
-    if not isinstance(value, RebuiltTensor):
-        raise UnreadableTensor(f"is not a single tensor: {describe_value(value)}")
-    return value
+    return Machine(pickled, FUNCTIONS).run()
+
+
+def _tensor_v1(*arguments: _Value) -> RebuiltTensor:
+    return _tensor(*arguments)
 
 
 def _tensor_v2(*arguments: _Value) -> RebuiltTensor:
@@ -71,14 +91,14 @@ def _tensor(
     metadata: _Value = None,
 ) -> RebuiltTensor:
     if not isinstance(storage, Storage):
-        raise UnreadableTensor(f"is not a single tensor: made of {describe_value(storage)}")
+        raise UnreadableTensor(f"its pickle has a tensor made of {describe_value(storage)}")
     if type(offset) is not int or not _are_lengths(size) or not _are_lengths(stride):
         raise UnreadableTensor("its pickle has an impossible shape, strides or offset")
     if not isinstance(dtype, Global | None):
         raise UnreadableTensor(f"its pickle has {describe_value(dtype)} for an element type")
     if not isinstance(metadata, dict | None):
         raise UnreadableTensor(f"its pickle has {describe_value(metadata)} for metadata")
-    _check_metadata(metadata or {})
+    pending = _pending(metadata or {})
     return RebuiltTensor(
         storage=storage.kind,
         key=storage.key,
@@ -87,34 +107,162 @@ def _tensor(
         size=size,
         stride=stride,
         dtype=dtype.text if dtype else "",
+        conjugate="conj" in pending,
+        negative="neg" in pending,
     )
 
 
-def _check_metadata(metadata: Mapping[str, _Value]) -> None:
+def _pending(metadata: Mapping[str, _Value]) -> set[str]:
+    """Return the operations that were not carried out on the stored elements."""
     for key, value in metadata.items():
-        # `conj` and `neg` are operations that were not carried out yet; nothing else is known.
-        if key not in ("conj", "neg") or value is not False:
-            raise UnreadableTensor(f"its elements are not as they are stored: {key:.40}")
+        if key not in ("conj", "neg") or type(value) is not bool:
+            raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
+    return {key for key, value in metadata.items() if value}
 
 
-def _parameter(data: _Value, _requires_grad: _Value, _hooks: _Value) -> _Value:
+def _parameter(data: _Value, *_rest: _Value) -> _Value:
     return data
 
 
-def _npu_format(number: _Value) -> _Value:
-    return number
+def _meta_tensor(dtype: _Value, size: _Value, *_rest: _Value) -> Composite:
+    return Composite("meta tensor without elements", {}, {"dtype": dtype, "shape": size})
+
+
+def _sparse_tensor(layout: _Value, data: _Value) -> Composite:
+    if not isinstance(data, tuple) or len(data) < 3:
+        raise UnreadableTensor(f"its pickle has a sparse tensor made of {describe_value(data)}")
+    if len(data) == 3 or layout == "torch.sparse_coo":
+        members = {"indices": data[0], "values": data[1]}
+        return Composite("sparse tensor", members, {"layout": layout, "shape": data[2]})
+    members = {"compressed_indices": data[0], "plain_indices": data[1], "values": data[2]}
+    return Composite("sparse tensor", members, {"layout": layout, "shape": data[3]})
+
+
+def _quantized_tensor(*arguments: _Value) -> Composite:
+    storage, offset, size, stride, parameters, _requires_grad, _hooks = arguments
+    integers = _tensor(storage, offset, size, stride)
+    if not isinstance(parameters, tuple) or not parameters:
+        raise UnreadableTensor(f"its pickle has {describe_value(parameters)} for a quantizer")
+    scheme, *rest = parameters
+    names = ("scales", "zero_points", "axis") if len(rest) == 3 else ("scale", "zero_point")
+    members: dict[str, _Value] = {"": integers}
+    attributes: dict[str, _Value] = {"scheme": scheme}
+    for name, value in zip(names, rest, strict=False):
+        (members if isinstance(value, RebuiltTensor) else attributes)[name] = value
+    return Composite("quantised tensor", members, attributes)
+
+
+def _from_type(function: _Value, cls: _Value, arguments: _Value, state: _Value = None) -> _Value:
+    """Return what a subclass of a tensor is, in the order in which torch saves it."""
+    if not isinstance(function, Global) or not isinstance(cls, Global) or not isinstance(arguments, tuple):
+        raise UnreadableTensor(f"its pickle calls {describe_value(function)}")
+    attributes = _merged(state)
+    if "_local_tensor" in attributes:
+        return Composite(
+            "DTensor", {"": attributes["_local_tensor"]}, _layout_of(attributes.get("_spec"), arguments)
+        )
+    if function.text.endswith("._rebuild_wrapper_subclass"):
+        inner = {str(name): value for name, value in attributes.items() if _is_tensor(value)}
+        named = {"" if len(inner) == 1 else name: value for name, value in inner.items()}
+        return Composite(cls.text, named, {name: v for name, v in attributes.items() if name not in inner})
+    if function.text.endswith("._rebuild_njt") and arguments and isinstance(arguments[0], dict):
+        parts = arguments[0]
+        members = {
+            name: parts[name] for name in ("values", "offsets", "lengths") if _is_tensor(parts.get(name))
+        }
+        return Composite("nested tensor", members, {"ragged_axis": parts.get("_ragged_idx")})
+    known = FUNCTIONS.get(function.text)
+    if known is None or not known.required <= len(arguments) <= known.maximum:
+        return Instance(function.text, arguments, is_call=True, state=state)
+    return known.call(*arguments, *[None] * (known.maximum - len(arguments)))
+
+
+def _is_tensor(value: _Value) -> bool:
+    return isinstance(value, RebuiltTensor | Composite)
+
+
+def _layout_of(spec: _Value, arguments: tuple[_Value, ...]) -> dict[str, _Value]:
+    """Return placements, global shape and mesh of a DTensor (`torch/distributed/tensor/_dtensor_spec.py`)."""
+    layout: dict[str, _Value] = {"global_shape": arguments[2] if len(arguments) > 2 else None}
+    state = _state(spec)
+    placements = state.get("placements", ())
+    if isinstance(placements, tuple | list):
+        layout["placements"] = [_placement(placement) for placement in placements]
+    mesh = _state(state.get("mesh"))
+    for name, attribute in (
+        ("mesh_dim_names", "_mesh_dim_names"),
+        ("mesh_ranks", "_flatten_rank_map"),
+        ("mesh_coordinate", "_coordinate_on_dim"),
+    ):
+        value = mesh.get(attribute, mesh.get(attribute.removeprefix("_")))
+        if value is not None:
+            layout[name] = value
+    return layout
+
+
+def _state(value: _Value) -> Mapping[str, _Value]:
+    return _merged(value.state) if isinstance(value, Instance) else {}
+
+
+def _merged(state: _Value) -> dict[str, _Value]:
+    """Return the attributes in the state of an instance: a dictionary, or two for a class with slots."""
+    parts = state if isinstance(state, tuple) else (state,)
+    return {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
+
+
+def _placement(value: _Value) -> str:
+    """Return `Shard(0)`, `Replicate()`, `Partial(sum)`."""
+    if not isinstance(value, Instance):
+        return describe_value(value)
+    plain = [str(v)[:40] for v in _state(value).values() if isinstance(v, int | str)]
+    arguments = [str(v)[:40] for v in value.arguments if isinstance(v, int | str)]
+    return f"{value.name.rpartition('.')[2]:.80}({', '.join(plain or arguments)})"
+
+
+def _encoded(text: _Value, _encoding: _Value) -> bytes:
+    if not isinstance(text, str):
+        raise UnreadableTensor(f"its pickle encodes {describe_value(text)}")
+    return text.encode("latin-1", errors="replace")
+
+
+def _mapping(*_arguments: _Value) -> dict[_Value, _Value]:
+    return {}
+
+
+def _collected(values: _Value = None, *_rest: _Value) -> list[_Value]:
+    return list(values) if isinstance(values, list | tuple) else []
+
+
+def _first(value: _Value, *_rest: _Value) -> _Value:
+    return value
 
 
 def _are_lengths(value: _Value) -> bool:
     return isinstance(value, tuple) and len(value) <= MAX_NDIM and all(type(n) is int for n in value)
 
 
-_FUNCTIONS = {
-    "collections.OrderedDict": Function(dict, 0, 0),
+FUNCTIONS = {
+    "collections.OrderedDict": Function(_mapping, 0, 1),
+    "collections.defaultdict": Function(_mapping, 0, 2),
+    "collections.deque": Function(_collected, 0, 2),
+    "builtins.set": Function(_collected, 0, 1),
+    "__builtin__.set": Function(_collected, 0, 1),
+    "builtins.frozenset": Function(_collected, 0, 1),
+    "__builtin__.frozenset": Function(_collected, 0, 1),
+    "_codecs.encode": Function(_encoded, 2, 2),
+    "torch.Size": Function(_first, 1, 1),
+    "torch.device": Function(_first, 1, 2),
+    "torch.serialization._get_layout": Function(_first, 1, 1),
+    "torch._tensor._rebuild_from_type_v2": Function(_from_type, 4, 4),
+    "torch._tensor._rebuild_from_type": Function(_from_type, 3, 4),
+    "torch._utils._rebuild_meta_tensor_no_storage": Function(_meta_tensor, 2, 4),
     "torch._utils._rebuild_parameter": Function(_parameter, 3, 3),
+    "torch._utils._rebuild_parameter_with_state": Function(_parameter, 4, 4),
+    "torch._utils._rebuild_qtensor": Function(_quantized_tensor, 7, 7),
+    "torch._utils._rebuild_sparse_tensor": Function(_sparse_tensor, 2, 2),
+    "torch._utils._rebuild_tensor": Function(_tensor_v1, 4, 4),
     "torch._utils._rebuild_tensor_v2": Function(_tensor_v2, 6, 7),
     "torch._utils._rebuild_tensor_v3": Function(_tensor_v3, 7, 8),
-    # torch_npu, `torch_npu/utils/storage.py`: tensors that were on the accelerator.
-    "torch_npu.npu._format.Format": Function(_npu_format, 1, 1),
+    "torch_npu.npu._format.Format": Function(_first, 1, 1),
     "torch_npu.utils.storage._rebuild_npu_tensor": Function(_npu_tensor, 6, 7),
 }

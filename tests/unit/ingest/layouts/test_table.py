@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "formats.md").read_text()
 EVIDENCE = {
     "msprobe": "a.0.forward.input.0.npy",
+    "vllm": "module_calls.txt",
     "mindspore_raw": "w_output_0_shape_2_Float32_DefaultFormat.bin",
 }
 
@@ -50,14 +51,17 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     layout: Layout, system: System, tmp_path: Path
 ) -> None:
     """By the walk that `ingest` makes, among all layouts, not by the pattern alone."""
-    place = tmp_path / "dump" / system.place
-    place.mkdir(parents=True)
-    name = EVIDENCE.get(layout.name, "file")
-    (place / name).write_bytes(npy_bytes(np.zeros(0, np.float32)))
+    is_file = system.place.endswith(".pt")
+    directory, _, file_name = system.place.rpartition("/")
+    name = file_name if is_file else EVIDENCE.get(layout.name, "file")
+    path = f"{directory}/{name}" if is_file else f"{system.place}/{name}"
+    (tmp_path / "dump" / path).parent.mkdir(parents=True)
+    (tmp_path / "dump" / path).write_bytes(npy_bytes(np.zeros(0, np.float32)))
     dump = find_dump(tmp_path / "dump")
     (listing,) = [one for one in dump.scan({}).listings if one.files]
     holding = max((located for located in listing.places), key=lambda located: len(located.place.path))
-    assert (holding.layout.name, holding.place.path) == (layout.name, system.place)
+    place = directory if is_file else system.place
+    assert (holding.layout.name, holding.place.directory) == (layout.name, place)
     fields = table.match(layout, system)
-    assert [file.path for file in listing.files] == [f"{system.place}/{name}"]
+    assert [file.path for file in listing.files] == [path]
     assert listing.key.rank in {int(fields.get(name, -1)) for name in ("rank", "device", "pid")} | {0}

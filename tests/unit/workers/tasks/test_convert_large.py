@@ -16,6 +16,7 @@ from tests.pipeline import ingest_directly
 from workers.arrays.statistics import COUNT_FIELDS, summarise
 from workers.model import MIB
 from workers.tasks import convert as convert_module
+from workers.tasks import entry_statistics
 
 #: Formats, their host shapes, groups, and whether the tensor can be cut into slabs.
 LAYOUTS = [
@@ -39,7 +40,7 @@ def test_large_tensor_in_device_layout_has_statistics(
 ) -> None:
     """It stays as it is; what is counted are its elements, and not the padding between them."""
     name, shape, groups, can_be_cut = layout_of
-    monkeypatch.setattr(convert_module, "MAX_CONVERTED_BYTES", 1000)
+    monkeypatch.setattr(entry_statistics, "MAX_CONVERTED_BYTES", 1000)
     monkeypatch.setattr(convert_module, "PIECE_BYTES", 12_000)
     directory = made.root / "20260101000000" / "3" / "Net" / "1" / "7"
     directory.mkdir(parents=True)

@@ -29,4 +29,11 @@ def test_each_error_is_that_of_an_unreadable_tensor() -> None:
 
 
 def test_containers_are_written_by_name() -> None:
-    assert [str(container) for container in Container] == ["npy", "dump_data", "pt", "raw"]
+    assert [str(container) for container in Container] == [
+        "npy",
+        "dump_data",
+        "pt",
+        "safetensors",
+        "npz",
+        "raw",
+    ]

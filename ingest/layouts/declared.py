@@ -1,0 +1,136 @@
+"""A layout that the user declares, for trees that no program prescribes.
+
+    rank{rank}/step{step}/{module}.{io}.{slot}.pt
+
+The last level is the name of a file, the others are directories. Fields: `rank`, `step` (or `device`, `pid`,
+`iteration`, `time`) say where a file belongs, in the name of a directory or of the file; `module`, `op`,
+`io`, `slot`, `sequence`, `graph`, `net` and `name` say what it is; any other field matches anything. Fields
+may have regular expressions of their own: `{step:[0-9]{6}}`. Files in the same directories with other names
+are named by their stems. A dump without ranks is one of rank 0; one without steps, of step 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from ingest.layouts.base import Description, Layout, Place, ReadSmall, TensorFile
+from ingest.layouts.fields import FIELDS, STEP_FIELDS
+from ingest.layouts.pattern import Pattern, parse
+from ingest.layouts.pytorch_names import module_type
+from workers.dump.formats.header import Container
+from workers.dump.model import TensorName
+from workers.errors import UsageError
+from workers.model import SourceFile
+
+CONTAINERS: Mapping[str, Container] = {
+    "pt": Container.PT,
+    "pth": Container.PT,
+    "bin": Container.PT,
+    "ckpt": Container.PT,
+    "npy": Container.NPY,
+    "npz": Container.NPZ,
+    "safetensors": Container.SAFETENSORS,
+}
+_EXAMPLE = "For example: --layout 'rank{rank}/step{step}/{module}.{io}.{slot}.pt'"
+_INPUTS = frozenset(["input", "inputs", "in"])
+_OUTPUTS = frozenset(["output", "outputs", "out"])
+_GRADIENTS = frozenset(["grad", "grads", "gradient"])
+_OWN = {"slot": r"[0-9]{1,9}", "sequence": r"[0-9]{1,18}", "io": r"[A-Za-z_]+"}
+_BARE_FIELD = re.compile(r"\{(slot|sequence|io)\}")
+
+
+def declare(text: str) -> Layout:
+    """Return the layout that a pattern declares.
+
+    Raises:
+        UsageError: the pattern is not one, or names no rank and no step.
+    """
+    text = text.strip().strip("/")
+    own: Callable[[re.Match[str]], str] = lambda match: f"{{{match[1]}:{_OWN[match[1]]}}}"  # noqa: E731
+    directories, _, file_level = text.rpartition("/")
+    try:
+        of_file = parse(_BARE_FIELD.sub(own, file_level), of_files=True)
+        whole = parse(f"{directories}/{_BARE_FIELD.sub(own, file_level)}".lstrip("/"), of_files=True)
+        above = parse(directories) if directories else None
+    except (re.error, ValueError) as exc:
+        raise UsageError(f"--layout {text}: {exc}", hint=_EXAMPLE) from exc
+    fields = {name for level in whole.levels for name in level.groupindex}
+    if not fields & {*STEP_FIELDS, "rank", "device", "pid"}:
+        raise UsageError(f"--layout {text}: names neither {{rank}} nor {{step}}", hint=_EXAMPLE)
+    told_by_file = bool(of_file.levels[-1].groupindex.keys() & FIELDS.keys())
+    return _Declared(text, of_file, whole if told_by_file or above is None else None, above, fields)
+
+
+class _Declared(Layout):
+    """A layout made from a pattern."""
+
+    name: ClassVar[str] = "declared"
+    patterns: Sequence[Pattern] = ()  # type: ignore[misc]  # those of all other layouts are the same for all
+    file_patterns: Sequence[Pattern] = ()  # type: ignore[misc]
+    implied: Mapping[str, str] = {}  # type: ignore[misc]
+    systems = ()
+
+    def __init__(
+        self, text: str, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
+    ) -> None:
+        self.text = text
+        self._of_file = of_file
+        if whole is not None:
+            self.file_patterns = (whole,)
+        elif above is not None:
+            self.patterns = (above,)
+        self.implied = {} if fields & STEP_FIELDS.keys() else {"step": "0"}
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        named = {}
+        for file in files:
+            file_name = file.path.rpartition("/")[2]
+            container = CONTAINERS.get(file_name.rpartition(".")[2])
+            fields = self._of_file.match(0, file_name)
+            if container is None and fields is not None:
+                container = Container.PT
+            if container is not None:
+                name = _named({**place.fields, **fields}) if fields is not None else _stem(file_name)
+                member = _module_member if fields is None else _join
+                named[file.path] = TensorFile(name, container, name_member=member)
+        return Description(named)
+
+
+def _stem(file_name: str) -> TensorName:
+    return TensorName(op_type="file", op_name=file_name.rpartition(".")[0], io="output", slot=0)
+
+
+def _named(fields: Mapping[str, str]) -> TensorName:
+    module = fields.get("module") or fields.get("name") or fields.get("op") or ""
+    io = fields.get("io", "output").lower()
+    slot = int(fields["slot"]) if fields.get("slot") else 0
+    op_type = fields.get("op") or module_type(module)
+    if io in _GRADIENTS:
+        op_type, io = "Gradient", "output"
+    elif io in _INPUTS:
+        io = "input"
+    elif io in _OUTPUTS:
+        io = "output"
+    return TensorName(
+        net=fields.get("net", ""),
+        graph=fields.get("graph", ""),
+        op_type=op_type,
+        op_name=module,
+        io=io,
+        slot=slot,
+        sequence=int(fields["sequence"]) if fields.get("sequence") else -1,
+    )
+
+
+def _join(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
+    if len(path) == 1 and path[0].isdecimal():
+        return name._replace(slot=int(path[0][:9]))
+    return name._replace(op_name=".".join((name.op_name, *path))) if path else name
+
+
+def _module_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
+    """Return the name of a tensor of a file of many: a state dict, an optimizer, a set of gradients."""
+    return name._replace(net=name.op_name, op_type="Parameter", op_name=".".join(path)) if path else name

@@ -1,0 +1,222 @@
+"""Family P: what the tools of the PyTorch world leave on disk.
+
+    {name of the dump}/step={step}___rank={rank}___dump_index={n}___name={name}___....pt      SGLang's dumper
+    TP{tp}_PP{pp}_Rank{rank}_pid{pid}/Pass{step}.pt                     forward hooks of SGLang and vLLM
+    tensor_dumps/rank_{rank}/iter_{step}/{layer}_{tensor}.pt            TransformerEngine
+    rank{rank}/{i}.{Class}-{i}.{Class}-{input|output}.{slot}.pt         TensorRT-LLM
+    tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor
+    step_{step}/{module}[_{call}]/{inputs|outputs}[_{slot}]_{device}.pt vLLM's intermediate logging
+
+(SGLang 0.5.23 `srt/debug_utils`; TransformerEngine `debug/features/dump_tensors.py`; TensorRT-LLM
+`_torch/debug/debug_hook.py`; torch 2.15 `_inductor/codegen/debug_utils.py`; vLLM `v1/intermediates`.) For the
+names of files, see `ingest.layouts.pytorch_names`.
+
+The forward hooks save a pass before they have the outputs of its outermost modules: those stand at the front
+of the next file. They are of the graph `previous_pass` here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
+from ingest.layouts.pattern import parse
+from ingest.layouts.pytorch_names import (
+    module_type,
+    parse_aoti_name,
+    parse_sglang_name,
+    parse_te_name,
+    parse_trt_llm_name,
+    parse_vllm_name,
+    trt_llm_order,
+)
+from workers.dump.formats.header import Container
+from workers.dump.model import TensorName
+from workers.model import SourceFile
+
+_SGLANG_FILE = r"step={step}___rank={rank}___dump_index={index:\d+}___name={name}.pt"
+_PREVIOUS = re.compile(r"model|lm_head|logits_processor|(?:.+\.)?pp_proxy_tensors\..+", re.DOTALL)
+
+
+class SglangDumper(Layout):
+    """The files of SGLang's dumper, which Megatron-based trainers use, too: all ranks in one directory."""
+
+    name = "sglang"
+    patterns = ()
+    file_patterns = (
+        parse(_SGLANG_FILE, of_files=True),
+        parse(rf"dump_{{time:\d{{8}}_\d{{6}}_\d{{6}}}}/{_SGLANG_FILE}", of_files=True),
+    )
+    systems = (
+        System(
+            "SGLang's dumper, also with Megatron",
+            "dump_20260101_000000_000000/step=8___rank=1___dump_index=7___name=logits.pt",
+            "pt with `value` and `meta`",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        return Description(
+            {
+                file.path: TensorFile(
+                    parse_sglang_name(file.path.rpartition("/")[2]), Container.PT, name_member=_sglang_member
+                )
+                for file in files
+            }
+        )
+
+
+def _sglang_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
+    """Return the name of a tensor in `value`, which may be a dictionary or a list."""
+    rest = path[1:] if path[:1] == ("value",) else path
+    if len(rest) == 1 and rest[0].isdecimal():
+        return name._replace(slot=int(rest[0][:9]))
+    return name._replace(op_name=".".join((name.op_name, *rest))) if rest else name
+
+
+class ForwardHooks(Layout):
+    """The passes that the forward hooks of SGLang and vLLM save: one dictionary each."""
+
+    name = "forward_hooks"
+    patterns = ()
+    file_patterns = (
+        parse(r"TP{tp:\d+}_PP{pp:\d+}_Rank{rank}_pid{process:\d+}/Pass{step:\d{5,18}}.pt", of_files=True),
+    )
+    systems = (
+        System(
+            "SGLang and vLLM, forward hooks",
+            "TP1_PP0_Rank1_pid4711/Pass00008.pt",
+            "pt, a dictionary",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        name_member = _first_pass_member if int(place.fields["step"]) == 0 else _pass_member
+        return Description(
+            {file.path: TensorFile(TensorName(), Container.PT, name_member=name_member) for file in files}
+        )
+
+
+def _pass_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
+    is_previous = bool(path) and _PREVIOUS.fullmatch(path[0]) is not None and number < _MAX_PREVIOUS
+    return _first_pass_member(name, path, number)._replace(graph="previous_pass" if is_previous else "")
+
+
+#: So many tensors at the most stand at the front of a file and belong to the pass before.
+_MAX_PREVIOUS = 8
+
+
+def _first_pass_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
+    module, *indices = path or ("",)
+    slot = int(indices[0][:9]) if indices and indices[0].isdecimal() else 0
+    head, is_batch, argument = module.partition(".forward_batch_info.")
+    if is_batch:
+        return name._replace(op_type="ForwardBatch", op_name=head, io=f"input.{argument}", slot=0)
+    return name._replace(op_type=module_type(module), op_name=module, io="output", slot=slot, sequence=number)
+
+
+class TransformerEngine(Layout):
+    """The tensors that the debug feature DumpTensors of TransformerEngine saves."""
+
+    name = "transformer_engine"
+    patterns = (parse("tensor_dumps!/rank_{rank}/iter_{step}"),)
+    systems = (
+        System("TransformerEngine, DumpTensors", "tensor_dumps/rank_1/iter_000008", "pt, a dictionary"),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        return Description(
+            {
+                file.path: TensorFile(
+                    parse_te_name(file.path.rpartition("/")[2]), Container.PT, name_member=_te_member
+                )
+                for file in files
+                if file.path.endswith(".pt")
+            }
+        )
+
+
+def _te_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
+    rest = path[1:] if path[:1] == ("high_precision",) else path
+    return name._replace(op_name=".".join((name.op_name, *rest))) if rest else name
+
+
+class TensorRtLlm(Layout):
+    """The files of TensorRT-LLM's debug hook, which does not say which step they are of: step 0."""
+
+    name = "tensorrt_llm"
+    patterns = ()
+    file_patterns = tuple(
+        parse(rf"{above}rank{{rank}}/{{call:\d+\.\w+(?:-\d+\.\w+)*-(?:input|output)\..+}}.pt", of_files=True)
+        for above in ("", "data_dump/")
+    )
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
+    systems = (System("TensorRT-LLM, debug hook", "data_dump/rank1/1.Model-2.Linear-output.0.pt", "pt"),)
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        paths = [file.path for file in files if file.path.endswith(".pt")]
+        names = {path: parse_trt_llm_name(path.rpartition("/")[2]) for path in paths}
+        known = sorted((trt_llm_order(name), path) for path, name in names.items() if name is not None)
+        place_of = {path: number for number, (_, path) in enumerate(known)}
+        return Description(
+            {
+                path: TensorFile(name and name._replace(sequence=place_of[path]), Container.PT)
+                for path, name in names.items()
+            }
+        )
+
+
+class AotInductor(Layout):
+    """The buffers that AOTInductor saves before and after each kernel: of one process, and of no step."""
+
+    name = "aot_inductor"
+    patterns = ()
+    file_patterns = tuple(
+        parse(rf"{above}{writer}/{{buffer:(?:before|after)_launch_.+}}.pt", of_files=True)
+        for above in ("", "tmp/")
+        for writer in ("aoti_torch", "jit_inductor")
+    )
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
+    systems = (System("AOTInductor, debug printer", "tmp/aoti_torch/after_launch_add_buf0_cpu.pt", "pt"),)
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        # The printer keeps no order; that of the times of the files is the one in which they were written.
+        ordered = sorted(files, key=lambda file: (file.mtime_ns, file.path))
+        named = {}
+        for number, file in enumerate(ordered):
+            name = parse_aoti_name(file.path.rpartition("/")[2])
+            if file.path.endswith(".pt"):
+                named[file.path] = TensorFile(name and name._replace(sequence=number), Container.PT)
+        return Description(named)
+
+
+class Vllm(Layout):
+    """The step tree of vLLM's intermediate logging."""
+
+    name = "vllm"
+    patterns = (parse("step_{step}"),)
+    evidence = re.compile(r"module_calls\.txt")
+    needs_evidence = True
+    systems = (System("vLLM, intermediate logging", "step_8", "pt, `module_calls.txt`"),)
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Return what the files of one place are; see `Layout.describe`. Reads `module_calls.txt`."""
+        calls = (read(f"{place.path}/module_calls.txt") or b"").decode(errors="replace").splitlines()
+        order = {call.strip(): number for number, call in enumerate(calls)}
+        named = {}
+        for file in files:
+            directory, _, file_name = file.path.rpartition("/")
+            module = directory.removeprefix(f"{place.path}/")
+            if not file.path.endswith(".pt"):
+                continue
+            name = parse_vllm_name(module, file_name) if module != directory else None
+            named[file.path] = TensorFile(
+                name and name._replace(sequence=order.get(module, -1)), Container.PT
+            )
+        return Description(named)

@@ -1,0 +1,167 @@
+"""What the names of the dump files of the PyTorch world say.
+
+    step=0___rank=1___dump_index=7___name=param__fc.weight___layer_id=1.pt    SGLang, `debug_utils/dumper.py`
+    1.Model-2.Linear-input.0.pt                                TensorRT-LLM, `_torch/debug/debug_hook.py`
+    before_launch_{kernel}_{buffer}_{device}.pt                AOTInductor, `aoti_torch/shim_common.cpp`
+    decoder_0_activation.pt                                    TransformerEngine, `features/dump_tensors.py`
+    outputs_0_cuda_0.pt                                        vLLM, intermediate logging
+
+A module is an operator of type `Module.{last part of its name}`, as msProbe names modules, because none of
+these tools tells the class of a module. Parameters are of type `Parameter`, as in MindSpore's dumps, and
+gradients of type `Gradient`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from workers.dump.model import TensorName
+
+#: Tags of SGLang that are no part of the name of a tensor: they say where and when it was dumped.
+_SGLANG_TAGS = frozenset(
+    ["step", "rank", "dump_index", "name", "recompute_status"]
+    + [f"{axis}_rank" for axis in ("pp", "tp", "cp", "ep", "etp", "dp", "sp", "edp", "vpp")]
+)
+_INPUT = re.compile(r"(?P<module>.*?)\.?inputs\.(?P<slot>\d{1,9})")
+_OUTPUT = re.compile(r"(?P<module>.*?)\.?output(?:\.(?P<slot>\d{1,9}))?")
+_TRT_LLM = re.compile(
+    r"(?P<path>\d{1,9}\.[^-]+(?:-\d{1,9}\.[^-]+)*)-(?P<io>input|output)\.(?P<slot>.+)", re.DOTALL
+)
+_DEVICE = r"(?:cpu|(?:cuda|xpu|hip|npu|mps)(?:_?\d+)?)"
+_AOTI = tuple(
+    re.compile(rf"(?P<when>before|after)_launch_(?P<kernel>.+?)_(?P<buffer>{buffer}){device}", re.DOTALL)
+    for buffer in (r"buf\d+|arg\d+_\d+|primals_\d+|constant\d+", r"[^_]+")
+    for device in (rf"_{_DEVICE}", "")
+)
+_TE = re.compile(r"(?P<layer>.+)_(?P<tensor>activation|gradient|weight|output|wgrad|dgrad)", re.DOTALL)
+#: What TransformerEngine's tensors are to their layer: `is_input` and `is_output` know these labels.
+_TE_IO = {
+    "activation": "input",
+    "weight": "parameters.weight",
+    "output": "output",
+    "gradient": "grad_output",
+    "dgrad": "grad_input",
+    "wgrad": "parameters_grad.weight",
+}
+_VLLM = re.compile(
+    r"(?P<io>inputs|outputs|post_fwd_inputs)(?P<slot>(?:_.+?)?)_(?:cuda_\d+|cpu|xpu_\d+|npu_\d+|hpu)",
+    re.DOTALL,
+)
+
+
+def module_type(module: str) -> str:
+    """Return the operator type of a module.
+
+    >>> module_type("layers.0.attn.q_proj")
+    'Module.q_proj'
+    """
+    named = [part for part in module.split(".") if part and not part.isdecimal()]
+    return f"Module.{named[-1]}" if named else "Module"
+
+
+def sglang_tags(file_name: str) -> dict[str, str]:
+    """Return the tags in the name of a file of SGLang's dumper; those without `=` are left out."""
+    stem = file_name.removesuffix(".pt")
+    pairs = (tag.partition("=") for tag in stem.split("___"))
+    return {key: value for key, is_tag, value in pairs if is_tag}
+
+
+def parse_sglang_name(file_name: str) -> TensorName | None:
+    """Return what the name of a file of SGLang's dumper says; None if it is another one.
+
+    >>> parse_sglang_name("step=0___rank=0___dump_index=3___name=param__fc.weight.pt").op_name
+    'fc.weight'
+    """
+    tags = sglang_tags(file_name)
+    if not {"name", "dump_index"} <= tags.keys() or not tags["dump_index"].isdecimal():
+        return None
+    name = _sglang_tensor(tags["name"], tags)
+    # A tensor of a forward pass that is run again for the backward pass is not the one of the first pass.
+    status = tags.get("recompute_status", "")
+    return name._replace(
+        graph="recompute" if status == "recompute" else "", sequence=int(tags["dump_index"][:18])
+    )
+
+
+def _sglang_tensor(text: str, tags: Mapping[str, str]) -> TensorName:
+    is_gradient = text.startswith("grad__")
+    text = text.removeprefix("grad__")
+    for prefix in ("param__", "dtensor__"):
+        if text.startswith(prefix):
+            kind = "Gradient" if is_gradient else "Parameter"
+            return TensorName(op_type=kind, op_name=text.removeprefix(prefix), io="output", slot=0)
+    if is_gradient:
+        return TensorName(
+            op_type="Gradient", op_name=text.removeprefix("non_intrusive__"), io="output", slot=0
+        )
+    if text.startswith("non_intrusive__"):
+        return module_tensor(text.removeprefix("non_intrusive__"))
+    extra = "".join(f".{key}={value}" for key, value in tags.items() if key not in _SGLANG_TAGS)
+    return TensorName(op_type="dump", op_name=f"{text}{extra}", io="output", slot=0)
+
+
+def module_tensor(text: str) -> TensorName:
+    """Return the name of an input or output of a module: `layers.0.inputs.1`, `layers.0.output`."""
+    match = _INPUT.fullmatch(text)
+    io = "input" if match else "output"
+    match = match or _OUTPUT.fullmatch(text)
+    if match is None:
+        return TensorName(op_type=module_type(text), op_name=text, io="output", slot=0)
+    module = match["module"] or "model"
+    return TensorName(op_type=module_type(module), op_name=module, io=io, slot=int(match["slot"] or 0))
+
+
+def parse_trt_llm_name(file_name: str) -> TensorName | None:
+    """Return what the name of a file of TensorRT-LLM's hook says; None if it is another one."""
+    match = _TRT_LLM.fullmatch(file_name.removesuffix(".pt"))
+    if match is None:
+        return None
+    path, slot = match["path"], match["slot"]
+    op_type = f"Module.{path.rpartition('.')[2]}"
+    if slot.isdecimal():
+        return TensorName(op_type=op_type, op_name=path, io=match["io"], slot=int(slot[:9]))
+    return TensorName(op_type=op_type, op_name=path, io=f"{match['io']}.{slot}")
+
+
+def trt_llm_order(name: TensorName) -> tuple[tuple[int, ...], ...]:
+    """Return a sort key: inputs before what is inside of a module, outputs after it."""
+    calls = tuple((1, int(part.partition(".")[0])) for part in name.op_name.split("-"))
+    return (*calls, (0,) if name.io.startswith("input") else (2,))
+
+
+def parse_aoti_name(file_name: str) -> TensorName | None:
+    """Return what the name of a file of AOTInductor's printer says; None if it is another one.
+
+    Buffers before a launch are no inputs to be judged: the memory of an output holds anything then.
+    """
+    stem = file_name.removesuffix(".pt")
+    match = next((match for pattern in _AOTI if (match := pattern.fullmatch(stem))), None)
+    if match is None:
+        return None
+    kernel, buffer = match["kernel"], match["buffer"]
+    io = f"output.{buffer}" if match["when"] == "after" else f"before.{buffer}"
+    return TensorName(op_type=re.sub(r"_\d+\Z", "", kernel), op_name=kernel, io=io)
+
+
+def parse_te_name(file_name: str) -> TensorName | None:
+    """Return what the name of a file of TransformerEngine's DumpTensors says; None if it is another one."""
+    match = _TE.fullmatch(file_name.removesuffix(".pt"))
+    if match is None:
+        return None
+    layer = match["layer"]
+    return TensorName(op_type="Module", op_name=layer, io=_TE_IO[match["tensor"]], slot=0)
+
+
+def parse_vllm_name(module: str, file_name: str) -> TensorName | None:
+    """Return what the names of a directory and of a file in it say; None if the file is another one."""
+    match = _VLLM.fullmatch(file_name.removesuffix(".pt"))
+    if match is None:
+        return None
+    slot = match["slot"].removeprefix("_")
+    io = {"inputs": "input", "outputs": "output"}.get(match["io"], match["io"])
+    if slot.isdecimal():
+        return TensorName(op_type=module_type(module), op_name=module, io=io, slot=int(slot[:9]))
+    return TensorName(
+        op_type=module_type(module), op_name=module, io=f"{io}.{slot}" if slot else io, slot=-1 if slot else 0
+    )

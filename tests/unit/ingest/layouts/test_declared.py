@@ -1,0 +1,66 @@
+"""A layout that the user declares."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.layouts.declared import declare
+from ingest.layouts.detect import find_dump
+from tests.npy_files import npy_bytes
+from workers.errors import UsageError
+from workers.model import StepKey
+
+
+def make(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(npy_bytes(np.zeros(2, np.float32)))
+
+
+def named(root: Path, layout: str) -> dict[StepKey, list[tuple[str, str, int]]]:
+    tree = find_dump(root, layout=layout)
+    found = {}
+    for listing in tree.scan({}).listings:
+        names = [file.name for file in tree.describe(listing).named.values() if file.name is not None]
+        found[listing.key] = [(name.op_name, name.io, name.slot) for name in names]
+    return found
+
+
+def test_rank_and_step_of_directories(tmp_path: Path) -> None:
+    make(tmp_path, "rank0/step7/fc.1.out.2.npy", "rank1/step7/fc.1.grad.0.npy", "rank1/step7/odd.npy")
+    assert named(tmp_path, "rank{rank}/step{step}/{module}.{io}.{slot}.npy") == {
+        StepKey(0, 7): [("fc.1", "output", 2)],
+        StepKey(1, 7): [("fc.1", "output", 0), ("odd", "output", 0)],
+    }
+
+
+def test_rank_and_step_of_files(tmp_path: Path) -> None:
+    make(tmp_path, "a_rank0_step1.npy", "b_rank0_step1.npy", "a_rank1_step1.npy", "other.txt")
+    assert named(tmp_path, "{module}_rank{rank}_step{step}.npy") == {
+        StepKey(0, None): [],
+        StepKey(0, 1): [("a", "output", 0), ("b", "output", 0)],
+        StepKey(1, 1): [("a", "output", 0)],
+    }
+
+
+def test_dump_without_steps_is_step_0(tmp_path: Path) -> None:
+    make(tmp_path, "rank_2/x.npy")
+    assert named(tmp_path, "rank_{rank}/{name}.npy") == {StepKey(2, 0): [("x", "output", 0)]}
+
+
+@pytest.mark.parametrize("text", ["{module}.pt", "rank{rank}/{step:[}/{module}.pt", "a/b"])
+def test_pattern_that_tells_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--layout"):
+        declare(text)
+
+
+def test_files_that_appear_later_are_listed(tmp_path: Path) -> None:
+    make(tmp_path, "a_rank0_step1.npy")
+    tree = find_dump(tmp_path, layout="{module}_rank{rank}_step{step}.npy")
+    known = {listing.key: listing for listing in tree.scan({}).listings}
+    make(tmp_path, "b_rank0_step1.npy", "a_rank0_step2.npy")
+    again = {listing.key: listing for listing in tree.scan(known).listings}
+    assert [file.path for file in again[StepKey(0, 1)].files] == ["a_rank0_step1.npy", "b_rank0_step1.npy"]
+    assert again[StepKey(0, 1)].later_begun
+    assert not again[StepKey(0, 2)].later_begun

@@ -1,0 +1,235 @@
+"""The dumps of the PyTorch world: every tensor as torch reads it, every file byte for byte."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ingest.layouts.detect import find_dump
+from ingest.questions.origin import origin
+from ingest.reader.dump_store import DumpStore, open_store
+from ingest.reader.step import Step
+from ingest.repairing.sources import DumpedPayload, is_same
+from tests.dumps import unpack
+from tests.pipeline import ingest_directly
+from tests.samples import SAMPLES
+from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
+from workers.model import StepKey
+from workers.store import metadata
+from workers.store.restore import is_view
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
+from workers.tasks.recheck import RecheckJob, recheck
+
+#: The directory of each dump, below that of its `truth.json`.
+DUMPS = {
+    "sglang-dumper-nan-dp2": "dump",
+    "torch-save-tree": "dump",
+    "forward-hook-passes": "dump",
+    "tensorrt-llm-like": "dump",
+    "aoti-intermediate": "dump",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("world")
+    unpack("pt/pytorch-world", into)
+    root = into / "pytorch-world"
+    # Only its own step: a pattern has one shape of directories.
+    (root / "torch-save-tree" / "odd").mkdir()
+    (root / "torch-save-tree" / "dump" / "odd").rename(root / "torch-save-tree" / "odd" / "odd0")
+    return root
+
+
+@pytest.fixture(scope="module")
+def stores(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, DumpStore]:
+    """Each dump in a store of its own."""
+    into = tmp_path_factory.mktemp("stores")
+    for name, below in DUMPS.items():
+        ingest_directly(world / name / below, into / name, layout=LAYOUTS.get(name, ""))
+    ingest_directly(world / "torch-save-tree" / "odd", into / "odd", layout=ODD_LAYOUT)
+    return {name: open_store(into / name) for name in (*DUMPS, "odd")}
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_every_tensor_reads_back_as_torch_reads_it(
+    name: str, world: Path, stores: Mapping[str, DumpStore]
+) -> None:
+    told = {path: file for path, file in truth(world / name).items() if "/odd/" not in path}
+    assert list(differences(told, f"{DUMPS[name]}/", stores[name])) == []
+    counted = sum(step.commit.summary.tensors for step in stores[name].select())
+    assert counted == sum(len(file["tensors"]) for file in told.values())
+
+
+def test_odd_files_read_back_as_torch_reads_them(world: Path, stores: Mapping[str, DumpStore]) -> None:
+    """Views, shared storages, DTensors, old formats, types that numpy lacks, classes that exist nowhere."""
+    told = {
+        path.replace("dump/odd/", "odd0/"): file
+        for path, file in truth(world / "torch-save-tree").items()
+        if "/odd/" in path
+    }
+    assert len(told) > 70
+    assert list(differences(told, "", stores["odd"])) == []
+    (step,) = stores["odd"].select()
+    quarantined = step.tables.label("source")[step.tables.label("kind") == "quarantined"]
+    assert sorted(quarantined) == ["odd0/truncated.pt", "odd0/zero_bytes.pt"]
+
+
+def test_tensors_that_consist_of_others_have_their_parts(stores: Mapping[str, DumpStore]) -> None:
+    found: dict[str, list[str]] = {}
+    for tensor in stores["odd"].tensors():
+        if tensor.source.replace("odd0/", "dump/odd/") in COMPOSITE:
+            found.setdefault(tensor.source, []).append(tensor.op_name)
+            assert tensor.attributes["tensor"]["kind"].endswith("tensor")
+    assert {source: sorted(names) for source, names in found.items()} == {
+        "odd0/nested_tensor.pt": ["nested_tensor.offsets", "nested_tensor.values"],
+        "odd0/quantized_per_channel.pt": [
+            "quantized_per_channel",
+            "quantized_per_channel.scales",
+            "quantized_per_channel.zero_points",
+        ],
+        "odd0/quantized_per_tensor.pt": ["quantized_per_tensor"],
+        "odd0/sparse_coo.pt": ["sparse_coo.indices", "sparse_coo.values"],
+        "odd0/sparse_csr.pt": [
+            "sparse_csr.compressed_indices",
+            "sparse_csr.plain_indices",
+            "sparse_csr.values",
+        ],
+    }
+
+
+@pytest.mark.parametrize("name", [*DUMPS, "odd"])
+def test_every_file_is_exported_byte_for_byte(
+    name: str, world: Path, stores: Mapping[str, DumpStore], tmp_path: Path
+) -> None:
+    dump = world / "torch-save-tree" / "odd" if name == "odd" else world / name / DUMPS[name]
+    for step in stores[name].select():
+        step.export(tmp_path)
+    exported = {path.relative_to(tmp_path): path for path in tmp_path.rglob("*") if path.is_file()}
+    root = Path(next(iter(stores[name].select())).commit.record.source.root)
+    assert len(exported) == sum(path.is_file() for path in dump.rglob("*"))
+    for relative, path in exported.items():
+        assert path.read_bytes() == (root / relative).read_bytes(), relative
+    assert list(stores[name].verify()) == []
+
+
+def test_views_of_one_storage_are_stored_once(stores: Mapping[str, DumpStore]) -> None:
+    shared = {
+        tensor.op_name.partition(".")[2]: tensor
+        for tensor in stores["odd"].tensors()
+        if tensor.source == "odd0/shared_storage.pt"
+    }
+    assert sorted(shared) == ["flat", "rows", "same", "whole"]
+    offsets = {name: tensor._number("offset") for name, tensor in shared.items()}
+    assert offsets["whole"] == offsets["flat"] == offsets["same"]
+    assert offsets["rows"] == offsets["whole"] + 8
+    assert (shared["whole"].read()[2:5] == shared["rows"].read()).all()
+
+
+def test_values_that_are_no_tensors_are_attributes(stores: Mapping[str, DumpStore]) -> None:
+    tensors = {tensor.source: tensor for tensor in stores["odd"].tensors()}
+    nested = tensors["odd0/nested.pt"].attributes
+    assert (nested["none"], nested["n"], nested["f"]) == (None, 3, 1.5)
+    assert (nested["dtype"], nested["size"], nested["bytes"]) == ("torch.bfloat16", [2, 3], "3 bytes")
+    local = tensors["odd0/dtensor_rank0.pt"].attributes["tensor"]
+    assert (local["placements"], local["global_shape"]) == (["Shard(0)"], [6, 5])
+    meta = next(iter(stores["sglang-dumper-nan-dp2"].tensors())).attributes["meta"]
+    assert meta["world_size"] == 2
+
+
+def test_origin_is_the_operator_in_which_the_nan_was_born(
+    world: Path, stores: Mapping[str, DumpStore]
+) -> None:
+    born = json.loads((world / "sglang-dumper-nan-dp2" / "oracle.json").read_text())["born"]
+    answer = origin(stores["sglang-dumper-nan-dp2"])
+    assert (answer.rank, answer.step) == (born["rank"], born["step"])
+    assert (answer.what, answer.how, answer.op_name) == ("NaN", "born", "layers.0.rescale")
+
+
+def test_order_of_execution_is_that_of_the_dump(stores: Mapping[str, DumpStore]) -> None:
+    for step in stores["sglang-dumper-nan-dp2"].select():
+        places = [int(tensor.source.split("dump_index=")[1].split("___")[0]) for tensor in step.tensors()]
+        assert places == sorted(places)
+    first = stores["forward-hook-passes"].select()[0]
+    modules = [tensor.op_name for tensor in first.tensors() if tensor.op_type != "ForwardBatch"]
+    assert modules[0] == "model.embed_tokens"
+    later = stores["forward-hook-passes"].select()[-1]
+    assert ("model", "previous_pass") in [(tensor.op_name, tensor.graph) for tensor in later.tensors()]
+
+
+def test_layouts_are_recognised_side_by_side(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "sglang-dumper-nan-dp2" / "dump", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(world / "forward-hook-passes" / "dump", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tensor_dumps" / "rank_1" / "iter_000002").mkdir(parents=True)
+    (tmp_path / "tensor_dumps" / "rank_1" / "iter_000002" / "fc_weight.pt").touch()
+    found = {listing.key: listing.layout for listing in find_dump(tmp_path).scan({}).listings}
+    assert found[StepKey(0, 3)] == "forward_hooks"
+    assert found[StepKey(0, 0)] == "forward_hooks+sglang"
+    assert found[StepKey(1, 2)] == "forward_hooks+sglang+transformer_engine"
+
+
+@pytest.fixture(scope="module")
+def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Step]:
+    """The odd files that are whole, and their step."""
+    dump, store = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("store")
+    shutil.copytree(world / "torch-save-tree" / "odd", dump, dirs_exist_ok=True)
+    for name in ("truncated", "zero_bytes"):
+        (dump / "odd0" / f"{name}.pt").unlink()
+    ingest_directly(dump, store / "run.zarr", layout=ODD_LAYOUT)
+    (step,) = open_store(store / "run.zarr").select()
+    return dump, step
+
+
+def test_files_with_views_are_read_back_and_checked_again(whole: tuple[Path, Step]) -> None:
+    """So retention may delete them, and a file that changed behind its time is found."""
+    dump, step = whole
+    (listing,) = find_dump(dump, layout=ODD_LAYOUT).scan({}).listings
+    job = ReadBackJob(step.key, 0, step.fingerprint, str(dump), step.address, listing.files)
+    verdicts = dict(zip([file.path for file in listing.files], read_back(job).verdicts.tolist(), strict=True))
+    assert [path for path, verdict in verdicts.items() if verdict != ReadBackVerdict.SAME] == []
+    again = RecheckJob(step.key, step.fingerprint, str(dump), step.address, listing.files)
+    assert recheck(again) == ()
+    shared = next(file for file in listing.files if file.path.endswith("shared_storage.pt"))
+    path = dump / shared.path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
+    try:
+        assert recheck(again) == (shared.path,)
+    finally:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        os.utime(path, ns=(shared.mtime_ns, shared.mtime_ns))
+
+
+def test_views_are_made_again_from_the_dump(whole: tuple[Path, Step]) -> None:
+    """As `repair` does if their shard is damaged."""
+    dump, step = whole
+    views = [row for row in range(len(step.tables.labels)) if is_view(step, row)]
+    assert len(views) > 10
+    for row in views:
+        nbytes, digest = int(step.tables.number("nbytes")[row]), step.tables.digest[row].tobytes()
+        assert is_same(DumpedPayload(step, row, dump), nbytes, digest), step.tables.label("source")[row]
+
+
+def test_commit_with_views_is_of_a_format_that_older_versions_refuse(stores: Mapping[str, DumpStore]) -> None:
+    (odd,) = stores["odd"].select()
+    assert odd.commit.record.format_version == metadata.VIEWS_FORMAT_VERSION
+    plain = stores["tensorrt-llm-like"].select()[0]
+    assert plain.commit.record.format_version == metadata.FORMAT_VERSION
+
+
+def test_tensor_parallel_dump_with_dtensors_reads_back(tmp_path: Path) -> None:
+    """The whole dumps are beside the checkout, not in it."""
+    dumps = SAMPLES.parent / "torch-dumps" / "sglang-dumper-tp2"
+    if not dumps.exists():
+        pytest.skip(f"{dumps} is missing: the packed dumps have no DTensors of SGLang")
+    ingest_directly(dumps / "dump", tmp_path / "run.zarr")
+    store = open_store(tmp_path / "run.zarr")
+    told = {path: file for path, file in truth(dumps).items() if path.startswith("dump/")}
+    assert list(differences(told, "dump/gpt_tp2/", store)) == []
+    assert sum(step.commit.summary.tensors for step in store.select()) == len(told)

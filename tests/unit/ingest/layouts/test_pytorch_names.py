@@ -1,0 +1,87 @@
+"""Names of the dump files of the PyTorch world."""
+
+import pytest
+
+from ingest.layouts.pytorch_names import (
+    module_tensor,
+    module_type,
+    parse_aoti_name,
+    parse_sglang_name,
+    parse_te_name,
+    parse_trt_llm_name,
+    parse_vllm_name,
+    trt_llm_order,
+)
+
+
+@pytest.mark.parametrize(
+    ("tags", "op_type", "op_name", "io", "slot"),
+    [
+        ("name=non_intrusive__layers.0.attn.inputs.1", "Module.attn", "layers.0.attn", "input", 1),
+        ("name=non_intrusive__layers.0.output", "Module.layers", "layers.0", "output", 0),
+        ("name=non_intrusive__layers.0.ln.output.1", "Module.ln", "layers.0.ln", "output", 1),
+        ("name=non_intrusive__inputs.0", "Module.model", "model", "input", 0),
+        ("name=non_intrusive__output", "Module.model", "model", "output", 0),
+        ("name=param__fc.weight", "Parameter", "fc.weight", "output", 0),
+        ("name=grad__param__fc.weight", "Gradient", "fc.weight", "output", 0),
+        ("name=grad__non_intrusive__fc.output", "Gradient", "fc.output", "output", 0),
+        ("name=logits___layer_id=3___tp_rank=1", "dump", "logits.layer_id=3", "output", 0),
+    ],
+)
+def test_names_of_sglang(tags: str, op_type: str, op_name: str, io: str, slot: int) -> None:
+    name = parse_sglang_name(f"step=2___rank=1___dump_index=7___{tags}.pt")
+    assert name is not None
+    assert (name.op_type, name.op_name, name.io, name.slot) == (op_type, op_name, io, slot)
+    assert name.sequence == 7
+
+
+def test_tensor_of_a_pass_that_ran_again_is_another_one() -> None:
+    again = parse_sglang_name("step=0___rank=0___dump_index=1___name=x___recompute_status=recompute.pt")
+    first = parse_sglang_name("step=0___rank=0___dump_index=0___name=x___recompute_status=original.pt")
+    assert again is not None
+    assert first is not None
+    assert (again.graph, first.graph) == ("recompute", "")
+
+
+def test_other_names_are_none() -> None:
+    assert parse_sglang_name("step=0___rank=0.pt") is None
+    assert parse_trt_llm_name("model.pt") is None
+    assert parse_aoti_name("launch_add_buf0_cpu.pt") is None
+    assert parse_te_name("decoder.pt") is None
+    assert parse_vllm_name("fc", "weights.pt") is None
+
+
+def test_calls_of_tensorrt_llm_are_in_order() -> None:
+    names = [
+        "1.Model-input.0.pt",
+        "1.Model-1.Linear-input.0.pt",
+        "1.Model-1.Linear-output.0.pt",
+        "1.Model-2.Linear-output.0.pt",
+        "1.Model-output.0.pt",
+        "2.Model-input.x.pt",
+    ]
+    parsed = [parse_trt_llm_name(name) for name in names]
+    keys = [trt_llm_order(name) for name in parsed if name is not None]
+    assert keys == sorted(keys)
+    assert parsed[-1] is not None
+    assert (parsed[-1].io, parsed[-1].slot) == ("input.x", -1)
+
+
+def test_buffer_before_a_launch_is_neither_input_nor_output() -> None:
+    before = parse_aoti_name("before_launch_aoti_torch_cpu_addmm_out_arg6_1_cpu.pt")
+    after = parse_aoti_name("after_launch_cpp_fused_gelu_0_buf2_cuda_0.pt")
+    assert before is not None
+    assert after is not None
+    assert (before.op_name, before.io) == ("aoti_torch_cpu_addmm_out", "before.arg6_1")
+    assert (after.op_type, after.op_name, after.io) == ("cpp_fused_gelu", "cpp_fused_gelu_0", "output.buf2")
+
+
+def test_names_of_other_tools() -> None:
+    te = parse_te_name("decoder_0_mlp_wgrad.pt")
+    assert te is not None
+    assert (te.op_name, te.io) == ("decoder_0_mlp", "parameters_grad.weight")
+    vllm = parse_vllm_name("model.layers.0", "inputs_1_cuda_0.pt")
+    assert vllm is not None
+    assert (vllm.op_type, vllm.io, vllm.slot) == ("Module.layers", "input", 1)
+    assert module_type("0.1") == "Module"
+    assert module_tensor("fc").io == "output"

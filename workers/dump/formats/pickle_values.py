@@ -1,0 +1,81 @@
+"""What the stack machine makes of a pickle, besides the plain values of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+Value: TypeAlias = Any
+#: A tuple as a key of a dictionary has at most this many members, none of which is a tuple: hashing a tuple
+#: of tuples that are the same may take for ever.
+_MAX_KEY_MEMBERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """A class, a function or a constant that the pickle names."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The bytes of a tensor, which a persistent id refers to."""
+
+    kind: str
+    key: str
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """What a class or function that is not known would have made. A value: nothing was called."""
+
+    name: str
+    arguments: tuple[Value, ...]
+    is_call: bool = False
+    """Whether the pickle calls it as a function, and does not make an instance of it."""
+    state: Value = None
+    items: list[Value] = field(default_factory=list)
+    mapping: dict[Value, Value] = field(default_factory=dict)
+
+
+class Function(NamedTuple):
+    """A function that a pickle may call."""
+
+    call: Callable[..., Any]
+    required: int
+    """The least number of arguments."""
+    maximum: int
+    """The greatest number of arguments; those that are left out are None."""
+
+
+def is_key(value: Value) -> bool:
+    """Return whether a value may be a key of a dictionary."""
+    if isinstance(value, tuple):
+        return len(value) <= _MAX_KEY_MEMBERS and all(map(_is_plain, value))
+    return _is_plain(value)
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(value, str | int | float | bytes | Global | None)
+
+
+def describe_value(value: Value) -> str:
+    """Return what a value is, for error messages.
+
+    Never its text: that of a tuple which holds a tuple twice, which holds another one twice, grows
+    exponentially.
+    """
+    match value:
+        case dict() | Storage():
+            return "a storage" if isinstance(value, Storage) else "a dictionary"
+        case tuple() | list():
+            return f"a {type(value).__name__} of {len(value)}"
+        case Global(text):
+            return f"{text:.80}"
+        case Instance():
+            return f"an instance of {value.name:.80}"
+        case _:
+            return f"a value of type {type(value).__name__.removeprefix('_')}"

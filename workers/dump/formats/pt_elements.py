@@ -1,0 +1,117 @@
+"""Element types and geometry of the tensors in `.pt` files."""
+
+from __future__ import annotations
+
+import math
+
+from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
+from workers.dump.formats.header import MAX_NDIM
+from workers.dump.formats.pt_pickle import RebuiltTensor
+from workers.errors import UnreadableTensor
+
+#: Storage classes of torch (`torch/storage.py`) and our names for their elements.
+_STORAGES = {
+    "torch.BFloat16Storage": "bfloat16",
+    "torch.BoolStorage": "bool",
+    "torch.ByteStorage": "uint8",
+    "torch.CharStorage": "int8",
+    "torch.ComplexDoubleStorage": "complex128",
+    "torch.ComplexFloatStorage": "complex64",
+    "torch.DoubleStorage": "float64",
+    "torch.FloatStorage": "float32",
+    "torch.HalfStorage": "float16",
+    "torch.IntStorage": "int32",
+    "torch.LongStorage": "int64",
+    # Of quantised tensors: the integers, whatever they stand for.
+    "torch.QInt32Storage": "int32",
+    "torch.QInt8Storage": "int8",
+    "torch.QUInt8Storage": "uint8",
+    "torch.ShortStorage": "int16",
+}
+_QUANTIZED = {
+    "torch.QInt32Storage": "torch.qint32",
+    "torch.QInt8Storage": "torch.qint8",
+    "torch.QUInt8Storage": "torch.quint8",
+}
+UNTYPED_STORAGE = "torch.storage.UntypedStorage"
+#: Bytes per element of the types that torch saves in an untyped storage and names next to it.
+_NAMED_DTYPES = {
+    "torch.bits8": 1,
+    "torch.complex32": 4,
+    "torch.float4_e2m1fn_x2": 1,
+    "torch.float8_e4m3fn": 1,
+    "torch.float8_e4m3fnuz": 1,
+    "torch.float8_e5m2": 1,
+    "torch.float8_e5m2fnuz": 1,
+    "torch.float8_e8m0fnu": 1,
+    "torch.uint16": 2,
+    "torch.uint32": 4,
+    "torch.uint64": 8,
+}
+
+
+def element_of(tensor: RebuiltTensor, *, big_endian: bool) -> tuple[ElementType, str]:
+    """Return the element type of a tensor, and torch's name for it if that is another.
+
+    Raises:
+        UnreadableTensor: the type is not known.
+    """
+    if tensor.storage == UNTYPED_STORAGE:
+        return _named_element(tensor.dtype, big_endian=big_endian)
+    if tensor.storage not in _STORAGES or tensor.dtype:
+        raise UnreadableTensor(f"its storage {tensor.storage:.40} is not known")
+    name = _STORAGES[tensor.storage]
+    element = from_name(name)
+    if tensor.storage in _QUANTIZED:
+        return element, _QUANTIZED[tensor.storage]
+    if not big_endian or element.itemsize == 1:
+        return element, ""
+    if name == "bfloat16":
+        return from_npy_descr("|V2"), "big-endian torch.bfloat16"
+    # By its descr: some types are not kept as numbers in this order.
+    return from_npy_descr(element.to_numpy().newbyteorder(">").str), ""
+
+
+def _named_element(dtype: str, *, big_endian: bool) -> tuple[ElementType, str]:
+    """Return the same for elements in an untyped storage, whose type is named next to it."""
+    if dtype not in _NAMED_DTYPES:
+        raise UnreadableTensor(f"its element type {dtype or 'without a name':.40} is not known")
+    itemsize = _NAMED_DTYPES[dtype]
+    try:
+        return from_name(dtype.removeprefix("torch."), big_endian=big_endian and itemsize > 1), ""
+    except ValueError:
+        # As bytes: statistics of integers would describe numbers that never existed.
+        return from_npy_descr(f"|V{itemsize}"), dtype
+
+
+def check_size(tensor: RebuiltTensor, itemsize: int) -> None:
+    """Raise UnreadableTensor unless the shape is one that an array can have."""
+    size = tensor.size
+    if len(size) != len(tensor.stride) or len(size) > MAX_NDIM or not all(0 <= n < 2**62 for n in size):
+        raise UnreadableTensor("its pickle has an impossible shape or strides")
+    # Even if another axis is 0: numpy could not make an array of that shape.
+    if math.prod(n for n in size if n) * itemsize >= 2**63:
+        raise UnreadableTensor("its pickle has a shape of more bytes than there are addresses")
+
+
+def is_dense(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Return whether each stride is the product of the sizes before it; any will do for an axis of one."""
+    expected = 1
+    for n, step in zip(size, stride, strict=True):
+        if n != 1 and step != expected and 0 not in size:
+            return False
+        expected *= n
+    return True
+
+
+def storage_itemsize(kind: str) -> int:
+    """Return the bytes of an element of a storage class.
+
+    Raises:
+        UnreadableTensor: the class is not known.
+    """
+    if kind == UNTYPED_STORAGE:
+        return 1
+    if kind not in _STORAGES:
+        raise UnreadableTensor(f"its storage {kind:.40} is not known")
+    return from_name(_STORAGES[kind]).itemsize

@@ -1,0 +1,123 @@
+"""Files of safetensors: a JSON header that names tensors, and their elements one after the other.
+
+    8 bytes      length of the header, little-endian
+    header       {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, "__metadata__": {...}}
+    elements     little-endian, in C order
+
+(safetensors, README "Format" and `safetensors/src/tensor.rs`.)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from workers.arrays.dtypes import ElementType, from_name, from_npy_descr
+from workers.dump.formats.assembly import PlacedTensor, assemble
+from workers.dump.formats.header import (
+    MAX_NDIM,
+    HoldsNoTensor,
+    ReadAt,
+    TensorHeader,
+    Truncated,
+    read_exactly,
+)
+from workers.errors import UnreadableTensor
+
+#: The longest header that is read, in bytes. The limit of safetensors itself is 100 MB.
+MAX_HEADER_NBYTES = 32 * 1024 * 1024
+_METADATA = "__metadata__"
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "I16": "int16",
+    "U16": "uint16",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I32": "int32",
+    "U32": "uint32",
+    "F32": "float32",
+    "F64": "float64",
+    "I64": "int64",
+    "U64": "uint64",
+    "C64": "complex64",
+}
+
+
+def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
+    """Return the tensors of a safetensors file; see `assemble`. Reads the header only.
+
+    Raises:
+        Truncated: the file is shorter than its header says.
+        HoldsNoTensor: it is whole, and names none.
+        UnreadableTensor: the header is damaged, or an element type is not known.
+    """
+    length = read(0, 8)
+    if len(length) < 8:
+        raise Truncated(f"has {file_size} bytes, fewer than a safetensors header")
+    nbytes = int.from_bytes(length, "little")
+    if nbytes > MAX_HEADER_NBYTES:
+        raise UnreadableTensor(
+            f"its safetensors header has {nbytes} bytes; at most {MAX_HEADER_NBYTES} are read"
+        )
+    if 8 + nbytes > file_size:
+        raise Truncated(f"has {file_size} bytes, fewer than the {8 + nbytes} of its safetensors header")
+    header = _parse(read_exactly(read, 8, nbytes))
+    metadata = header.pop(_METADATA, None)
+    placed = [_placed(name, fields, 8 + nbytes) for name, fields in header.items()]
+    end = max((tensor.offset + tensor.nbytes for tensor in placed), default=8 + nbytes)
+    if end > file_size:
+        raise Truncated(f"has {file_size} bytes, but its header announces {end}")
+    if end < file_size:
+        raise UnreadableTensor(f"has {file_size} bytes, but its header accounts for only {end}")
+    attributes = {_METADATA: metadata} if isinstance(metadata, dict) and len(str(metadata)) <= 65536 else {}
+    if not placed:
+        raise HoldsNoTensor("names no tensor", json.dumps({"file": attributes}))
+    return assemble(placed, attributes, read, file_size)
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise UnreadableTensor("its safetensors header is not JSON") from exc
+    if not isinstance(header, dict):
+        raise UnreadableTensor("its safetensors header is not a JSON object")
+    return header
+
+
+def _placed(name: str, fields: Any, begin: int) -> PlacedTensor:
+    match fields:
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
+            pass
+        case _:
+            raise UnreadableTensor(f"its header lacks the type, the shape or the place of {name:.80}")
+    if len(shape) > MAX_NDIM or not all(type(n) is int and 0 <= n < 2**62 for n in shape):
+        raise UnreadableTensor(f"its tensor {name:.80} has an impossible shape")
+    element, declared_dtype = _element(dtype, name)
+    nbytes = math.prod(shape) * element.itemsize
+    if math.prod(n for n in shape if n) * element.itemsize >= 2**63:
+        raise UnreadableTensor(f"its tensor {name:.80} has a shape of more bytes than there are addresses")
+    if declared_dtype:
+        shape, nbytes = [last - first], last - first
+    if not 0 <= first <= last or last - first != nbytes:
+        raise UnreadableTensor(f"its tensor {name:.80} has {last - first} bytes instead of {nbytes}")
+    return PlacedTensor(element, tuple(shape), begin + first, nbytes, (name,), declared_dtype=declared_dtype)
+
+
+def _element(dtype: str, name: str) -> tuple[ElementType, str]:
+    """Return the element type, and the name in the file of one that is kept as bytes."""
+    if dtype in _DTYPES:
+        return from_name(_DTYPES[dtype]), ""
+    if dtype in ("F4", "F6_E2M3", "F6_E3M2"):
+        return from_npy_descr(
+            "|V1"
+        ), dtype  # several elements share bytes, in an order that nothing specifies
+    raise UnreadableTensor(f"its tensor {name:.80} has the element type {dtype:.40}, which is not known")

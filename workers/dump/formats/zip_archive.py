@@ -1,0 +1,202 @@
+"""The members of a zip archive: where their bytes are in the file, without reading them.
+
+Format: PKWARE's APPNOTE.TXT, 4.3.7, 4.3.12, 4.3.14, 4.3.15 and 4.3.16. `zipfile` is not used because the
+place of a member is needed and not its content, and because every figure is checked against the size of the
+file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workers.dump.formats.header import ReadAt, Truncated, read_exactly
+from workers.errors import UnreadableTensor
+
+LOCAL_MAGIC = b"PK\x03\x04"
+#: The largest directory that is read: that of 200,000 members.
+MAX_DIRECTORY_NBYTES = 16 * 1024 * 1024
+_LOCAL = struct.Struct("<4s5H3I2H")
+_ENTRY = struct.Struct("<4s6H3I5H2I")
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR64 = struct.Struct("<4sIQI")
+_END = struct.Struct("<4s4H2IH")
+_MAX_COMMENT_NBYTES = 65535
+_ENCRYPTED = 1
+_DEFLATED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of the archive, as its central directory describes it."""
+
+    name: str
+    method: int
+    flags: int
+    stored_nbytes: int
+    nbytes: int
+    header_offset: int
+
+    crc: int
+
+    @property
+    def is_deflated(self) -> bool:
+        """Whether it is compressed in the way that every program knows."""
+        return self.method == _DEFLATED and not self.flags & _ENCRYPTED
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its bytes are in the file as they are."""
+        return self.method == 0 and not self.flags & _ENCRYPTED and self.stored_nbytes == self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A zip archive, from its central directory. Members lie before it."""
+
+    members: Mapping[str, Member]
+    """By name, in the order of the directory."""
+    directory_offset: int
+
+    def place(self, read: ReadAt, member: Member) -> tuple[int, int]:
+        """Return offset and length of the content of a member.
+
+        Raises:
+            UnreadableTensor: it is compressed, encrypted, or not inside of the archive.
+        """
+        if not member.is_stored:
+            raise UnreadableTensor(f"its member {member.name:.80} is compressed or encrypted")
+        return self._content(read, member), member.nbytes
+
+    def place_compressed(self, read: ReadAt, member: Member) -> tuple[int, int]:
+        """Return offset and length of the compressed bytes of a member.
+
+        Raises:
+            UnreadableTensor: it is not inside of the archive.
+        """
+        return self._content(read, member), member.stored_nbytes
+
+    def _content(self, read: ReadAt, member: Member) -> int:
+        if member.header_offset + _LOCAL.size > self.directory_offset:
+            raise UnreadableTensor(f"its member {member.name:.80} is outside of the archive")
+        header = _LOCAL.unpack(read_exactly(read, member.header_offset, _LOCAL.size))
+        if header[0] != LOCAL_MAGIC:
+            raise UnreadableTensor(
+                f"its member {member.name:.80} has no header at byte {member.header_offset}"
+            )
+        offset = member.header_offset + _LOCAL.size + int(header[-2]) + int(header[-1])
+        if offset + member.stored_nbytes > self.directory_offset:
+            raise UnreadableTensor(
+                f"its member {member.name:.80} of {member.stored_nbytes} bytes is outside of the archive"
+            )
+        return offset
+
+
+def open_archive(read: ReadAt, file_size: int) -> Archive:
+    """Return the archive that a file is. Reads its end.
+
+    Raises:
+        Truncated: the file ends before the zip does.
+        UnreadableTensor: it is damaged.
+    """
+    offset, directory = _read_directory(read, file_size)
+    return Archive(_parse_directory(directory), offset)
+
+
+def _read_directory(read: ReadAt, file_size: int) -> tuple[int, bytes]:
+    """Return the offset of the central directory, and its bytes."""
+    end_offset, end = _find_end(read, file_size)
+    _, _, _, _, count, nbytes, offset, _ = _END.unpack(end)
+    if count == 0xFFFF or 0xFFFFFFFF in (nbytes, offset):
+        nbytes, offset = _read_end64(read, end_offset)
+    if offset + nbytes > end_offset:
+        raise UnreadableTensor(
+            f"its zip directory of {nbytes} bytes at {offset} does not fit before {end_offset}"
+        )
+    if nbytes > MAX_DIRECTORY_NBYTES:
+        raise UnreadableTensor(f"its zip directory has {nbytes} bytes")
+    return offset, read_exactly(read, offset, nbytes)
+
+
+def _find_end(read: ReadAt, file_size: int) -> tuple[int, bytes]:
+    # torch writes no comment, so the record is nearly always the last 22 bytes.
+    for nbytes in (_END.size, _END.size + _MAX_COMMENT_NBYTES):
+        start = max(file_size - nbytes, 0)
+        last = read_exactly(read, start, file_size - start)
+        at = last.rfind(b"PK\x05\x06")
+        while at >= 0:
+            end = last[at : at + _END.size]
+            if len(end) == _END.size and at + _END.size + int.from_bytes(end[20:], "little") == len(last):
+                return start + at, end
+            at = last.rfind(b"PK\x05\x06", 0, at)
+    raise Truncated(f"has {file_size} bytes, but no end record of a zip")
+
+
+def _read_end64(read: ReadAt, end_offset: int) -> tuple[int, int]:
+    """Return size and offset of the central directory of a zip of more than 4 GiB."""
+    if end_offset < _LOCATOR64.size:
+        raise UnreadableTensor("its zip lacks the zip64 record that it needs")
+    magic, _, offset, _ = _LOCATOR64.unpack(read_exactly(read, end_offset - _LOCATOR64.size, _LOCATOR64.size))
+    if magic != b"PK\x06\x07" or offset + _END64.size > end_offset:
+        raise UnreadableTensor("its zip lacks the zip64 record that it needs")
+    magic, *_, nbytes, directory_offset = _END64.unpack(read_exactly(read, offset, _END64.size))
+    if magic != b"PK\x06\x06":
+        raise UnreadableTensor("its zip64 record is damaged")
+    return nbytes, directory_offset
+
+
+def _parse_directory(directory: bytes) -> dict[str, Member]:
+    members: dict[str, Member] = {}
+    at = 0
+    while at < len(directory):
+        if len(directory) - at < _ENTRY.size:
+            raise UnreadableTensor(f"its zip directory ends in the middle of an entry, at byte {at}")
+        (
+            magic,
+            _,
+            _,
+            flags,
+            method,
+            _,
+            _,
+            crc,
+            stored,
+            nbytes,
+            name_n,
+            extra_n,
+            comment_n,
+            _,
+            _,
+            _,
+            offset,
+        ) = _ENTRY.unpack_from(directory, at)
+        after = at + _ENTRY.size + name_n + extra_n + comment_n
+        if magic != b"PK\x01\x02" or after > len(directory):
+            raise UnreadableTensor(f"its zip directory is damaged at byte {at}")
+        at += _ENTRY.size
+        name = directory[at : at + name_n].decode(errors="replace")
+        nbytes, stored, offset = _wide_figures(directory[at + name_n :][:extra_n], [nbytes, stored, offset])
+        if name in members:
+            raise UnreadableTensor(f"its zip has two members named {name:.80}")
+        members[name] = Member(name, method, flags, stored, nbytes, offset, crc)
+        at = after
+    return members
+
+
+def _wide_figures(extra: bytes, figures: list[int]) -> list[int]:
+    """Replace each 32-bit figure that is marked as too small by the 64-bit one of the zip64 field."""
+    wide = b""
+    while len(extra) >= 4:
+        kind, nbytes = struct.unpack_from("<2H", extra)
+        if kind == 1:
+            wide = extra[4 : 4 + nbytes]
+        extra = extra[4 + nbytes :]
+    result = []
+    for figure in figures:
+        if figure == 0xFFFFFFFF:
+            if len(wide) < 8:
+                raise UnreadableTensor("its zip directory lacks a 64-bit figure")
+            figure, wide = int.from_bytes(wide[:8], "little"), wide[8:]  # noqa: PLW2901 the wide one instead
+        result.append(figure)
+    return result

@@ -1,0 +1,39 @@
+"""What a file of tensors holds besides them: values by name, which the index keeps as JSON.
+
+The `record` of a row is a JSON object. `file` has the values of the file, in one of its rows; `tensor` has
+what is known of this tensor alone; `path` the keys that lead to it, if its name does not tell them apart;
+`view` how it is picked from the bytes of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from workers.store.tables import Tables
+
+
+def attributes_of(tables: Tables, row: int) -> dict[str, Any]:
+    """Return the values of the file of a tensor; and under `tensor`, what is known of that alone."""
+    sources, records = tables.label("source"), tables.label("record")
+    attributes: dict[str, Any] = {}
+    for other in np.flatnonzero((sources == sources[row]) & (records != "")).tolist():
+        values = record_of(tables, other).get("file")
+        if isinstance(values, dict):
+            attributes |= values
+    own = record_of(tables, row)
+    if "tensor" in own:
+        attributes["tensor"] = own["tensor"]
+    return attributes
+
+
+def record_of(tables: Tables, row: int) -> dict[str, Any]:
+    """Return the record of a row; {} if it has none, or it is damaged."""
+    text = str(tables.label("record")[row])
+    try:
+        record = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}

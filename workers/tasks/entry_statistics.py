@@ -1,0 +1,115 @@
+"""The statistics of one entry while it is converted, and what entries of equal bytes have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy.typing as npt
+
+from workers.arrays import device_format, statistics
+from workers.arrays.dtypes import unpack
+from workers.arrays.statistics import RunningStatistics, has_statistics
+from workers.arrays.strided import StridedView, elements_of
+from workers.dump.formats.header import TensorHeader
+from workers.dump.source import OpenFile
+from workers.errors import SourceChanged
+from workers.model import MIB
+from workers.store.model import RowKind
+from workers.tasks.model import Entry
+
+#: Up to this many bytes, a tensor in device layout is held in memory as a whole and converted. A larger one
+#: stays in device layout, because an export could not convert it back in bounded memory. Its statistics come
+#: from reading it a second time, slab by slab.
+MAX_CONVERTED_BYTES = 256 * MIB
+
+
+def to_convert(entry: Entry) -> bool:
+    """Return whether an entry is a tensor in device layout that is small enough to be converted."""
+    header = entry.header
+    return header is not None and header.device is not None and header.nbytes <= MAX_CONVERTED_BYTES
+
+
+def is_counted(entry: Entry) -> bool:
+    """Return whether an entry has statistics, provided that its type has any.
+
+    Overflow records have none. Nor have tensors that are described but have no bytes: statistics that the
+    dump reports for them must not be compared with those of nothing.
+    """
+    header = entry.header
+    is_absent = header is not None and header.problem != "" and not header.nbytes
+    return entry.kind is RowKind.TENSOR and header is not None and not is_absent
+
+
+def meaning(entry: Entry) -> object:
+    """Return everything besides its bytes that the statistics of an entry depend on."""
+    header = entry.header
+    if header is None:
+        return ""
+    if not is_counted(entry):
+        return entry.kind, header.element.name
+    return (header.element.name, header.device, header.shape) if header.device else header.element.name
+
+
+UNKNOWN_ROW = statistics.UNKNOWN.as_row()
+
+
+class EntryStatistics:
+    """The running statistics of an entry; unknown unless it is a tensor of numbers."""
+
+    def __init__(self, entry: Entry, limit_nbytes: int) -> None:
+        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`."""
+        header = entry.header
+        self._header = header
+        countable = is_counted(entry) and header is not None and has_statistics(header.element)
+        self._slabs: Iterator[device_format.Slab] | None = None
+        if countable and header is not None and header.device is not None and not to_convert(entry):
+            # A device layout has padding, whose elements do not count.
+            self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
+            countable = self._slabs is not None
+        self._running = RunningStatistics() if countable else None
+        self._left = header.size if header else 0
+
+    def update(self, piece: memoryview) -> None:
+        """Add a piece of the payload, unless the tensor is added by slabs."""
+        if self._running is not None and self._header is not None and self._slabs is None:
+            values = unpack(piece, self._header.element, self._left)
+            self._left -= values.size
+            self._running.update(values)
+
+    def update_slabs(self, read: Callable[[Iterable[tuple[int, int]]], memoryview]) -> None:
+        """Add a tensor in device layout that is too large for memory, slab by slab.
+
+        `read` returns ranges of the payload, which are valid until it is called again.
+        """
+        for slab in self._slabs or ():
+            assert self._running is not None and self._header is not None  # noqa: S101, PT018 (for mypy)
+            self._running.update(slab.to_host(read(slab.ranges), self._header.element))
+
+    def update_host(self, values: npt.NDArray[Any]) -> None:
+        """Add a whole tensor."""
+        if self._running is not None:
+            self._running.update(values.reshape(-1))
+
+    def row(self) -> tuple[float, ...]:
+        """Return them as a row of the table."""
+        return self._running.row() if self._running else UNKNOWN_ROW
+
+
+def elements_in(file: OpenFile, header: TensorHeader, view: StridedView) -> memoryview:
+    """Return the elements of a view of a file, one after the other.
+
+    Raises:
+        SourceChanged: the file does not have them any more.
+    """
+
+    def read(start: int, nbytes: int) -> bytes:
+        return b"".join(
+            bytes(piece)
+            for piece in file.pieces(memoryview(bytearray(nbytes)), header.offset + start, nbytes)
+        )
+
+    try:
+        return elements_of(read, view, header.shape, header.element)
+    except ValueError as exc:
+        raise SourceChanged(f"the elements of a view are not what they were: {exc}") from exc
