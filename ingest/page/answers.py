@@ -1,0 +1,148 @@
+"""What the HTTP API answers: the same JSON as that of the commands with `--json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ingest.findings.anomalies import anomalies
+from ingest.page.arguments import Arguments, Parameter
+from ingest.page.matrix import matrix_of, parse_range
+from ingest.page.moment import Moment
+from ingest.questions.origin import origin
+from ingest.questions.trend import heatmap
+from ingest.reader.rows import step_row
+
+RANK = Parameter("rank", "integer", "Only this rank.")
+STEP = Parameter("step", "integer", "Only this step.")
+THE_RANK = Parameter("rank", "integer", "The rank.", is_required=True)
+THE_STEP = Parameter("step", "integer", "The step.", is_required=True)
+STAT = Parameter("stat", "string", "A statistic, as for `dump-ingest heatmap --stat`.")
+PATTERN = Parameter("name", "string", "A glob over the names of tensors.")
+RANKS = Parameter("ranks", "string", "Only these ranks, such as 0-63.")
+STEPS = Parameter("steps", "string", "Only these steps, such as 10-20.")
+#: What a picture of a matrix has at most.
+MATRIX_ROWS, MATRIX_COLUMNS = 88, 240
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One path below `/api/v1/runs/{run}/`."""
+
+    name: str
+    words: str
+    command: str
+    """The command that prints the same; "" if there is none."""
+    parameters: tuple[Parameter, ...]
+    answer: Callable[[Moment, Arguments], Any]
+
+
+def _steps(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
+    rank, step = asked.integer("rank"), asked.integer("step")
+    return [
+        step_row(opened)
+        for opened in moment.steps
+        if rank in (None, opened.key.rank) and step in (None, opened.key.step)
+    ]
+
+
+def _tensors(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
+    opened = moment.opened(asked.need("rank"), asked.integer("step"))
+    return [tensor.to_dict() for tensor in opened.tensors()]
+
+
+def _findings(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
+    rule, severity = asked.text("rule") or None, asked.text("severity") or None
+    answer = anomalies(
+        moment.store, asked.integer("rank"), asked.integer("step"), rule=rule, severity=severity
+    )
+    return [finding.to_dict() for finding in answer.findings]
+
+
+def _origin(moment: Moment, asked: Arguments) -> dict[str, Any]:
+    return origin(
+        moment.store, asked.integer("rank"), asked.integer("step"), cause=asked.text("cause", "auto")
+    ).to_dict()
+
+
+def _heatmap(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
+    field = heatmap(moment.store, asked.text("name", "*"), asked.text("stat", "l2_norm"))
+    return heatmap_rows(field)
+
+
+def heatmap_rows(field: Any) -> list[dict[str, Any]]:
+    """Return a heatmap as JSON has it: a row for each rank and step."""
+    ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
+    columns = {name: field[name].values.tolist() for name in ("tensors", "elements", "non_finite")}
+    values = field.values.tolist()
+    return [
+        {
+            "rank": rank,
+            "step": step,
+            "value": values[row][column],
+            "tensors": columns["tensors"][row][column],
+            "elements": _whole(columns["elements"][row][column]),
+            "non_finite": _whole(columns["non_finite"][row][column]),
+            "statistic": field.attrs["statistic"],
+            "aggregate": field.attrs["aggregate"],
+        }
+        for row, rank in enumerate(ranks)
+        for column, step in enumerate(steps)
+    ]
+
+
+def _whole(value: float) -> int | None:
+    return None if value != value else int(value)  # noqa: PLR0124  (NaN)
+
+
+def _matrix(moment: Moment, asked: Arguments) -> dict[str, Any]:
+    ranks = parse_range(asked.text("ranks"), moment.ranks, "ranks")
+    steps = parse_range(asked.text("steps"), moment.numbers, "steps")
+    whole = matrix_of(moment, asked.text("stat", "non_finite"), asked.text("name", "*"), ranks, steps)
+    return whole.binned(MATRIX_ROWS, MATRIX_COLUMNS).to_dict()
+
+
+QUESTIONS = (
+    Question("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
+    Question(
+        "tensors",
+        "The tensors of one step of one rank, in order of execution.",
+        "ls --tensors --json",
+        (THE_RANK, STEP),
+        _tensors,
+    ),
+    Question(
+        "findings",
+        "What rules have found, the worst first.",
+        "anomalies --json",
+        (
+            RANK,
+            STEP,
+            Parameter("rule", "string", "Only this rule, or a glob."),
+            Parameter("severity", "string", "The mildest severity."),
+        ),
+        _findings,
+    ),
+    Question(
+        "origin",
+        "The first operator that produced NaN or Inf from clean inputs.",
+        "origin --json",
+        (RANK, STEP, Parameter("cause", "string", "nan, inf, overflow or auto.")),
+        _origin,
+    ),
+    Question(
+        "heatmap",
+        "A statistic of tensors over ranks and steps.",
+        "heatmap --json",
+        (PATTERN, STAT),
+        _heatmap,
+    ),
+    Question(
+        "matrix",
+        "A statistic or a count over ranks and steps, aggregated to the cells of the picture.",
+        "",
+        (STAT, PATTERN, RANKS, STEPS),
+        _matrix,
+    ),
+)

@@ -1,0 +1,52 @@
+"""What every screen has: the run, its moment, what was asked, the URLs, and the lines with the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ingest.page.arguments import Arguments, Parameter
+from ingest.page.links import Links
+from ingest.page.moment import Moment
+from ingest.page.words import command
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One view that somebody asks for."""
+
+    moment: Moment
+    arguments: Arguments
+    links: Links
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self.moment.store.url
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The command line and the Python that give the same answer as a view."""
+
+    shell: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A kind of view: its name in the URL, what it may be asked, and how it is made."""
+
+    name: str
+    title: str
+    template: str
+    parameters: tuple[Parameter, ...]
+    show: Callable[[Asked], dict[str, Any]]
+    """Returns what the template shows; `lines` among it."""
+
+
+def lines(asked: Asked, shell: tuple[object, ...], python: str) -> Lines:
+    """Return the lines for a store: a command, and an expression on `store`."""
+    opening = f"import ingest\nstore = ingest.open_store({asked.url!r})\n"
+    return Lines(command(*shell), opening + python)
