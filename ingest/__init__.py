@@ -8,32 +8,72 @@ for tensor in store.tensors(step=9, where="nan_count > 0"):
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from workers import __version__ as __version__
+
+def _require_own_workers() -> None:
+    """Check that `workers` is the package that was installed with this one, before anything of it runs.
+
+    Raises:
+        ImportError: another package has the name, such as a directory beside the notebook.
+    """
+    spec = find_spec("workers")
+    place = next(iter(spec.submodule_search_locations or ()), spec.origin) if spec else None
+    own = os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "workers")  # noqa: PTH118, PTH120  (pathlib takes 10 ms)
+    if place is not None and os.path.realpath(place) != own:
+        raise ImportError(
+            f"dump-ingest needs its package `workers` ({own}), but Python finds another of that name first: "
+            f"{place}. Rename that one, start Python in another directory, or move its directory behind "
+            "site-packages in sys.path before `import ingest`."
+        )
+
+
+_require_own_workers()
+
+from workers import __version__ as __version__  # noqa: E402  (it is this one only after the check)
 
 if TYPE_CHECKING:
     from ingest.api import *  # noqa: F403  (the same names, for type checkers and editors)
 
 #: The home of each public name: a module, and what the module calls it if that is another name.
 _HOMES = {
+    "AccessDenied": "workers.errors",
     "Anomalies": "ingest.findings.anomalies",
+    "ClusterError": "workers.errors",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
+    "DamagedStepWarning": "ingest.reader.catalog",
+    "DamagedStore": "workers.errors",
     "Divergence": "ingest.questions.divergence",
+    "DumpError": "workers.errors",
+    "DumpIngestError": "workers.errors",
     "DumpStore": "ingest.reader.dump_store",
     "GcPlan": "ingest.store_gc.plan",
     "GcPolicy": "ingest.store_gc.policy",
     "GcReport": "ingest.store_gc.execute",
+    "Incident": "ingest.findings.incidents",
+    "Incidents": "ingest.findings.incidents",
     "OriginAnswer": "ingest.questions.origin",
     "RepairReport": "ingest.repairing.result",
     "RuleTest": "ingest.findings.backtest",
     "Snapshot": "ingest.reader.snapshot",
     "SourceLine": "ingest.reader.context",
+    "Statistics": "workers.arrays.statistics",
     "Step": "ingest.reader.step",
+    "StepRemoved": "workers.errors",
+    "Steps": "ingest.reader.step",
+    "StoreDenied": "workers.errors",
+    "StoreError": "workers.errors",
+    "StoreFormatError": "workers.errors",
+    "StoreUnavailable": "workers.errors",
     "Tensor": "ingest.reader.tensor",
+    "Tensors": "ingest.reader.listing",
+    "TensorsRemoved": "workers.errors",
+    "UsageError": "workers.errors",
     "anomalies": "ingest.findings.anomalies",
     "apply_gc": "ingest.store_gc.run",
     "compare": "ingest.questions.compare",
@@ -41,6 +81,7 @@ _HOMES = {
     "context_of": "ingest.reader.context",
     "divergence": "ingest.questions.divergence",
     "heatmap": "ingest.questions.trend",
+    "incidents": "ingest.findings.incidents",
     "ingest_dump": "ingest.wiring",
     "load_mapping": "ingest.questions.compare",
     "load_thresholds": "ingest.questions.compare",

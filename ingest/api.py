@@ -7,15 +7,18 @@ this module loads all of them at once, which takes two seconds.
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
+from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
+from ingest.reader.catalog import DamagedStepWarning
 from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.dump_store import DumpStore, open_store
+from ingest.reader.listing import Tensors
 from ingest.reader.snapshot import Snapshot
-from ingest.reader.step import Step
+from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
@@ -24,24 +27,57 @@ from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
 from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring import consolidate, ingest_dump
+from workers.arrays.statistics import Statistics
+from workers.errors import (
+    AccessDenied,
+    ClusterError,
+    DamagedStore,
+    DumpError,
+    DumpIngestError,
+    StepRemoved,
+    StoreDenied,
+    StoreError,
+    StoreFormatError,
+    StoreUnavailable,
+    TensorsRemoved,
+    UsageError,
+)
 
 __all__ = [
+    "AccessDenied",
     "Anomalies",
+    "ClusterError",
     "Comparison",
     "ConsolidatedCubes",
     "Context",
+    "DamagedStepWarning",
+    "DamagedStore",
     "Divergence",
+    "DumpError",
+    "DumpIngestError",
     "DumpStore",
     "GcPlan",
     "GcPolicy",
     "GcReport",
+    "Incident",
+    "Incidents",
     "OriginAnswer",
     "RepairReport",
     "RuleTest",
     "Snapshot",
     "SourceLine",
+    "Statistics",
     "Step",
+    "StepRemoved",
+    "Steps",
+    "StoreDenied",
+    "StoreError",
+    "StoreFormatError",
+    "StoreUnavailable",
     "Tensor",
+    "Tensors",
+    "TensorsRemoved",
+    "UsageError",
     "anomalies",
     "apply_gc",
     "compare",
@@ -49,6 +85,7 @@ __all__ = [
     "context_of",
     "divergence",
     "heatmap",
+    "incidents",
     "ingest_dump",
     "load_mapping",
     "load_thresholds",

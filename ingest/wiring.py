@@ -16,9 +16,12 @@ from ingest.dispatch.cluster import Cluster
 from ingest.dispatch.submitter import DispatchLimits
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.findings.evaluator import SeriesEvaluator
+from ingest.findings.incidents import incidents
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
+from ingest.reader.catalog import Catalog
 from ingest.reader.require import require_store
+from ingest.reporting.incident_posts import IncidentPosts
 from ingest.reporting.logs import PostLog
 from ingest.reporting.webhook import Webhook
 from ingest.service.build import ServiceOptions, build_service
@@ -233,11 +236,13 @@ def _consolidate_after(report: Report, objects: ObjectStore, rules: RuleSet) -> 
 
 @contextmanager
 def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
-    """Post findings to the webhook that the settings name, and log what becomes of them; None for none."""
+    """Post incidents to the webhook that the settings name, and log what becomes of them; None for none."""
     if settings.webhook is None:
         yield None
         return
-    with Webhook(settings.webhook, settings.store or "", settings.webhook_severity) as webhook:
+    catalog = Catalog(open_objects(address_of_store(settings)))
+    posts = IncidentPosts(lambda: incidents(catalog), settings.webhook_severity)
+    with Webhook(settings.webhook, catalog.url, settings.webhook_severity, posts) as webhook:
         webhook.observers.append(PostLog().observe)
         yield webhook
 

@@ -44,6 +44,9 @@ class DumpIngestError(Exception):
         if hint is not None:
             self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
 
 class UsageError(DumpIngestError):
     """The request cannot be carried out as it was made."""

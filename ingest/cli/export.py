@@ -96,7 +96,7 @@ def _chosen_rows(
     if name is None and where is None:
         return {opened.key: None for opened in store.select(rank, step, damages=damages)}
     rows: dict[StepKey, list[int]] = {}
-    for tensor in store.tensors(rank, step, name=name, where=where, damages=damages):
+    for tensor in store.tensors(name, rank=rank, step=step, where=where, damages=damages):
         rows.setdefault(StepKey(tensor.rank, tensor.step), []).append(tensor.row)
     return dict(rows)
 

@@ -132,7 +132,14 @@ def command(
     order = [] if sort is None else parse_order(sort, TENSOR_COLUMNS)
     damages: list[Damage] = []
     tensors = opened.tensors(
-        rank, step, graph=graph, op_type=op_type, name=pattern, io=io, where=where, damages=damages
+        pattern,
+        rank=rank,
+        step=step,
+        graph=graph,
+        op_type=op_type,
+        io=io,
+        where=where,
+        damages=damages,
     )
     shown = limited(in_order(tensors, order), limit)
     if chosen is None:

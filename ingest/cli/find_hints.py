@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.ranges import format_ranges
 from workers.arrays.filter import Filter

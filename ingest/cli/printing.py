@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ingest.reader.text import counted, number_text, printable, shape_text, shortened
 from workers.store import strict_json
+
+__all__ = [
+    "counted",
+    "err",
+    "is_terminal",
+    "limit_of",
+    "limited",
+    "number_text",
+    "out",
+    "print_json",
+    "print_line",
+    "print_table",
+    "printable",
+    "say",
+    "say_left_out",
+    "say_rest",
+    "shape_text",
+    "short_name",
+    "step_text",
+]
 
 err = Console(stderr=True, highlight=False)
 out = Console(highlight=False)
 
 _Row = TypeVar("_Row")
 _MAX_NAME = 100
+#: Characters that a terminal leaves to a name, at least.
+_MIN_NAME = 24
+#: Characters between two columns of a table.
+_GAP = 2
 
 
 def print_json(answer: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
@@ -41,22 +66,47 @@ def print_table(
 ) -> None:
     """Print a table to stdout, as wide as its content: a truncated cell would mislead.
 
+    On a terminal that is narrower, the middle of long names is left out; names that differ stay different.
+
     Args:
         columns: the headings.
         rows: the cells of each row. A `Text` is printed with its colours and must be safe to print.
         right: the headings of the columns that are aligned to the right.
     """
+    shown = [[cell if isinstance(cell, Text) else printable(cell) for cell in row] for row in rows]
+    if is_terminal():
+        _fit(columns, shown, right, Console().width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(
             column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
         )
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else escape(printable(cell)) for cell in row))
+    for row in shown:
+        table.add_row(*(cell if isinstance(cell, Text) else escape(cell) for cell in row))
     console = Console(highlight=False, width=10_000)
     with console.capture() as capture:
         console.print(table)
     sys.stdout.write("\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n")
+
+
+def _fit(columns: Sequence[str], rows: list[list[str | Text]], right: Sequence[str], width: int) -> None:
+    """Shorten the widest column of text in place, so that the table fits, but not below `_MIN_NAME`."""
+    widths = [
+        max([len(column), *(cell_len(str(row[place])) for row in rows)])
+        for place, column in enumerate(columns)
+    ]
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    names = [
+        place
+        for place, column in enumerate(columns)
+        if column not in right and all(isinstance(row[place], str) for row in rows)
+    ]
+    if excess <= 0 or not names:
+        return
+    widest = max(names, key=widths.__getitem__)
+    limit = max(widths[widest] - excess, _MIN_NAME)
+    for row, name in zip(rows, shortened([str(row[widest]) for row in rows], limit), strict=True):
+        row[widest] = name
 
 
 def print_line(text: str) -> None:
@@ -100,26 +150,9 @@ def limited(rows: Sequence[_Row], limit: int) -> Sequence[_Row]:
     return rows[:limit] if limit else rows
 
 
-def printable(text: str) -> str:
-    """Return text from a dump with escapes for every character that a terminal would obey or cannot show."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def number_text(value: float | None) -> str:
-    """Return a statistic with six significant digits; `-` if it is None or NaN."""
-    if value is None or math.isnan(value):
-        return "-"
-    return f"{value:.6g}"
-
-
 def step_text(step: int | None) -> str:
     """Return a step number; `run` for files that belong to no step."""
     return "run" if step is None else str(step)
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Return a shape such as `2x3`; `()` for a scalar."""
-    return "x".join(map(str, shape)) or "()"
 
 
 def short_name(name: str) -> str:
@@ -128,8 +161,3 @@ def short_name(name: str) -> str:
     Everywhere else it is whole: what reads it gives it to another command.
     """
     return name if len(name) <= _MAX_NAME or not is_terminal() else f"{name[:48]}...{name[-49:]}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 tensor`, `2 tensors`."""
-    return f"{count} {noun}{'s' * (count != 1)}"

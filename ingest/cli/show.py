@@ -176,7 +176,7 @@ def _where_to_look(similar: Sequence[str], step: int | None) -> str:
 def _tensors(store: ingest.DumpStore, rank: int, step: int | None) -> list[ingest.Tensor]:
     """Return the tensors of one step; with None, the tensors that belong to no step, if any."""
     if step is not None:
-        return store.tensors(rank, step)
+        return store.tensors(rank=rank, step=step)
     try:
         return store.step(rank, None).tensors()
     except UsageError:

@@ -15,8 +15,8 @@ from ingest.cli.files import write_and_say
 from ingest.cli.non_finite import marked, whole_count
 from ingest.cli.printing import number_text, print_table, printable
 from ingest.questions import plot
-from ingest.questions.plot import Line
 from ingest.questions.sparkline import sparkline
+from ingest.questions.trend_figure import Line
 
 _NUMBERS = ("first", "last", "min", "max")
 

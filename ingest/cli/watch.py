@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -159,6 +161,7 @@ def _watch(dump: Path, settings: Settings) -> None:
 
     from ingest.metrics import WatcherMetrics, serve  # deferred: 0.3 s with what it observes
     from ingest.reporting.logs import ServiceLog, configure  # deferred: 0.3 s
+    from ingest.reporting.status_line import StatusLine  # deferred: the same
     from ingest.service.backlog import Backlog  # deferred: 0.5 s with the service
     from ingest.service.live_steps import PATH, LiveSteps  # deferred: the same
     from ingest.service.one_shot import finish  # deferred: the same
@@ -198,8 +201,14 @@ def _watch(dump: Path, settings: Settings) -> None:
         events.subscribe(service_log.observe)
         if webhook is not None:
             service.observers.append(webhook.observe)
+        status = StatusLine(lambda: backlog.steps, service.submitter.count_inflight)
+        service.observers.append(status.observe)
+        is_drawn = sys.stderr.isatty() and settings.log_format != "json"
         log.info("watching", dump=str(tree.root), store=settings.store)
-        with watch_events(tree.root, service.schedule.note_change):
+        with (
+            status.shown() if is_drawn else nullcontext(),
+            watch_events(tree.root, service.schedule.note_change),
+        ):
             stop.under_way = service.submitter.count_inflight
             service.watch(
                 stop,

@@ -209,7 +209,7 @@ def _require_readable(path: Path, dump: Path) -> None:
 
 def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     """Write an object, read it back and delete it; then look at what the store has."""
-    objects = open_objects(place_of_store(settings, scanned and scanned.dump))
+    objects = open_objects(place_of_store(settings, None if scanned is None else scanned.dump))
     root = commit.read_root(objects)
     key = f".doctor-{uuid.uuid4().hex}"
     payload = os.urandom(64)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ingest.findings.anomalies import of_ranks
 from ingest.findings.series import Series
 from ingest.findings.stored import generation_of
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from workers.rules.load import load_rules, rules_like

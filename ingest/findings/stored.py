@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -52,6 +52,8 @@ class SeriesDocument:
     totals: Mapping[str, int]
     failed: Mapping[str, str]
     not_evaluated: tuple[str, ...]
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """The kind of each rule that found something."""
 
     @property
     def evaluated_at_s(self) -> float:
@@ -162,6 +164,7 @@ def _parsed(data: bytes, step: int, generation: str, rules: str) -> SeriesDocume
         {str(rule): int(count) for rule, count in document["totals"].items()},
         {str(rule): str(reason) for rule, reason in document["failed"].items()},
         tuple(map(str, document["not_evaluated"])),
+        {str(rule): str(definition["kind"]) for rule, definition in document["rules"].items()},
     )
 
 

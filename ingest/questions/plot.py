@@ -10,14 +10,13 @@ import html
 import io
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.questions.heatmap_scale import HeatmapScale, is_logarithmic, wholes, zeros
 from ingest.questions.trend import ABOUT_NON_FINITE
+from ingest.questions.trend_figure import Line, draw_lines, height_of
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 #: A figure of matplotlib, which is not installed where types are checked.
 Figure: TypeAlias = Any
 
-#: Lines that the legend names; more would cover the plot.
-_MAX_LEGEND = 16
 #: Characters of a label.
 _MAX_LABEL = 90
 _MAX_TICKS = 24
@@ -36,62 +33,21 @@ _BAD_COLOR = "#c00000"
 _GAP_COLOR, _ZERO_COLOR, _WHOLE_COLOR = "#d0d0d0", "#ffffff", "#ff8c00"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """One tensor of one rank over all steps of a plot."""
-
-    label: str
-    heights: npt.NDArray[np.float64]
-    """(step,): the values; NaN for unknown."""
-    present: npt.NDArray[np.bool_]
-    """(step,): whether the rank has the tensor."""
-    bad: npt.NDArray[np.bool_]
-    """(step,): whether elements are NaN or infinite."""
-
-
 def trend_figure(title: str, steps: Sequence[int], lines: Sequence[Line], statistic: str) -> Figure:
     """Draw a line for each tensor and rank, with gaps if it is absent, and red crosses for NaN and Inf.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    figure = _new_figure(10, 5)
+    figure = _new_figure(12, height_of(lines))
     axes = figure.add_subplot()
-    handles = [_draw_line(axes, np.array(steps), line) for line in lines]
-    values = np.concatenate([line.heights[line.present] for line in lines]) if lines else np.zeros(0)
-    if is_logarithmic(values):
-        axes.set_yscale("log")
+    if lines:
+        draw_lines(axes, np.array(steps), lines)
     _as_plain_text(axes.set_xlabel("step"))
     _as_plain_text(axes.set_ylabel(statistic))
     axes.xaxis.get_major_locator().set_params(integer=True)
     _as_plain_text(axes.set_title(_shortened(title), fontsize=10, loc="left"))
-    if lines:
-        _add_legend(axes, handles, lines)
     return figure
-
-
-def _draw_line(axes: Any, steps: npt.NDArray[np.int64], line: Line) -> Any:
-    """Draw a line with its crosses, and return what the legend shows for it."""
-    (handle,) = axes.plot(steps, np.where(line.present, line.heights, np.nan), marker=".", linewidth=1)
-    known = line.bad & line.present & np.isfinite(line.heights)
-    unknown = line.bad & line.present & ~known
-    axes.plot(steps[known], line.heights[known], "x", color=_BAD_COLOR)
-    # Unknown values do not have a height: their crosses are near the axis of steps.
-    height = np.full(unknown.sum(), 0.02)
-    axes.plot(steps[unknown], height, "x", color=_BAD_COLOR, transform=axes.get_xaxis_transform())
-    return handle
-
-
-def _add_legend(axes: Any, handles: Sequence[Any], lines: Sequence[Line]) -> None:
-    shown = lines[:_MAX_LEGEND]
-    labels = [_shortened(f"rank {line.label}") for line in shown]
-    if len(shown) < len(lines):
-        labels[-1] += f"  (and {len(lines) - len(shown)} more)"
-    legend = axes.legend(
-        handles[: len(shown)], labels, fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.12)
-    )
-    for text in legend.get_texts():
-        _as_plain_text(text)
 
 
 def heatmap_figure(title: str, field: xr.DataArray) -> Figure:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
@@ -152,7 +153,7 @@ def _trend_columns(statistics: StepStatistics, pattern: str, statistic: str) -> 
         if total > MAX_VALUES:
             raise UsageError(
                 f"{pattern!r} matches more than {MAX_VALUES} values",
-                hint="Narrow the pattern, or choose with --rank and --step.",
+                hint="Narrow the pattern, or choose ranks and steps (`rank`, `step`).",
             )
         parts["tensor"].append(places[tensors])
         parts["rank"].append(np.array(block.ranks)[ranks])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
+from ingest.reader.choice import Choice, as_set, matches
 from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.listing import Tensors
 from ingest.reader.ranges import format_ranges
 from ingest.reader.require import require_store
-from ingest.reader.step import Step
+from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from workers.arrays.filter import Filter
 from workers.errors import DamagedStore, StoreDenied, UsageError
@@ -25,9 +26,6 @@ from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 from workers.store.prefetch import prefetch
-
-#: One rank or step, several of them, or None for all.
-Choice: TypeAlias = int | Iterable[int] | None
 
 #: Commits that are read at once to find one that exists.
 _COMMITS_AT_ONCE = 256
@@ -144,8 +142,8 @@ class Catalog:
 
     def select(
         self, rank: Choice = None, step: Choice = None, *, damages: list[Damage] | None = None
-    ) -> list[Step]:
-        """Return the committed steps of these ranks and steps, by step, then rank.
+    ) -> Steps:
+        """Return the committed steps of these ranks and steps, by step, then rank: a list and a table.
 
         Reads only the commits of these steps: others may be many, and may be damaged.
 
@@ -159,7 +157,7 @@ class Catalog:
             UsageError: one of the ranks or steps is not in the store.
             DamagedStore: all commits are damaged, and `damages` is not given.
         """
-        ranks, steps = _as_set(rank), _as_set(step)
+        ranks, steps = as_set(rank), as_set(step)
         damaged: list[Damage] = []
         opened = self._open(self._possible_keys(ranks, steps), damaged)
         present = {step.key for step in opened} | {damage.key for damage in damaged}
@@ -168,14 +166,14 @@ class Catalog:
             _warn_of(damaged, has_others=bool(opened))
         else:
             damages += damaged
-        return opened
+        return Steps(opened)
 
     def listed(self, rank: Choice = None, step: Choice = None) -> list[StepKey]:
         """Return the steps of these ranks of which the store has any object, committed or not; no run files.
 
         Each rank is listed once: the answer is as of the first question that listed it.
         """
-        ranks, steps = _as_set(rank), _as_set(step)
+        ranks, steps = as_set(rank), as_set(step)
         keys = self._possible_keys(ranks, None)
         return [key for key in keys if key.step is not None and (steps is None or key.step in steps)]
 
@@ -250,26 +248,26 @@ class Catalog:
 
     def tensors(
         self,
+        name: str | re.Pattern[str] | None = None,
+        *,
         rank: Choice = None,
         step: Choice = None,
-        *,
         graph: str | None = None,
         op_type: str | None = None,
-        name: str | re.Pattern[str] | None = None,
         io: str | None = None,
         where: str | None = None,
         damages: list[Damage] | None = None,
-    ) -> list[Tensor]:
+    ) -> Tensors:
         """Return the tensors that fulfil every condition, by step, rank and order of execution.
 
-        Reads the index of each chosen step.
+        Reads the index of each chosen step. The answer is a list, and a table: see `Tensors.to_pandas`.
 
         Args:
+            name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             rank: one rank, or several; all if None.
             step: one step, or several; all, and the run files, if None.
             graph: the name of the graph.
             op_type: the operator type, exactly.
-            name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
             io: `input` or `output`.
             where: a condition on columns and statistics, such as `"nan_count > 0 and max > 10"`.
             damages: receives the steps whose commit or index is damaged. Without it, they are named in a
@@ -279,24 +277,26 @@ class Catalog:
             UsageError: a rank or step is not in the store, or `where` is not a valid condition.
             DamagedStore: all of the steps are damaged, and `damages` is not given.
         """
+        if isinstance(name, int):  # as if the rank came first
+            raise UsageError(f"{name!r:.80} is not a name", hint="Ranks and steps: tensors(rank=1, step=2).")
         condition = Filter(where, COLUMNS) if where is not None else None
         labels = {"graph": graph, "op_type": op_type, "io": io}
         equal = {label: value for label, value in labels.items() if value is not None}
         damaged: list[Damage] = []
         chosen = self.select(rank, step, damages=damaged)
         unread = len(damaged)
-        matches: list[Tensor] = []
+        fitting: list[Tensor] = []
         for opened in _with_tables(chosen, damaged):
             tensors = [Tensor(opened, row) for row in opened.rows(condition, equal)]
-            named = [tensor for tensor in tensors if name is None or _matches(name, tensor.name)]
-            matches += named
+            named = [tensor for tensor in tensors if name is None or matches(name, tensor.name)]
+            fitting += named
             if not named and len(chosen) > _TABLES_KEPT:
                 opened.forget_tables()
         if damages is None:
             _warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
         else:
             damages += damaged
-        return matches
+        return Tensors(fitting)
 
     def reopened(self) -> Self:
         """Return the same store with nothing read yet, so that it shows what is committed now."""
@@ -385,15 +385,3 @@ def _with_tables(steps: Sequence[Step], damages: list[Damage]) -> Iterator[Step]
 
 def _joined(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(numbers)))
-
-
-def _matches(pattern: str | re.Pattern[str], name: str) -> bool:
-    if isinstance(pattern, str):
-        return fnmatch.fnmatchcase(name, pattern)
-    return pattern.search(name) is not None
-
-
-def _as_set(choice: Choice) -> set[int] | None:
-    if choice is None:
-        return None
-    return {int(number) for number in choice} if isinstance(choice, Iterable) else {int(choice)}

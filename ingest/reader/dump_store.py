@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ingest.reader.catalog import Catalog, Choice, Damage, open_catalog
+from ingest.reader import notebook
+from ingest.reader.catalog import Catalog, Damage, open_catalog
+from ingest.reader.choice import Choice
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.verify import verify
 from ingest.reader.verify_view import StoreDamage, verify_surroundings
@@ -23,6 +26,12 @@ class DumpStore(Catalog):
 
     Nothing is read before it is needed. Each question reads only what it needs, and keeps it.
     """
+
+    def _repr_html_(self) -> str:
+        # Takes what `ranks` takes, one listing and one commit for each rank, and no commit of every step.
+        steps = {key.step for key in self.listed() if key.step is not None}
+        known = {"ranks": format_ranges(self.ranks), "steps": format_ranges(steps) or "-"}
+        return notebook.facts(f"DumpStore {self.url}", known)
 
     def snapshot(
         self, rank: Choice = None, step: Choice = None, *, include_partial: bool = False

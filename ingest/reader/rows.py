@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 
-from ingest.reader.step import Step
+from ingest.reader.indexed_step import IndexedStep
 from workers.errors import DamagedStore
 from workers.store.model import CommitSummary, RowKind
 
@@ -19,16 +19,36 @@ _NOT_SHOWN = ("key", "severities", "failed_rules", "first_findings")
 
 def summary_row(summary: CommitSummary) -> dict[str, Any]:
     """Return the totals of one committed step."""
-    fields = asdict(summary)
+    totals = asdict(summary)
     for name in _NOT_SHOWN:
-        del fields[name]
+        del totals[name]
     # One number: `dump-ingest anomalies` shows what each rule found.
-    fields["findings"] = sum(summary.findings.values())
+    totals["findings"] = sum(summary.findings.values())
     key = summary.key
-    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **fields}
+    return {"rank": key.rank, "step": key.step, "fingerprint": summary.fingerprint, **totals}
 
 
-def step_row(step: Step) -> dict[str, Any]:
+#: The fields of `step_row`, in order.
+STEP_FIELDS = (
+    "rank",
+    "step",
+    "fingerprint",
+    *(
+        part.name
+        for part in fields(CommitSummary)
+        if part.name not in _NOT_SHOWN and part.name != "fingerprint"
+    ),
+    "committed_at",
+    "layout",
+    "host",
+    "root",
+    "rank_from",
+    "generations",
+    "has_tensors",
+)
+
+
+def step_row(step: IndexedStep) -> dict[str, Any]:
     """Return one committed step: its totals, its source, and when it was committed."""
     record = step.commit.record
     return {
@@ -43,7 +63,7 @@ def step_row(step: Step) -> dict[str, Any]:
     }
 
 
-def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
+def file_rows(step: IndexedStep, *, problems: bool) -> Iterator[dict[str, Any]]:
     """Yield the files of a step that are not tensors; with `problems`, the rows that have a problem instead.
 
     The index does not have what was skipped, such as symbolic links. With `problems`, these are yielded as
@@ -66,7 +86,7 @@ def file_rows(step: Step, *, problems: bool) -> Iterator[dict[str, Any]]:
         }
 
 
-def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
+def overflow_rows(step: IndexedStep) -> Iterator[dict[str, Any]]:
     """Yield each overflow that the hardware recorded in a step, with the operator in which it happened.
 
     Raises:
@@ -88,7 +108,7 @@ def overflow_rows(step: Step) -> Iterator[dict[str, Any]]:
             }
 
 
-def _skipped(step: Step) -> Iterator[dict[str, Any]]:
+def _skipped(step: IndexedStep) -> Iterator[dict[str, Any]]:
     """Yield the problems in the commit record that no row of the index has."""
     table = step.tables
     indexed = {

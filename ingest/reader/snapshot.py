@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ingest.reader.catalog import Catalog, Choice, Damage
+from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.choice import Choice
 from ingest.reader.step import Step
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey
@@ -134,7 +135,12 @@ def ask_of_undamaged(snapshot: Snapshot, ask: Callable[[Snapshot], _Answer]) -> 
 
 
 def take_snapshot(
-    store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+    store: Catalog,
+    rank: Choice = None,
+    step: Choice = None,
+    *,
+    include_partial: bool = False,
+    allow_empty: bool = False,
 ) -> Snapshot:
     """Return the steps that are complete now.
 
@@ -144,6 +150,7 @@ def take_snapshot(
         step: one step, or several; all if None.
         include_partial: also take steps with quarantined or missing files. Steps that are not committed, or
             damaged, are always left out.
+        allow_empty: return an empty snapshot of a store without such steps, instead of an error.
 
     Raises:
         UsageError: one of the ranks or steps is not in the store, or no complete step is left.
@@ -163,7 +170,7 @@ def take_snapshot(
     left_out = [LeftOut(key, reasons[key]) for key in sorted(reasons, key=lambda key: key.order)]
     if not chosen and left_out and left_out[0].is_damaged:
         raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
-    if not chosen:
+    if not chosen and not allow_empty:
         raise UsageError(
             f"{store.url}: no complete step" + (f" ({left_out[0]})" if left_out else ""),
             hint="--include-partial takes partial ones; `dump-ingest ls` lists all steps.",

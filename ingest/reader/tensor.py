@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader import notebook
+from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_step import IndexedStep
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
@@ -28,11 +30,11 @@ _DASK_CHUNK_NBYTES = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(ArrayLike):
     """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 
     The properties, except `removed`, come from the index of its step. `read`, `read_device`, `edges`, `block`
-    and the tasks of `dask` read elements from the store.
+    and the tasks of `dask` read elements from the store, and so do `np.asarray(tensor)` and `tensor[5:7]`.
     """
 
     _step: IndexedStep
@@ -161,8 +163,8 @@ class Tensor:
 
     @property
     def statistics(self) -> Statistics:
-        """The statistics of its elements; NaN for what is not known."""
-        return Statistics(*(float(value) for value in self._step.tables.statistics[self.row]))
+        """The statistics of its elements: counts are whole numbers; NaN is what is not known."""
+        return Statistics.from_row(self._step.tables.statistics[self.row].tolist())
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
         """Return the elements with the bits, dtype and shape that were dumped, in the order of the axes.
@@ -216,13 +218,12 @@ class Tensor:
             return small
         # Each task carries one row of the index instead of all of it, and reads this very generation.
         alone = Tensor(self._step.only(self.row), 0)
-        if not self._is_plain:
+        axis = self.slowest_axis
+        if axis is None:
             whole: dask.array.Array = da.from_delayed(
                 self._delayed(_read_whole, alone), shape=shape, dtype=self._element().values
             )
             return whole
-        # Blocks along the slowest axis are contiguous in the store.
-        axis = len(shape) - 1 if self._number("fortran_order") else 0
         row_nbytes = self.nbytes // shape[axis]
         rows = max(_DASK_CHUNK_NBYTES // max(row_nbytes, 1), 1)
         blocks = [
@@ -260,6 +261,16 @@ class Tensor:
         return self._elements(0, min(count, size)), self._elements(max(size - count, 0), size)
 
     @property
+    def slowest_axis(self) -> int | None:
+        """The axis along which parts are contiguous in the store: the first, or the last in Fortran order.
+
+        None if only the whole tensor can be read: it has no axes, or is packed, or in a device layout.
+        """
+        if not self.is_dumped or not self.shape or not self._is_plain:
+            return None
+        return len(self.shape) - 1 if self._number("fortran_order") else 0
+
+    @property
     def is_dumped(self) -> bool:
         """Whether its elements were dumped, not only its statistics."""
         return self._label("kind") == RowKind.TENSOR.value
@@ -272,7 +283,7 @@ class Tensor:
     def to_dict(self) -> dict[str, Any]:
         """Return everything that the index has of this tensor as a flat dictionary of plain values."""
         statistics = self.statistics
-        counts = {name: _count(getattr(statistics, name)) for name in COUNT_FIELDS}
+        counts = {name: _known(getattr(statistics, name)) for name in COUNT_FIELDS}
         moments = {name: getattr(statistics, name) for name in FIELDS if name not in counts}
         fields = {name: getattr(self, name) for name in TENSOR_FIELDS}
         device_shape = list(self.device_shape) if self.device_shape is not None else None
@@ -283,6 +294,21 @@ class Tensor:
 
     def _number(self, field: str) -> int:
         return int(self._step.tables.number(field)[self.row])
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether a range of its elements, in the order of its axes, can be read without the rest."""
+        return self._is_plain and not (self._number("fortran_order") and len(self.shape) > 1)
+
+    def elements(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Return some of its elements, 1-D, in the order of its axes. Without `has_ranges`, it reads all.
+
+        Raises:
+            UsageError: only statistics of it were dumped, or its elements were removed.
+            DamagedStore: chunks are missing or damaged.
+        """
+        self._check_dumped()
+        return self._elements(start, stop) if self.has_ranges else self.read().reshape(-1)[start:stop]
 
     def _element(self) -> ElementType:
         return self._step.element(self.row)
@@ -319,16 +345,27 @@ class Tensor:
         return np.frombuffer(self._step.read(self.row, start * dtype.itemsize, stop * dtype.itemsize), dtype)
 
     def block(self, axis: int, begin: int, end: int) -> npt.NDArray[Any]:
-        """Return positions `begin` to `end` of the slowest axis, of a tensor whose parts can be read.
+        """Return positions `begin` to `end` of the slowest axis; `tensor[5:7]` does so along any axis.
 
         Args:
-            axis: the slowest axis: the first one, or the last one of a tensor in Fortran order.
+            axis: must be `slowest_axis`.
             begin: the first position.
             end: the position after the last.
+
+        Raises:
+            UsageError: the axis is another one.
+            DamagedStore: chunks are missing or damaged.
         """
-        row = math.prod(self.shape) // self.shape[axis]
+        if axis != self.slowest_axis:
+            raise UsageError(f"{self.name}: blocks along axis {axis} cannot be read", hint="Use tensor[...].")
+        row = math.prod(self.shape) // max(self.shape[axis], 1)
         shape = tuple(end - begin if i == axis else n for i, n in enumerate(self.shape))
         return self._shaped(self._elements(begin * row, end * row), shape)
+
+    def _repr_html_(self) -> str:
+        known = {name: value for name, value in self.to_dict().items() if value not in ("", None)}
+        shown = ("rank", "step", "op_type", "full_name", "dtype", "shape", "source", "problem", *FIELDS)
+        return notebook.facts(self.name, {name: known[name] for name in shown if name in known})
 
 
 #: The fields of `Tensor.to_dict` that are not statistics. They are part of the contract of `--json`.
@@ -359,8 +396,8 @@ TENSOR_FIELDS = (
 )
 
 
-def _count(value: float) -> int | None:
-    return None if math.isnan(value) else int(value)
+def _known(count: float) -> float | None:
+    return None if math.isnan(count) else count
 
 
 def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:

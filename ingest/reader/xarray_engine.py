@@ -5,8 +5,10 @@ xarray loads it through the entry point `xarray.backends`.
 
 from __future__ import annotations
 
+import fnmatch
 import operator
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -31,6 +33,9 @@ _CHUNK_NBYTES = 32 * MIB
 
 # Needed to write a dataset with bfloat16 as Zarr: zarr 3.1 does not load these types by itself.
 zarr_dtypes.register()
+
+#: Variables that a dataset has at most unless the user names them: xarray shows each of them in a notebook.
+MAX_VARIABLES = 500
 
 
 class _LazyTensor(BackendArray):
@@ -58,6 +63,7 @@ class DumpIngestBackend(BackendEntrypoint):
         "drop_variables",
         "rank",
         "step",
+        "name",
         "include_partial",
         "storage_options",
         "mask_and_scale",
@@ -75,6 +81,7 @@ class DumpIngestBackend(BackendEntrypoint):
         drop_variables: str | Iterable[str] | None = None,
         rank: int | None = None,
         step: int | None = None,
+        name: str | None = None,
         include_partial: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         **decoders: Any,
@@ -86,6 +93,8 @@ class DumpIngestBackend(BackendEntrypoint):
             drop_variables: names of variables to leave out.
             rank: with `step`: open the tensors of that step of that rank.
             step: see `rank`.
+            name: with `rank` and `step`: a glob for the tensors to open, such as `*Log*`. A step with more
+                than 500 tensors needs one, because xarray prepares and shows all of them; `*` is all.
             include_partial: open that step even if files of it are quarantined or missing.
             storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
             decoders: the decoding options of xarray. They apply to the cubes; tensors are never decoded.
@@ -96,8 +105,8 @@ class DumpIngestBackend(BackendEntrypoint):
             used are read; its attributes are those of the index.
 
         Raises:
-            UsageError: the store, the rank, the step or the cubes do not exist, the step is partial, or only
-                one of `rank` and `step` is given.
+            UsageError: the store, the rank, the step or the cubes do not exist, the step is partial, only
+                one of `rank` and `step` is given, or `name` matches nothing, or is missing.
             StoreError: the store cannot be reached, or is damaged.
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
@@ -108,14 +117,20 @@ class DumpIngestBackend(BackendEntrypoint):
                 f"{filename_or_obj}: `{given}` is given and `{missing}` is not",
                 hint="Give both for the tensors of one step, or neither for the statistics of all steps.",
             )
+        if name is not None and rank is None:
+            raise UsageError(
+                f"{filename_or_obj}: `name` is given without `rank` and `step`",
+                hint="It chooses tensors of one step. Of the statistics of all steps, select with xarray.",
+            )
         options = dict(storage_options or {})
         store = open_catalog(filename_or_obj, **options)
         dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
         if rank is None or step is None:
             return _open_cubes(store, options, dropped, decoders)
-        return _open_step(
-            store, _integer("rank", rank), _integer("step", step), dropped, include_partial=include_partial
-        )
+        opened = _complete(store, _integer("rank", rank), _integer("step", step), is_enough=include_partial)
+        rows = _named(opened, variable_names(opened.tables), name)
+        variables = {shown: _variable(opened, row) for shown, row in rows.items() if shown not in dropped}
+        return xr.Dataset(variables, attrs=attributes.of_step(opened))
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Return False: a URL does not show what it holds, so users name the engine."""
@@ -149,19 +164,39 @@ def _open_cubes(
     )
 
 
-def _open_step(
-    store: Catalog, rank: int, step: int, dropped: set[str], *, include_partial: bool
-) -> xr.Dataset:
+def _complete(store: Catalog, rank: int, step: int, *, is_enough: bool) -> Step:
+    """Return a step that is complete, or partial if that is enough."""
     opened = store.step(rank, step)
     summary = opened.commit.summary
-    if summary.status != "complete" and not include_partial:
+    if summary.status != "complete" and not is_enough:
         raise UsageError(
             f"{store.url}: {opened.key} is {partial_reason(summary)}",
             hint="`include_partial=True` opens partial steps.",
         )
-    rows = {name: row for name, row in variable_names(opened.tables).items() if name not in dropped}
-    variables = {name: _variable(opened, row) for name, row in rows.items()}
-    return xr.Dataset(variables, attrs=attributes.of_step(opened))
+    return opened
+
+
+def _named(step: Step, rows: Mapping[str, int], name: str | None) -> Mapping[str, int]:
+    """Return those of the variables whose names match.
+
+    Raises:
+        UsageError: none does, or there are too many for a dataset and no name is given.
+    """
+    if name is not None:
+        fits = re.compile(fnmatch.translate(name)).match
+        chosen = {shown: row for shown, row in rows.items() if shown == name or fits(shown)}
+        if not chosen:
+            raise UsageError(
+                f"{step.key}: no tensor is named {name!r:.200}",
+                hint="`store.step(rank, step).tensors()` lists the names. Letters of either case differ.",
+            )
+        return chosen
+    if len(rows) > MAX_VARIABLES:
+        raise UsageError(
+            f"{step.key} has {len(rows)} tensors, and each would be a variable",
+            hint='Choose some: name="*Log*"; or all: name="*". store.tensors(...) reads any of them alone.',
+        )
+    return rows
 
 
 def _variable(step: Step, row: int) -> xr.Variable:

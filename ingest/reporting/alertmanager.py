@@ -1,4 +1,4 @@
-"""Findings in the form of Prometheus Alertmanager's webhook (version 4), which many receivers accept."""
+"""Incidents and findings as Prometheus Alertmanager's webhook (version 4), which many receivers accept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 
 import xxhash
 
+from ingest.findings.incidents import Incident
+from ingest.reader.ranges import format_ranges
 from workers.store.model import Finding
+
+#: The zero time of Go: Alertmanager writes it for an alert that fires.
+_NO_END = "0001-01-01T00:00:00Z"
 
 
 def payload(store: str, findings: Sequence[Finding], total: int) -> dict[str, Any]:
@@ -29,6 +34,58 @@ def payload(store: str, findings: Sequence[Finding], total: int) -> dict[str, An
         "commonAnnotations": {},
         "externalURL": "",
         "alerts": [_alert(finding, common, now) for finding in findings],
+    }
+
+
+def incident_payload(incident: Incident) -> dict[str, Any]:
+    """Return the message about one incident: a group with one alert, whose fingerprint is the id."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    labels = {
+        "alertname": "DumpIngestIncident",
+        "store": incident.store,
+        "incident": incident.id,
+        "kind": incident.kind.value,
+        "severity": incident.severity,
+        "step": str(incident.first_step),
+    }
+    known = {
+        "rank": "" if incident.rank is None else str(incident.rank),
+        "host": incident.host,
+        "op_type": incident.op_type,
+        "op_name": incident.op_name,
+        "graph": incident.graph,
+        "tensor": incident.tensor,
+    }
+    labels |= {name: value for name, value in known.items() if value}
+    annotations = {
+        "summary": incident.summary,
+        "description": incident.reason,
+        "steps": f"{incident.first_step}-{incident.last_step}",
+        "ranks": format_ranges(incident.ranks) if incident.ranks else "",
+        "tensors": str(incident.tensors),
+        "rules": ", ".join(f"{rule} {count}" for rule, count in incident.rules.items()),
+    }
+    return {
+        "version": "4",
+        "receiver": "dump-ingest",
+        "status": "firing",
+        "groupKey": f"dump-ingest:{incident.store}:{incident.id}",
+        "truncatedAlerts": 0,
+        "groupLabels": {name: labels[name] for name in ("alertname", "store", "incident")},
+        "commonLabels": labels,
+        "commonAnnotations": {},
+        "externalURL": "",
+        "alerts": [
+            {
+                "status": "firing",
+                "labels": labels,
+                "annotations": {name: text for name, text in annotations.items() if text},
+                "startsAt": now,
+                "endsAt": _NO_END,
+                "generatorURL": "",
+                "fingerprint": incident.id,
+            }
+        ],
     }
 
 
@@ -52,7 +109,7 @@ def _alert(finding: Finding, common: Mapping[str, str], now: str) -> dict[str, A
         "labels": labels,
         "annotations": annotations,
         "startsAt": now,
-        "endsAt": "0001-01-01T00:00:00Z",
+        "endsAt": _NO_END,
         "generatorURL": "",
         "fingerprint": xxhash.xxh3_64_hexdigest(json.dumps(labels, sort_keys=True).encode()),
     }

@@ -1,4 +1,7 @@
-"""Posts findings to a webhook, one message for each step, in a thread, so that no commit waits for it.
+"""Posts incidents to a webhook, in a thread, so that no commit waits for it.
+
+When a step has findings, the store is asked for its incidents, and one message is posted for each that is new
+or has grown. If the store does not answer, the findings themselves are posted, one message for each step.
 
 Bounds: up to `QUEUED` messages wait, of `SENT_FINDINGS` findings each; further ones are dropped and counted.
 A message is tried `ATTEMPTS` times, with pauses that double up to `LONGEST_PAUSE_S`, for about a minute. A
@@ -20,8 +23,10 @@ import urllib3
 
 from ingest.consolidating.consolidator import StepsConsolidated
 from ingest.dispatch.outcomes import StepCommitted
-from ingest.reporting.alertmanager import payload
+from ingest.reporting.alertmanager import incident_payload, payload
+from ingest.reporting.incident_posts import IncidentPosts
 from ingest.settings import TOKEN_VARIABLE
+from workers.errors import DumpIngestError
 from workers.events import Event, Observer
 from workers.store.model import SEVERITIES, Finding
 
@@ -65,6 +70,9 @@ class PostDropped(Event):
 class _Message:
     body: bytes
     findings: int
+    step: int
+    incident: str = ""
+    """Its id, if it is about one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +82,8 @@ class Webhook:
     url: str
     store: str
     severity: str = "warning"
+    incidents: IncidentPosts | None = None
+    """Which incidents to post; None to post findings."""
     observers: list[Observer] = field(default_factory=list)
     """Called from the thread that posts."""
     first_pause_s: float = FIRST_PAUSE_S
@@ -81,6 +91,8 @@ class Webhook:
     queued: int = QUEUED
     _queue: queue.Queue[_Message | None] = field(init=False)
     _stop: threading.Event = field(default_factory=threading.Event)
+    _ending: threading.Event = field(default_factory=threading.Event)
+    """What waits is posted at once: the process ends."""
     _thread: threading.Thread | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +108,7 @@ class Webhook:
         self, _type: type[BaseException] | None, _exc: BaseException | None, _tb: TracebackType | None
     ) -> None:
         """Send queued messages for a few seconds, then drop the rest."""
+        self._ending.set()
         try:
             self._queue.put_nowait(None)
         except queue.Full:
@@ -129,7 +142,8 @@ class Webhook:
         total = sum(count for rule, count in totals.items() if severities.get(rule) in severe)
         if not worst:
             return
-        message = _Message(json.dumps(payload(self.store, worst, total), allow_nan=False).encode(), total)
+        body = json.dumps(payload(self.store, worst, total), allow_nan=False).encode()
+        message = _Message(body, total, worst[0].step)
         try:
             self._queue.put_nowait(message)
         except queue.Full:
@@ -139,7 +153,44 @@ class Webhook:
         timeout = urllib3.Timeout(connect=TIMEOUT_S, read=TIMEOUT_S)
         with urllib3.PoolManager(num_pools=1, maxsize=1, timeout=timeout, retries=False) as pool:
             while not self._stop.is_set() and (message := self._queue.get()) is not None:
-                self._emit(self._post(pool, message))
+                for outgoing in self._outgoing(message):
+                    posted = self._post(pool, outgoing)
+                    if isinstance(posted, PostDropped) and self.incidents is not None:
+                        self.incidents.forget(outgoing.incident)
+                    self._emit(posted)
+
+    def _outgoing(self, message: _Message) -> list[_Message]:
+        """Return the messages about the incidents of a step, and of those that wait; else their findings."""
+        if self.incidents is None:
+            return [message]
+        self._ending.wait(self.incidents.rest_s)
+        messages = [message, *self._waiting()]
+        try:
+            due = list(self.incidents.due({waiting.step for waiting in messages}))
+        except DumpIngestError:
+            return messages
+        return [
+            _Message(
+                json.dumps(incident_payload(incident), allow_nan=False).encode(),
+                incident.findings,
+                incident.first_step,
+                incident.id,
+            )
+            for incident in due
+        ]
+
+    def _waiting(self) -> list[_Message]:
+        """Take the messages that wait; the end of the queue stays in it."""
+        messages: list[_Message] = []
+        while True:
+            try:
+                message = self._queue.get_nowait()
+            except queue.Empty:
+                return messages
+            if message is None:
+                self._queue.put(None)
+                return messages
+            messages.append(message)
 
     def _post(self, pool: urllib3.PoolManager, message: _Message) -> Posted | PostDropped:
         """Send a message until it is accepted, refused, or was tried often enough."""

@@ -18,6 +18,7 @@ In addition to the types of numpy, there are these, under the names of ml_dtypes
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -49,6 +50,25 @@ FLOAT8 = (
 )
 #: Types that numpy does not have itself, under the names that TensorStore and zarrs use.
 _EXTENDED: dict[str, AnyDType] = {name: np.dtype(getattr(ml_dtypes, name)) for name in ("bfloat16", *FLOAT8)}
+
+#: The largest finite number of each floating-point type.
+LIMITS: Mapping[str, float] = {
+    name: float(ml_dtypes.finfo(name).max)  # type: ignore[no-untyped-call]  # ml_dtypes has no types
+    for name in (
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float4_e2m1fn",
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import itemgetter
@@ -60,7 +60,8 @@ class Statistics:
     This is the only list of statistics: their names, order and kinds are derived from it everywhere.
 
     `count` is the number of elements; `negative_count` and `positive_count` include infinities.
-    `std` is the population standard deviation.
+    `std` is the population standard deviation. Counts may be of either type here; those that users get, by
+    `from_row`, are `int`.
     """
 
     count: float = field(default=math.nan, metadata=_COUNT)
@@ -75,6 +76,16 @@ class Statistics:
     mean: float = field(default=math.nan, metadata=_MOMENT)
     std: float = field(default=math.nan, metadata=_MOMENT)
     l2_norm: float = field(default=math.nan, metadata=_MOMENT)
+
+    @classmethod
+    def from_row(cls, row: Sequence[float]) -> Statistics:
+        """Return statistics from values in the order of `FIELDS`; counts that are known become `int`."""
+        return cls(
+            *(
+                int(value) if name in COUNT_FIELDS and math.isfinite(value) else value
+                for name, value in zip(FIELDS, row, strict=True)
+            )
+        )
 
     def as_row(self) -> tuple[float, ...]:
         """Return the values in the order of `FIELDS`."""

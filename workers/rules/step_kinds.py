@@ -7,37 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from workers.arrays.dtypes import LIMITS
 from workers.rules.step_columns import StepColumns, Values
 from workers.rules.values import Rule
 from workers.store.model import RowKind
 
-_FLOATS: tuple[str, ...] = (
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "float8_e3m4",
-    "float8_e4m3",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float4_e2m1fn",
-)
-#: The largest finite number of a type.
-LIMITS: Mapping[str, float] = {
-    name: float(ml_dtypes.finfo(name).max)  # type: ignore[no-untyped-call]  # ml_dtypes has no types
-    for name in _FLOATS
-}
 _NOT_FINITE = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "-Inf"}
 #: Statistics that have thresholds of their own, as messages call them.
 _STATISTICS = {

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from ingest.reader import notebook
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import number_text
 from workers.arrays.comparison import METRICS, Metrics
 from workers.model import StepKey
 
@@ -296,6 +298,26 @@ class Comparison:
             "notes": list(self.notes),
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
+
+    def _repr_html_(self) -> str:
+        """Return the worst tensors: `compare --html` has a page of them all."""
+        counts = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
+        shown = [tensor for tensor in self.worst(notebook.MAX_ROWS) if tensor.verdict is not Verdict.EQUAL]
+        rows = (
+            (
+                tensor.key_a.step,
+                tensor.key_a.rank,
+                tensor.name,
+                tensor.verdict.value,
+                tensor.reason,
+                number_text(tensor.metrics.max_abs) if tensor.metrics else "-",
+            )
+            for tensor in shown
+        )
+        title = f"{self.verdict}: {self.a} against {self.b}"
+        columns = ("step", "rank", "tensor", "verdict", "reason", "max_abs")
+        unequal = sum(tensor.verdict is not Verdict.EQUAL for tensor in self.tensors)
+        return notebook.table(title, columns, rows, total=unequal, remark=counts)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the tensors as a table, with the columns of `ComparedTensor.to_dict`."""

@@ -17,7 +17,8 @@ from ingest.questions.divergence.onsets import OnsetFinder
 from ingest.questions.divergence.partitions import Partition
 from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics

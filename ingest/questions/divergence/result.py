@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.reader import notebook
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from workers.store.blocks import TensorKey
 
@@ -163,6 +165,28 @@ class Divergence:
                 for left_out in self.left_out
             ],
         }
+
+    def _repr_html_(self) -> str:
+        groups = "; ".join(format_ranges(group.ranks) for group in self.groups)
+        state = "agree" if self.agree else "differ"
+        rows = (
+            (
+                format_ranges(difference.ranks),
+                difference.name,
+                difference.why,
+                difference.first_step,
+                difference.last_step,
+                difference.steps,
+            )
+            for difference in self.differences
+        )
+        return notebook.table(
+            f"Replicas {state}: {self.store}",
+            ("rank", "tensor", "why", "first step", "last step", "steps"),
+            rows,
+            total=len(self.differences),
+            remark=f"groups of ranks: {groups or 'none'}; {len(self.missing)} missing",
+        )
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the differences as a table: one row for each tensor and odd rank."""

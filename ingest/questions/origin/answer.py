@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingest.questions.why import Why
+from ingest.reader import notebook
 from ingest.reader.context import SourceLine
+from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
+from ingest.reader.text import counted, number_text, printable, shape_text, table_lines
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
+
+#: How many items of a list the text has; the fields have more.
+_FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,8 @@ class OriginAnswer:
     """The line of the program that made the operator; None if it is not known."""
     inputs: tuple[OriginTensor, ...] = ()
     outputs: tuple[OriginTensor, ...] = ()
+    why: Why | None = None
+    """What in the inputs did it; None if the elements are not known, for overflow records and conditions."""
     spread: OriginSpread = field(default_factory=OriginSpread)
     alternatives: tuple[OriginOperator, ...] = ()
     """Other operators at which it may have begun, with the reason."""
@@ -165,6 +175,15 @@ class OriginAnswer:
     """What is not certain, and what is harmless, in words."""
     left_out: tuple[LeftOut, ...] = ()
     """Steps that the answer is not about, with the reason."""
+    looked_for: str = "auto"
+    """The cause that was asked for: `nan`, `inf`, `overflow`, `auto`; or the condition."""
+
+    def __str__(self) -> str:
+        """Return what `dump-ingest origin` prints."""
+        return "\n".join(map(printable, _lines(self)))
+
+    def _repr_html_(self) -> str:
+        return notebook.block(str(self))
 
     @property
     def found(self) -> bool:
@@ -192,6 +211,7 @@ class OriginAnswer:
             "source": source,
             "inputs": [tensor.to_dict() for tensor in self.inputs],
             "outputs": [tensor.to_dict() for tensor in self.outputs],
+            "why": self.why.to_dict() if self.why is not None else None,
             "spread": self.spread.to_dict() if self.found else None,
             "alternatives": [operator.to_dict() for operator in self.alternatives],
             "notes": list(self.notes),
@@ -206,3 +226,124 @@ def _plain(name: str, value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
     return int(value) if name in COUNT_FIELDS else value
+
+
+def _lines(answer: OriginAnswer) -> Iterator[str]:
+    if not answer.found:
+        yield _nothing_text(answer.looked_for)
+    else:
+        yield _headline(answer)
+        if answer.source is not None:
+            yield f"  {answer.source.file}:{answer.source.line}  {answer.source.code}"
+        if answer.inputs or answer.outputs:
+            yield ""
+            yield from _tensor_lines([*answer.inputs, *answer.outputs])
+        if answer.why is not None:
+            yield from _section("Why", answer.why.lines(_FEW))
+        yield from _section("How it spread", _spread_lines(answer))
+    others = (
+        f"{_operator_text(operator)}, rank {operator.rank}: {operator.reason}"
+        for operator in answer.alternatives
+    )
+    yield from _section("Where else it may have begun", _first(2 * _FEW, others))
+    yield from _section("Notes", answer.notes)
+
+
+def _nothing_text(looked_for: str) -> str:
+    what = {
+        "auto": "No NaN, Inf or overflow record",
+        "nan": "No NaN",
+        "inf": "No Inf",
+        "overflow": "No overflow record",
+    }
+    if looked_for not in what:
+        return f"No tensor fulfils {looked_for}."
+    return f"{what[looked_for]} that matters in the examined steps."
+
+
+def _headline(answer: OriginAnswer) -> str:
+    operator = f"{answer.op_type} ({answer.op_name})" if answer.op_name else "an operator that was not dumped"
+    place = f"rank {answer.rank}, step {answer.step}" + (f", graph {answer.graph}" if answer.graph else "")
+    if answer.how == "recorded":
+        return f"The first overflow was recorded in {operator} on {place}"
+    if answer.cause == "where":
+        if answer.came_in is not None:
+            return f"First with {answer.what}: {answer.came_in}, on {place}; no dumped operator wrote it"
+        return f"First with {answer.what}: an output of {operator} on {place}"
+    if answer.came_in is not None:
+        return f"{answer.what} came in with {answer.came_in}, on {place}; no dumped operator wrote it"
+    if answer.how == "born":
+        return f"{answer.what} was born in {operator} on {place}"
+    return f"{answer.what} came through {operator} to {place}; its source is not known"
+
+
+def _tensor_lines(tensors: Sequence[OriginTensor]) -> Iterator[str]:
+    numbers = ("NaN", "+Inf", "-Inf", "min", "max", "mean", "std")
+    statistics = ("nan_count", "pos_inf_count", "neg_inf_count", "min", "max", "mean", "std")
+    rows = [
+        (
+            f"{tensor.io} {tensor.slot}" if tensor.slot >= 0 else tensor.io,
+            tensor.dtype,
+            shape_text(tensor.shape),
+            *(number_text(getattr(tensor.statistics, name)) for name in statistics),
+        )
+        for tensor in tensors
+    ]
+    return table_lines(("tensor", "dtype", "shape", *numbers), rows, right=numbers)
+
+
+def _spread_lines(answer: OriginAnswer) -> Iterator[str]:
+    spread = answer.spread
+    if spread.next:
+        assumed = (
+            " (by order of execution; their inputs were not dumped)" if spread.next[0].is_assumed else ""
+        )
+        yield f"next: {'; '.join(_first(_FEW, map(_operator_text, spread.next)))}{assumed}"
+    if spread.operators:
+        ranks = f"rank{'s' * (len(spread.ranks) != 1)} {format_ranges(spread.ranks)}"
+        yield f"{counted(spread.operators, 'operator')} in step {answer.step}, on {ranks}"
+    elif answer.how in ("born", "came in"):
+        yield "to no other operator in this step"
+    yield from _first(_FEW, map(_collective_text, spread.collectives))
+    if spread.ends:
+        yield f"in the end: {'; '.join(_first(_FEW, spread.ends))}"
+    yield from _first(_FEW, map(_later_text, spread.steps))
+
+
+def _collective_text(collective: OriginCollective) -> str:
+    return (
+        f"through {collective.op_type} ({collective.op_name}) "
+        f"from rank {format_ranges(collective.from_ranks)} to rank {format_ranges(collective.to_ranks)}"
+        + (" (assumed)" if collective.is_assumed else "")
+    )
+
+
+def _later_text(later: OriginLater) -> str:
+    return (
+        f"step {later.step}, rank {format_ranges(later.ranks)}"
+        + (f": through {', '.join(_first(_FEW, later.through))}" if later.through else "")
+        + (f": born again in {', '.join(_first(_FEW, later.born_again))}" if later.born_again else "")
+    )
+
+
+def _first(limit: int, texts: Iterable[str]) -> list[str]:
+    """Return the first texts, and how many more there are."""
+    listed = list(texts)
+    rest = len(listed) - limit
+    return [*listed[:limit], f"{rest} more"] if rest > 0 else listed
+
+
+def _operator_text(operator: OriginOperator) -> str:
+    if not operator.op_name:
+        return "an operator that was not dumped"
+    repeated = f" #{operator.occurrence}" if operator.occurrence else ""
+    return f"{operator.op_type} ({operator.op_name}){repeated}"
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield an empty line, the title and the lines; nothing if there are no lines."""
+    shown = list(lines)
+    if shown:
+        yield ""
+        yield title
+    yield from (f"  {line}" for line in shown)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
 from ingest.questions.origin.operator_kinds import is_collective
 from ingest.questions.origin.overflow import first_overflow
+from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
 from ingest.questions.origin.spread import alternatives_to, spread_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import name_of_input, source_line, tensors_of
-from ingest.reader.catalog import Catalog, Choice
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
@@ -67,10 +69,12 @@ def origin(
     condition = Filter(where, COLUMNS) if where is not None else None
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     if condition is not None:
-        return OriginSearch(snapshot, "where", condition, where or "").answer()
-    if cause == "overflow":
-        return first_overflow(snapshot)
-    return OriginSearch(snapshot, cause).answer()
+        answer = OriginSearch(snapshot, "where", condition, where or "").answer()
+    elif cause == "overflow":
+        answer = first_overflow(snapshot)
+    else:
+        answer = OriginSearch(snapshot, cause).answer()
+    return replace(answer, looked_for=where or cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,26 @@ class OriginSearch:
                 return self._answer(_Candidate(real[0], real[1:]))
             self._pass_by(step, roots, real)
         return self._nothing() if self._fallback is None else self._answer(self._fallback)
+
+    def answers(self) -> Iterator[tuple[OriginAnswer, list[int]]]:
+        """Yield the first root of each run of bad steps that matters, and the steps of the run.
+
+        A run ends with a step that holds nothing, or no more than a harmless step. Overflows that loss
+        scaling skipped are included: whether it did is not known before the next step.
+        """
+        last = -1
+        for step in self._suspects.steps():
+            if step <= last:
+                continue
+            roots = roots_of(self._link(step))
+            real = self._real_roots(roots)
+            if not real:
+                self._pass_by(step, roots, real)
+                continue
+            row = list(self._suspects.steps_in_a_row(step))
+            last = row[-1] if row else step
+            certain = [later for later in row if self._suspects.certain_ranks(later)]
+            yield self._answer(_Candidate(real[0], real[1:])), [step, *certain]
 
     def _pass_by(self, step: int, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
@@ -170,7 +194,8 @@ class OriginSearch:
         root, others = candidate.root, candidate.others
         call = root.call
         step = self.snapshot.chosen[StepKey(call.rank, call.step)]
-        inputs, outputs = tensors_of(step, call, self._is_bad(step))
+        bad = self._is_bad(step)
+        inputs, outputs = tensors_of(step, call, bad)
         # Before the notes: it reads the next step, and may find it damaged.
         spread = spread_of(root, self._suspects, self._harmless)
         notes = [
@@ -191,6 +216,7 @@ class OriginSearch:
             source=source_line(self.snapshot, step, call),
             inputs=inputs,
             outputs=outputs,
+            why=None if self.condition is not None else why_of(step, root, bad),
             spread=spread,
             alternatives=alternatives_to(root, others, is_condition=self.condition is not None),
             notes=tuple(dict.fromkeys(notes)),

@@ -38,13 +38,24 @@ class Suspects:
     def steps(self) -> Iterator[int]:
         """Yield the steps that may hold what is searched for, in order."""
         for step in self.snapshot.steps:
-            ranks = self.ranks(step)
-            if not ranks:
+            if not self.ranks(step):
                 continue
-            if all(self._bad_tensors(step, rank) in self._harmless.get(rank, ()) for rank in ranks):
+            if self._is_like_harmless(step):
                 self.skipped.append(step)
                 continue
             yield step
+
+    def steps_in_a_row(self, first: int) -> Iterator[int]:
+        """Yield the steps after a bad one, up to one that holds nothing, or no more than a harmless one."""
+        steps = self.snapshot.steps
+        for step in steps[steps.index(first) + 1 :]:
+            if not self.ranks(step) or self._is_like_harmless(step):
+                return
+            yield step
+
+    def _is_like_harmless(self, step: int) -> bool:
+        """Return whether every rank has as many bad tensors as in a step that turned out to be harmless."""
+        return all(self._bad_tensors(step, rank) in self._harmless.get(rank, ()) for rank in self.ranks(step))
 
     def ranks(self, step: int) -> list[int]:
         """Return the ranks of a step that may hold what is searched for."""

@@ -16,11 +16,22 @@ def test_findings_are_listed_with_their_reasons(found_store: Path, answer: Answe
     assert done.stderr == "5 findings: 5 critical\n"
 
 
+def test_one_nan_is_one_incident(found_store: Path, answer: Answer) -> None:
+    done = answer("anomalies", found_store)
+    headline, source, *_ = done.stdout.splitlines()
+    assert headline.endswith("  NaN born in Log (Default_net-LogLoss_Log-op0) on rank 1, step 2")
+    assert source.startswith("  /srv/train/nan_train.py:45  ")
+    assert done.stderr == "1 incident: 1 critical\n"
+    (row,) = answer("anomalies", found_store, "--json").json
+    assert (row["id"], row["kind"], row["rank"]) == (headline.split()[1], "nan", 1)
+    assert row["origin"]["op_type"] == "Log"
+
+
 def test_a_limit_is_told_from_the_end(found_store: Path, answer: Answer) -> None:
-    done = answer("anomalies", found_store, "--limit", 3, "--json")
+    done = answer("anomalies", found_store, "--findings", "--limit", 3, "--json")
     assert [row["rule"] for row in done.json] == ["nan", "nan", "loss_not_finite"]
     assert done.stderr == "14 findings: 14 critical; the first 3 shown\n"
-    assert len(answer("anomalies", found_store, "--limit", 0, "--json").json) == 14
+    assert len(answer("anomalies", found_store, "--findings", "--limit", 0, "--json").json) == 14
 
 
 def test_only_a_terminal_gets_a_part_unasked(
@@ -36,10 +47,12 @@ def test_only_a_terminal_gets_a_part_unasked(
 
 
 def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) -> None:
-    """No finding there means nothing."""
-    done = answer("anomalies", nan_store)
+    """No finding there means nothing; NaN is known without rules."""
+    done = answer("anomalies", nan_store, "--findings")
     assert done.stdout == ""
     assert done.stderr.startswith("0 findings\nnot evaluated: rank 0-1 step 1-3: ")
+    done = answer("anomalies", nan_store)
+    assert done.stderr.startswith("1 incident: 1 critical\nnot evaluated: rank 0 step 1-3: ")
 
 
 def test_a_wrong_severity_is_explained(found_store: Path, answer: Answer) -> None:

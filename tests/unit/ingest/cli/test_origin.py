@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import ingest
+from ingest.reader import notebook
 from tests.cli import Answer
 from tests.dumps import DumpLibrary
 from tests.made_runs import MadeRun, numbers
@@ -83,3 +85,9 @@ def test_names_cannot_talk_to_the_terminal(answer: Answer, made: MadeDump, store
     assert "Log (a\\x1b[31m[bold]b)" in done.stdout
     assert "left out: rank 0 step 1: partial" in done.stderr
     assert json.loads(answer("origin", store, "--json").stdout)["left_out"][0]["step"] == 1
+
+
+def test_answer_in_python_prints_as_the_command_does(answer: Answer, nan_log: Path) -> None:
+    in_python = ingest.origin(ingest.open_store(nan_log))
+    assert answer("origin", nan_log).stdout == f"{in_python}\n"
+    assert in_python._repr_html_() == notebook.block(str(in_python))

@@ -142,3 +142,18 @@ def test_commands_write_json_only_in_the_strict_way() -> None:
         if "json.dumps" in path.read_text().replace("strict_json.dumps", "")
     ]
     assert careless == []
+
+
+def test_table_fits_a_terminal_and_is_whole_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(f"{'n' * 100}{number}{'m' * 100}", "1.5", Text("▁█")) for number in range(3)]
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(printing, "is_terminal", lambda: True)
+    printing.print_table(("name", "first", "steps"), rows, right=("first",))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert len(set(lines)) == 4
+    monkeypatch.setattr(printing, "is_terminal", lambda: False)
+    printing.print_table(("name", "first", "steps"), rows, right=("first",))
+    assert rows[2][0] in capsys.readouterr().out

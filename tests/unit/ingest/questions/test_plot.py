@@ -8,6 +8,7 @@ import pytest
 
 from ingest.questions import plot
 from ingest.questions.trend import heatmap
+from ingest.questions.trend_figure import Line
 from tests.replicas import Replicas
 from workers.errors import UsageError
 
@@ -25,7 +26,7 @@ def store() -> Replicas:
 def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> None:
     values = np.arange(3.0)
     present, bad = np.ones(3, bool), np.zeros(3, bool)
-    lines = [plot.Line(f"0  {name}", values, present, bad) for name in (HOSTILE, "_hidden")]
+    lines = [Line(f"0  {name}", values, present, bad) for name in (HOSTILE, "_hidden")]
     figure = plot.trend_figure(HOSTILE, [0, 1, 2], lines, "l2_norm")
     assert plot.png(figure)
     text = plot.page(HOSTILE, figure, ("rank", HOSTILE), [("0", HOSTILE)], [HOSTILE])
@@ -34,29 +35,9 @@ def test_names_run_nothing_in_a_page_and_are_no_formulas(store: Replicas) -> Non
     assert plot.png(plot.heatmap_figure(HOSTILE, heatmap(store.store, "Log.*")))
 
 
-def test_legend_names_some_lines_and_counts_the_others() -> None:
-    nothing = np.zeros(1)
-    line = plot.Line("0  x", nothing, np.array([True]), np.array([False]))
-    figure = plot.trend_figure("", [3], [line] * 20, "mean")
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert len(labels) == 16
-    assert labels[-1] == "rank 0  x  (and 4 more)"
-
-
-def test_scale_is_logarithmic_for_wide_ranges() -> None:
-    def scale(*heights: float) -> str:
-        values = np.array(heights)
-        line = plot.Line("", values, np.ones(values.size, bool), np.zeros(values.size, bool))
-        figure = plot.trend_figure("", range(values.size), [line], "max")
-        return str(figure.axes[0].get_yscale())
-
-    assert scale(1, 1e6) == "log"
-    assert scale(1, 10) == scale(-1, 1e6) == "linear"
-
-
 def test_nothing_but_gaps_and_nan_can_be_plotted() -> None:
     nothing = np.full(2, math.nan)
-    line = plot.Line("0  x", nothing, np.array([True, False]), np.array([True, False]))
+    line = Line("0  x", nothing, np.array([True, False]), np.array([True, False]))
     assert plot.png(plot.trend_figure("", [3, 4], [line], "mean"))
 
 

@@ -166,3 +166,16 @@ def test_damaged_commit_hides_no_other_step(store: Path) -> None:
     assert opened.tensors(rank=1, step=9)
     with pytest.raises(DamagedStore):
         opened.tensors(rank=0, step=9)
+
+
+def test_first_argument_of_a_search_is_a_name(filled: DumpStore) -> None:
+    assert {tensor.op_type for tensor in filled.tensors("Log*", rank=0, step=8)} == {"Log"}
+    with pytest.raises(UsageError, match=r"1 is not a name\n.*tensors\(rank=1, step=2\)"):
+        filled.tensors(1)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"'Log\*' is not a rank or a step.*\n.*name='Log\*'"):
+        filled.select("Log*")  # type: ignore[arg-type]
+
+
+def test_counts_are_whole_numbers(filled: DumpStore) -> None:
+    (tensor,) = filled.tensors(where="nan_count > 0")
+    assert (repr(tensor.statistics.nan_count), repr(tensor.statistics.count)) == ("1", "50")

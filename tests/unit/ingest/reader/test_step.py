@@ -79,3 +79,12 @@ def test_quarantined_bytes_are_kept(made: MadeDump, store: Path) -> None:
     )
     assert all(step.tables.label("problem")[rows])
     assert len(step.tensors()) == 1
+
+
+def test_step_tells_what_it_is_and_completes_nothing_internal(filled: DumpStore) -> None:
+    step = filled.step(1, 9)
+    assert (step.rank, step.step, step.status) == (1, 9, "complete")
+    offered = [name for name in dir(step) if not name.startswith("_")]
+    assert {"rank", "step", "status", "tensors", "export", "to_dict"} <= set(offered)
+    assert len(offered) == 10
+    assert all(hasattr(step, name) for name in offered)

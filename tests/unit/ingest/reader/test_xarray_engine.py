@@ -11,6 +11,7 @@ import xarray as xr
 from xarray.backends.plugins import guess_engine
 
 import ingest
+from ingest.reader import xarray_engine
 from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
@@ -149,3 +150,17 @@ def test_a_partial_step_is_refused_unless_it_is_asked_for(made: MadeDump, store:
 def test_the_engine_is_only_used_where_it_is_named(nan_log: Path) -> None:
     assert xr.backends.list_engines()["dump-ingest"].guess_can_open(nan_log) is False
     assert guess_engine(str(nan_log)) == "zarr"
+
+
+def test_step_with_many_tensors_needs_a_name(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook would show each of its variables: 24 MB for 5000."""
+    monkeypatch.setattr(xarray_engine, "MAX_VARIABLES", 100)
+    with pytest.raises(UsageError, match=r"rank 1 step 2 has 243 tensors.*\n.*name=.\*Log\*"):
+        opened(nan_log, rank=1, step=2)
+    assert list(opened(nan_log, rank=1, step=2, name="Log.*output.0")) == [LOG]
+    assert list(opened(nan_log, rank=1, step=2, name=LOG)) == [LOG]
+    assert len(opened(nan_log, rank=1, step=2, name="*")) == 243
+    with pytest.raises(UsageError, match="no tensor is named 'log'"):
+        opened(nan_log, rank=1, step=2, name="log")
+    with pytest.raises(UsageError, match="`name` is given without `rank` and `step`"):
+        opened(nan_log, name="*")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tests.rule_sets import evaluated, numbers, rows, tables_of
+from workers.arrays.dtypes import LIMITS
 from workers.rules.schema import MODELS
-from workers.rules.step_kinds import EVALUATORS, LIMITS
+from workers.rules.step_kinds import EVALUATORS
 from workers.rules.values import Scope
 from workers.store.tables import LABELS
 

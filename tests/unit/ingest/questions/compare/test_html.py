@@ -8,6 +8,7 @@ import pytest
 
 from ingest.questions.compare import compare
 from ingest.questions.compare.html import to_html
+from ingest.reader import notebook
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from tests.two_ranks import TIME
@@ -42,3 +43,11 @@ def test_a_page_needs_nothing_else_and_begins_with_the_first_difference(nan_log:
     assert page.count('<td class="bad">different</td>') == 113
     equal = to_html(compare(nan_log, nan_log))
     assert "First difference" not in equal
+
+
+def test_a_notebook_shows_the_worst_in_small(hostile: Callable[[], str]) -> None:
+    store = hostile()
+    shown = compare(f"{store}@0", f"{store}@1")._repr_html_()
+    assert "<script" not in shown
+    assert "1 different" in shown
+    assert len(shown.encode()) <= notebook.MAX_NBYTES

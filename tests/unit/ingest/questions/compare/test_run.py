@@ -26,7 +26,7 @@ def test_two_ranks_of_a_real_run(nan_log: str) -> None:
     assert log.metrics is not None
     assert (log.verdict, log.metrics.nan_mismatch) == (Verdict.DIFFERENT, 2)
     values = [
-        ingest.open_store(nan_log).tensors(rank, 2, name=log.name)[0].read().astype(float).ravel()
+        ingest.open_store(nan_log).tensors(log.name, rank=rank, step=2)[0].read().astype(float).ravel()
         for rank in (0, 1)
     ]
     keep = ~np.isnan(values[1])

@@ -38,7 +38,7 @@ def _add(made: MadeDump, path: str, text: str) -> None:
 
 
 def _tensor(store: DumpStore, rank: int, step: int, name: str) -> Tensor:
-    (tensor,) = store.tensors(rank, step, name=name)
+    (tensor,) = store.tensors(name, rank=rank, step=step)
     return tensor
 
 
@@ -59,7 +59,7 @@ def with_ir(made: MadeDump) -> MadeDump:
 def _open(made: MadeDump, store: Path) -> tuple[Context, Tensor]:
     ingest_directly(made.root, store)
     opened = open_store(store)
-    return context_of(opened, 0), opened.tensors(0, 0)[0]
+    return context_of(opened, 0), opened.tensors(rank=0, step=0)[0]
 
 
 def test_an_operator_has_a_source_line(with_ir: MadeDump, store: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_parameter_has_no_line(with_ir: MadeDump, store: Path) -> None:
     with_ir.add(_ONE, tensor_name("Parameter.net_MatMul-op0"), step=1)
     ingest_directly(with_ir.root, store)
     opened = open_store(store)
-    assert context_of(opened, 0).source_line(opened.tensors(0, 1)[0]) is None
+    assert context_of(opened, 0).source_line(opened.tensors(rank=0, step=1)[0]) is None
 
 
 def test_arguments_stand_beside_the_tensors(made: MadeDump, store: Path) -> None:
@@ -111,7 +111,7 @@ def test_another_rank_lends_its_graph(with_ir: MadeDump, store: Path) -> None:
     with_ir.add(_ONE, rank=1)
     ingest_directly(with_ir.root, store)
     opened = open_store(store)
-    line = context_of(opened, 1).source_line(opened.tensors(1, 0)[0])
+    line = context_of(opened, 1).source_line(opened.tensors(rank=1, step=0)[0])
     assert line is not None
     assert line.source == "rank_0/graphs/ms_output_trace_code_graph_0.ir"
 
@@ -120,7 +120,7 @@ def test_a_graph_without_a_file_is_looked_for_in_all(with_ir: MadeDump, store: P
     with_ir.add(_ONE, step=1, graph="7")
     ingest_directly(with_ir.root, store)
     opened = open_store(store)
-    assert context_of(opened, 0).source_line(opened.tensors(0, 1)[0]) is not None
+    assert context_of(opened, 0).source_line(opened.tensors(rank=0, step=1)[0]) is not None
 
 
 def test_an_operator_of_another_graph_is_found_there(with_ir: MadeDump, store: Path) -> None:
@@ -129,7 +129,7 @@ def test_an_operator_of_another_graph_is_found_there(with_ir: MadeDump, store: P
     with_ir.add(_ONE, tensor_name("Add.net_Add-op0"), step=1)
     ingest_directly(with_ir.root, store)
     opened = open_store(store)
-    line = context_of(opened, 0).source_line(opened.tensors(0, 1)[0])
+    line = context_of(opened, 0).source_line(opened.tensors(rank=0, step=1)[0])
     assert line is not None
     assert (line.line, line.op) == (5, "net/Add-op0")
 
@@ -152,7 +152,7 @@ def test_a_damaged_file_is_a_problem(with_ir: MadeDump, store: Path) -> None:
     shard.unlink()
     opened = open_store(store)
     context = context_of(opened, 0)
-    assert context.source_line(opened.tensors(0, 0)[0]) is None
+    assert context.source_line(opened.tensors(rank=0, step=0)[0]) is None
     assert any(".ir: " in problem for problem in context.problems)
 
 
@@ -202,7 +202,7 @@ def test_real_operators_have_lines(
     found: Counter[bool] = Counter()
     for rank in opened.ranks:
         context = context_of(opened, rank)
-        for tensor in opened.tensors(rank):
+        for tensor in opened.tensors(rank=rank):
             if tensor.op_type != "Parameter":
                 found[context.source_line(tensor) is not None] += 1
                 assert context.match(tensor) is not None

@@ -1,0 +1,258 @@
+"""Find the incidents of a store.
+
+NaN and Inf come first: each run of steps that hold them is one incident, with its origin, and what rules
+found about tensors in these steps belongs to it. Of what is left, each run of steps in which a rule fired is
+one.
+
+Cost: the commits of all steps, which every answer over a store reads; the origin of each incident with NaN or
+Inf; the findings of the first step of each other incident. The number of findings does not matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+
+from ingest.findings.incidents.incident import Incident, IncidentKind, Incidents, incident_id
+from ingest.findings.incidents.sightings import Sighting, Sightings, runs
+from ingest.findings.incidents.wording import summary_of_origin, summary_of_rule
+from ingest.questions.origin import OriginAnswer
+from ingest.questions.origin import origin as find_origin
+from ingest.questions.origin.episodes import Episode, episodes_of
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
+from workers.errors import DamagedStore, UsageError
+from workers.store.model import SEVERITIES
+
+_CRITICAL = SEVERITIES[-1]
+#: Kinds of rules over several ranks: what they find is not a consequence of a NaN on one rank.
+_ACROSS_RANKS = ("divergence", "missing")
+_NOT_FINITE, _OVERFLOW = "not_finite", "overflow"
+
+
+def incidents(
+    store: Catalog, rank: Choice = None, step: Choice = None, *, severity: str | None = None
+) -> Incidents:
+    """Return what went wrong, once for each cause. Steps with quarantined or missing files are included.
+
+    Args:
+        store: the store, which is listed again.
+        rank: incidents that were seen on this rank, or on one of several; all if None. Those about no single
+            rank are always included.
+        step: incidents that were seen in this step, or in one of several; all if None.
+        severity: the mildest to return: `info`, `warning` or `critical`.
+
+    Raises:
+        UsageError: a rank or a step does not exist, or the severity is not one of these.
+        DamagedStore: no step can be read.
+    """
+    if severity is not None and severity not in SEVERITIES:
+        raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
+    snapshot = take_snapshot(store, include_partial=True, allow_empty=True)
+    chosen = {opened.key for opened in snapshot.store.select(rank, step, damages=[])}
+    ranks, steps = {key.rank for key in chosen}, {key.step for key in chosen}
+    search = _IncidentSearch(snapshot)
+    listed = [
+        incident
+        for incident in search.incidents()
+        if (rank is None or incident.rank is None or not ranks.isdisjoint(incident.ranks))
+        and (step is None or any(number in steps for number in search.steps_of(incident)))
+        and (severity is None or SEVERITIES.index(incident.severity) >= SEVERITIES.index(severity))
+    ]
+    return Incidents(
+        store.url,
+        tuple(sorted(listed, key=lambda incident: incident.order)),
+        tuple(search.sightings.without_rules),
+        tuple(dict.fromkeys([*snapshot.left_out, *search.left_out])),
+        tuple(search.sightings.damaged),
+    )
+
+
+@dataclass
+class _IncidentSearch:
+    """The incidents of one snapshot, as they are found."""
+
+    snapshot: Snapshot
+    sightings: Sightings = field(init=False)
+    left_out: list[LeftOut] = field(default_factory=list)
+    """Steps that turned out to be damaged."""
+
+    def __post_init__(self) -> None:
+        """Collect how often each rule fired."""
+        self.sightings = Sightings.of(self.snapshot)
+
+    def incidents(self) -> Iterator[Incident]:
+        """Yield the incidents: NaN and Inf first, then what they do not explain."""
+        explained: set[int] = set()
+        for episode in episodes_of(self.snapshot):
+            explained |= set(episode.steps)
+            yield self._of_episode(episode)
+        for run in self._runs(self._overflow_steps() - explained):
+            yield self._of_overflow(run)
+        not_finite = {step for by_step in self._by_step([_NOT_FINITE]).values() for step in by_step}
+        for run in self._runs(not_finite - explained):
+            yield self._of_infinity(run)
+        for rule, by_step in sorted(self.sightings.by_rule.items()):
+            kind = self.sightings.facts[rule].kind
+            if kind in (_NOT_FINITE, _OVERFLOW):
+                continue
+            for run in self._runs(by_step):
+                rest = (
+                    run if kind in _ACROSS_RANKS else list(takewhile(lambda step: step not in explained, run))
+                )
+                if rest:
+                    yield self._of_rule(rule, kind, [by_step[step] for step in rest])
+
+    def _by_step(self, kinds: Iterable[str]) -> dict[str, dict[int, Sighting]]:
+        """Return the sightings of the rules of these kinds, by rule and step."""
+        by_rule, facts = self.sightings.by_rule, self.sightings.facts
+        return {rule: by_rule[rule] for rule in by_rule if facts[rule].kind in kinds}
+
+    def steps_of(self, incident: Incident) -> list[int]:
+        """Return the steps of the snapshot from the first to the last of an incident."""
+        return [step for step in self.snapshot.steps if incident.first_step <= step <= incident.last_step]
+
+    def _of_episode(self, episode: Episode) -> Incident:
+        answer = episode.origin
+        self.left_out += answer.left_out
+        kind = IncidentKind.INF if answer.cause == "inf" else IncidentKind.NAN
+        rules = self._rules_in(episode.steps, lambda rule_kind: rule_kind not in _ACROSS_RANKS)
+        return self._of_origin(
+            kind, answer, episode.steps, episode.ranks, rules=rules, tensors=episode.tensors
+        )
+
+    def _of_overflow(self, run: Sequence[int]) -> Incident:
+        answer = find_origin(self.snapshot.store, step=run, cause="overflow", include_partial=True)
+        summaries = [
+            opened.commit.summary
+            for step in run
+            for opened in self.snapshot.of_step(step).values()
+            if opened.commit.summary.overflows
+        ]
+        ranks = tuple(sorted({summary.key.rank for summary in summaries}))
+        rules = self._rules_in(run, lambda rule_kind: rule_kind == _OVERFLOW)
+        records = sum(summary.overflows for summary in summaries)
+        return self._of_origin(IncidentKind.OVERFLOW, answer, tuple(run), ranks, rules=rules, tensors=records)
+
+    def _of_origin(
+        self,
+        kind: IncidentKind,
+        answer: OriginAnswer,
+        steps: Sequence[int],
+        ranks: tuple[int, ...],
+        *,
+        rules: dict[str, int],
+        tensors: int,
+    ) -> Incident:
+        store = self.snapshot.store.url
+        where = (answer.graph or "", answer.op_type or "", answer.op_name or "", answer.occurrence or 0)
+        severities = [self.sightings.facts[rule].severity for rule in rules]
+        tensor = next((operand.name for operand in (*answer.outputs, *answer.inputs) if operand.is_bad), "")
+        return Incident(
+            id=incident_id(store, kind, steps[0], *where),
+            kind=kind,
+            severity=max([_CRITICAL, *severities], key=SEVERITIES.index),
+            store=store,
+            host=self._host(answer.rank, steps[0]),
+            rank=answer.rank,
+            first_step=steps[0],
+            last_step=steps[-1],
+            steps=len(steps),
+            ranks=ranks,
+            graph=where[0],
+            op_type=where[1],
+            op_name=where[2],
+            occurrence=where[3],
+            tensor=tensor,
+            summary=summary_of_origin(answer),
+            reason=answer.why.summary if answer.why is not None else "",
+            tensors=tensors,
+            rules=rules,
+            origin=answer,
+        )
+
+    def _of_rule(self, rule: str, kind: str, sightings: Sequence[Sighting]) -> Incident:
+        store, facts = self.snapshot.store.url, self.sightings.facts[rule]
+        first, last = sightings[0], sightings[-1]
+        finding = None
+        try:
+            finding = self.sightings.first_finding(self.snapshot, rule, first.step)
+        except DamagedStore as exc:
+            self.sightings.damaged.append(exc.message)
+        incident_kind = IncidentKind.DIVERGENCE if kind == "divergence" else IncidentKind.RULE
+        ranks = tuple(sorted({rank for sighting in sightings for rank in sighting.ranks}))
+        rank = finding.rank if finding is not None else (ranks[0] if ranks else None)
+        return Incident(
+            id=incident_id(store, incident_kind, first.step, rule),
+            kind=incident_kind,
+            severity=facts.severity,
+            store=store,
+            host=self._host(rank, first.step),
+            rank=rank,
+            first_step=first.step,
+            last_step=last.step,
+            steps=len(sightings),
+            ranks=ranks,
+            graph=finding.graph if finding is not None else "",
+            tensor=finding.name if finding is not None else "",
+            summary=summary_of_rule(rule, first.step, finding),
+            tensors=sum(sighting.count for sighting in sightings),
+            rules={rule: sum(sighting.count for sighting in sightings)},
+        )
+
+    def _of_infinity(self, run: Sequence[int]) -> Incident:
+        """Return the incident of steps with NaN or Inf about which the search for an origin did not end.
+
+        Such infinity is harmless: what read it gave finite numbers. It is not if a step could not be read.
+        """
+        rules = self._rules_in(run, lambda kind: kind == _NOT_FINITE)
+        by_rule = self._by_step([_NOT_FINITE])
+        firsts = [rule for rule in rules if run[0] in by_rule[rule]]
+        incident = self._of_rule(firsts[0], _NOT_FINITE, [by_rule[firsts[0]][run[0]]])
+        summaries = [opened.commit.summary for step in run for opened in self.snapshot.of_step(step).values()]
+        is_unread = any(left.key.step in run for left in self.left_out)
+        has_nan = any(summary.nan_tensors for summary in summaries)
+        kind = IncidentKind.NAN if has_nan else IncidentKind.INF
+        severity = max((self.sightings.facts[rule].severity for rule in rules), key=SEVERITIES.index)
+        if not is_unread and not has_nan:
+            severity = SEVERITIES[0]
+            summary = f"{incident.summary}; harmless, for what read it gave finite numbers"
+        else:
+            summary = f"{incident.summary}; where it began is not known"
+        return replace(
+            incident,
+            id=incident_id(incident.store, kind, run[0], _NOT_FINITE),
+            kind=kind,
+            severity=severity,
+            last_step=run[-1],
+            steps=len(run),
+            ranks=tuple(sorted({totals.key.rank for totals in summaries if totals.anomalous_tensors})),
+            summary=summary,
+            tensors=sum(totals.anomalous_tensors for totals in summaries),
+            rules=rules,
+        )
+
+    def _rules_in(self, steps: Iterable[int], is_chosen: Callable[[str], bool]) -> dict[str, int]:
+        """Return how often the rules of some kinds fired in these steps, the most frequent first."""
+        chosen, counts = set(steps), Counter[str]()
+        for rule, by_step in self.sightings.by_rule.items():
+            if is_chosen(self.sightings.facts[rule].kind):
+                counts[rule] += sum(sighting.count for step, sighting in by_step.items() if step in chosen)
+        return {rule: count for rule, count in counts.most_common() if count}
+
+    def _overflow_steps(self) -> set[int]:
+        return {
+            key.step
+            for key, opened in self.snapshot.chosen.items()
+            if opened.commit.summary.overflows and key.step is not None
+        }
+
+    def _runs(self, steps: Iterable[int]) -> Iterator[list[int]]:
+        return runs(steps, self.snapshot.steps)
+
+    def _host(self, rank: int | None, step: int) -> str:
+        opened = self.snapshot.step(rank, step) if rank is not None else None
+        return opened.commit.record.source.host if opened is not None else ""

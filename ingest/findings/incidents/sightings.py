@@ -1,0 +1,148 @@
+"""How often each rule fired, by step and rank: from commits and from documents, without reading findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ingest.findings.stored import SeriesDocument, read_series
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import Snapshot
+from ingest.reader.step import Step
+from ingest.reader.step_findings import findings_of
+from workers.store import findings
+from workers.store.model import Finding
+
+#: Documents of findings over steps and ranks that are read at once; this bounds the memory.
+_DOCUMENTS_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFacts:
+    """What incidents need to know of a rule."""
+
+    kind: str
+    severity: str
+
+
+@dataclass(slots=True)
+class Sighting:
+    """A rule fired in a step."""
+
+    step: int
+    ranks: set[int] = field(default_factory=set)
+    """Empty if it is about several ranks together."""
+    count: int = 0
+    """How often, including what its limit kept from being stored."""
+    first: Finding | None = None
+    """For rules over several steps or ranks: the first finding."""
+
+
+@dataclass(slots=True)
+class Sightings:
+    """All sightings of a snapshot. Memory: one for each rule and step."""
+
+    by_rule: dict[str, dict[int, Sighting]] = field(default_factory=dict)
+    facts: dict[str, RuleFacts] = field(default_factory=dict)
+    without_rules: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Sightings:
+        """Collect them: from the commits, which are read already, and the documents over steps and ranks."""
+        sightings = cls()
+        unruled: dict[int, list[int]] = {}
+        for key, step in snapshot.chosen.items():
+            if not sightings._add_step(step):
+                unruled.setdefault(key.rank, []).append(key.step or 0)
+        sightings.without_rules = [
+            f"rank {rank} step {format_ranges(steps)}: no rules were evaluated when it was committed"
+            for rank, steps in unruled.items()
+        ]
+        without_series = sightings._add_documents(snapshot)
+        if without_series:
+            sightings.without_rules.append(
+                f"step {format_ranges(without_series)}: no rules over steps and ranks were evaluated, "
+                "`consolidate` does it"
+            )
+        return sightings
+
+    def first_finding(self, snapshot: Snapshot, rule: str, step: int) -> Finding | None:
+        """Return the first finding of a rule in a step; None if it cannot be read.
+
+        Raises:
+            DamagedStore: the findings are missing or damaged.
+        """
+        sighting = self.by_rule[rule][step]
+        if sighting.first is not None:
+            return sighting.first
+        for rank in sorted(sighting.ranks):
+            opened = snapshot.step(rank, step)
+            for finding in (findings_of(opened) if opened is not None else None) or ():
+                if finding.rule == rule:
+                    return finding
+        return None
+
+    def _add_step(self, step: Step) -> bool:
+        """Add what was found in one step of one rank; return whether rules were evaluated."""
+        summary = step.commit.summary
+        if not summary.rules:
+            return False
+        if summary.findings:
+            document = step.commit.nodes.get(f"{findings.GROUP}/{summary.rules}", {})
+            definitions = document.get("attributes", {}).get("rules", {})
+            self._learn({rule: _facts(definition) for rule, definition in definitions.items()})
+        for rule, count in summary.findings.items():
+            sighting = self._sighting(rule, summary.key.step or 0)
+            sighting.ranks.add(summary.key.rank)
+            sighting.count += count
+        return True
+
+    def _add_documents(self, snapshot: Snapshot) -> list[int]:
+        """Add what was found over steps and ranks; return the steps that have no document."""
+        steps, without = snapshot.steps, []
+        for start in range(0, len(steps), _DOCUMENTS_AT_ONCE):
+            part = steps[start : start + _DOCUMENTS_AT_ONCE]
+            documents = read_series(snapshot.store.objects, part, self.damaged)
+            for document in documents.values():
+                self._add_document(document)
+            without += [step for step in part if step not in documents]
+        return without
+
+    def _add_document(self, document: SeriesDocument) -> None:
+        severities = {finding.rule: finding.severity for finding in document.findings}
+        for rule, severity in severities.items():
+            self._learn({rule: RuleFacts(document.kinds.get(rule, ""), severity)})
+        for finding in sorted(document.findings, key=lambda finding: finding.order):
+            sighting = self._sighting(finding.rule, document.step)
+            sighting.first = sighting.first or finding
+            if finding.rank is not None:
+                sighting.ranks.add(finding.rank)
+        for rule, count in document.totals.items():
+            if rule in severities:
+                self._sighting(rule, document.step).count += count
+
+    def _learn(self, facts: Mapping[str, RuleFacts]) -> None:
+        for rule, fact in facts.items():
+            self.facts.setdefault(rule, fact)
+
+    def _sighting(self, rule: str, step: int) -> Sighting:
+        self.facts.setdefault(rule, RuleFacts("", "warning"))
+        return self.by_rule.setdefault(rule, {}).setdefault(step, Sighting(step))
+
+
+def _facts(definition: Mapping[str, object]) -> RuleFacts:
+    return RuleFacts(str(definition.get("kind", "")), str(definition.get("severity", "warning")))
+
+
+def runs(steps: Iterable[int], all_steps: Iterable[int]) -> Iterator[list[int]]:
+    """Yield runs of these steps that are in a row among all steps."""
+    chosen, run = set(steps), list[int]()
+    for step in all_steps:
+        if step in chosen:
+            run.append(step)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run

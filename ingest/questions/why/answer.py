@@ -1,0 +1,117 @@
+"""Why an operator produced NaN or Inf, as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class WhyElement:
+    """One element of the output that is bad, and what the inputs held at its place."""
+
+    index: tuple[int, ...]
+    """Its place in the output."""
+    value: float
+    inputs: tuple[float | None, ...]
+    """By input: the element that it was computed from; None if that is not one element, or not known."""
+    reason: str
+    """Why it is bad; "" if that is not known."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; numbers that are not finite as the texts `NaN`, `Inf`, `-Inf`."""
+        return {
+            "index": list(self.index),
+            "value": _plain(self.value),
+            "inputs": [_plain(value) for value in self.inputs],
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WhyReason:
+    """A reason by the definition of the operator, and for how many elements it holds."""
+
+    reason: str
+    """Such as `logarithm of a negative number`; "" if the reason is not known."""
+    elements: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"reason": self.reason, "elements": self.elements}
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why an operator produced NaN or Inf."""
+
+    tensor: str
+    """The name of the tensor with the bad elements: an output, or an input that was bad already."""
+    inputs: tuple[str, ...]
+    """The names of the inputs, in the order of `WhyElement.inputs`."""
+    reasons: tuple[WhyReason, ...]
+    """The most frequent first."""
+    elements: tuple[WhyElement, ...]
+    """The first bad elements, at most 10."""
+    bad: int
+    """The number of bad elements in the part of the tensor that was looked at."""
+    examined: int
+    """The number of elements that were looked at, from the first one."""
+    size: int
+    """The number of elements of the tensor."""
+
+    @property
+    def summary(self) -> str:
+        """The reasons with their numbers of elements, in one line; "" if none is known."""
+        known = [
+            f"{reason.reason} ({reason.elements} of {self.examined} elements)"
+            for reason in self.reasons
+            if reason.reason
+        ]
+        return "; ".join(known)
+
+    def lines(self, elements: int) -> Iterator[str]:
+        """Yield the reasons, then the first elements with what the inputs held at their places."""
+        yield self.summary or f"{self.bad} of {self.examined} elements of {self.tensor}"
+        if self.examined < self.size:
+            yield f"the first {self.examined} of {self.size} elements were looked at"
+        for element in self.elements[:elements]:
+            yield _element_line(element, is_output=bool(self.inputs))
+        if self.bad > elements:
+            yield f"and {self.bad - min(elements, len(self.elements))} more"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "tensor": self.tensor,
+            "inputs": list(self.inputs),
+            "reasons": [reason.to_dict() for reason in self.reasons],
+            "elements": [element.to_dict() for element in self.elements],
+            "bad": self.bad,
+            "examined": self.examined,
+            "size": self.size,
+        }
+
+
+def number_of(value: float) -> str:
+    """Return a number as people read it: `NaN`, `Inf`, `-Inf`, or six significant digits."""
+    if math.isfinite(value):
+        return f"{value:.6g}"
+    return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
+
+
+def _element_line(element: WhyElement, *, is_output: bool) -> str:
+    index = f"[{', '.join(map(str, element.index))}]"
+    inputs = [
+        f"input {number} = {number_of(value)}"
+        for number, value in enumerate(element.inputs)
+        if value is not None
+    ]
+    what = "output" if is_output else "value"
+    return f"at {index}: {', '.join([*inputs, f'{what} = {number_of(element.value)}'])}"
+
+
+def _plain(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else number_of(value)

@@ -1,0 +1,179 @@
+"""Read the bad elements of an operator's output, and what its inputs held at their places.
+
+Memory: a piece of the output, and the range of each input that it was computed from, both bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.why.answer import Why, WhyElement, WhyReason
+from ingest.questions.why.definitions import (
+    ELEMENTWISE,
+    SOFTMAX,
+    SUMS,
+    Numbers,
+    beyond,
+    plain_name,
+    reasons_of,
+    reasons_of_rows,
+)
+from ingest.reader.tensor import Tensor
+from workers.errors import DamagedStore, UsageError
+from workers.model import MIB
+
+#: Elements of the output that are read at once.
+_PIECE = 1 << 18
+#: Elements of an input that are read at once: those from which the bad elements of a piece were computed.
+_RANGE = 1 << 21
+#: Elements of the output that are looked at; in a larger one, the rest is not.
+_EXAMINED = 1 << 24
+#: Tensors of which no range can be read, such as those in a device layout, are read whole up to this size.
+_WHOLE_NBYTES = 64 * MIB
+_ELEMENTS = 10
+
+
+def explain(op_type: str, inputs: Sequence[Tensor], bad: Tensor) -> Why | None:
+    """Return why an operator produced NaN or Inf; None if the elements are not known.
+
+    Args:
+        op_type: its type.
+        inputs: its inputs, in order; none for a tensor that was bad already, for which there is no reason.
+        bad: its output with NaN or Inf, or such a tensor.
+    """
+    reader = _Reader(op_type, tuple(inputs), bad)
+    try:
+        return reader.why()
+    except (DamagedStore, UsageError):
+        # The rest of the answer stands without it: the elements were removed or are damaged.
+        return None
+
+
+@dataclass
+class _Reader:
+    """Goes through one output."""
+
+    op_type: str
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    _counts: Counter[str] = field(default_factory=Counter)
+    _elements: list[WhyElement] = field(default_factory=list)
+
+    def why(self) -> Why | None:
+        size = math.prod(self.output.shape)
+        if not size or not _is_readable(self.output) or not _is_real(self.output):
+            return None
+        examined = min(size, _EXAMINED)
+        has_nan = self.output.statistics.nan_count > 0
+        for start in range(0, examined, _PIECE):
+            piece = self.output.elements(start, min(start + _PIECE, examined))
+            is_bad = np.isnan(piece) if has_nan else ~np.isfinite(piece)
+            places = np.flatnonzero(is_bad)
+            if len(places):
+                self._add(places + start, piece[places].astype(np.float64), piece.dtype)
+        if not self._elements:
+            return None
+        return Why(
+            self.output.name,
+            tuple(tensor.name for tensor in self.inputs),
+            tuple(WhyReason(reason, count) for reason, count in self._counts.most_common()),
+            tuple(self._elements),
+            self._counts.total(),
+            examined,
+            size,
+        )
+
+    def _add(self, places: npt.NDArray[np.int64], values: Numbers, dtype: np.dtype[Any]) -> None:
+        """Add the bad elements of a piece, by their places in the flat output."""
+        operands = [self._operand(tensor, places) for tensor in self.inputs]
+        reasons = self._reasons(places, values, operands, dtype)
+        self._counts.update(reasons)
+        for number in range(min(len(places), _ELEMENTS - len(self._elements))):
+            index = np.unravel_index(int(places[number]), self.output.shape)
+            self._elements.append(
+                WhyElement(
+                    tuple(map(int, index)),
+                    float(values[number]),
+                    tuple(None if operand is None else float(operand[number]) for operand in operands),
+                    reasons[number],
+                )
+            )
+
+    def _reasons(
+        self,
+        places: npt.NDArray[np.int64],
+        values: Numbers,
+        operands: Sequence[Numbers | None],
+        dtype: np.dtype[Any],
+    ) -> list[str]:
+        name = plain_name(self.op_type)
+        if name in SOFTMAX and self.inputs:
+            return self._reasons_of_rows(places)
+        if name in SUMS and np.isinf(values).all() and not any(map(_has_bad, self.inputs)):
+            return [beyond(SUMS[name], dtype)] * len(places)
+        definition = ELEMENTWISE.get(name)
+        known = [operand for operand in operands if operand is not None]
+        if definition is None or len(known) < min(definition.operands, len(operands)):
+            return [""] * len(places)
+        return reasons_of(definition, known, values, dtype)
+
+    def _reasons_of_rows(self, places: npt.NDArray[np.int64]) -> list[str]:
+        """Return the reason of the row of each place: rows along the last axis."""
+        source, unknown = self.inputs[0], [""] * len(places)
+        length = self.output.shape[-1] if self.output.shape else 1
+        rows = places // length
+        first, count = int(rows[0]), int(rows[-1] - rows[0]) + 1
+        if source.shape != self.output.shape or not _is_readable(source) or count * length > _RANGE:
+            return unknown
+        elements = source.elements(first * length, (first + count) * length).astype(np.float64)
+        reasons = reasons_of_rows(elements.reshape(count, length))
+        return [reasons[row - first] for row in rows.tolist()]
+
+    def _operand(self, tensor: Tensor, places: npt.NDArray[np.int64]) -> Numbers | None:
+        """Return the elements of an input at these places of the output; None if it is not computed so."""
+        if not _is_readable(tensor) or not _is_real(tensor):
+            return None
+        sources = _sources(places, self.output.shape, tensor.shape)
+        if sources is None:
+            return None
+        first, last = int(sources.min()), int(sources.max())
+        if last - first >= _RANGE:
+            return None
+        return tensor.elements(first, last + 1)[sources - first].astype(np.float64)
+
+
+def _sources(
+    places: npt.NDArray[np.int64], output: tuple[int, ...], shape: tuple[int, ...]
+) -> npt.NDArray[np.int64] | None:
+    """Return which flat elements of an input these of the output are computed from, by broadcasting."""
+    if shape == output:
+        return places
+    if len(shape) > len(output) or 0 in shape:
+        return None
+    padded = (1,) * (len(output) - len(shape)) + shape
+    if any(own not in (1, full) for own, full in zip(padded, output, strict=True)):
+        return None
+    sources = np.zeros(len(places), np.int64)
+    for index, own in zip(np.unravel_index(places, output), padded, strict=True):
+        sources = sources * own + (index if own > 1 else 0)
+    return sources
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    return tensor.is_dumped and (tensor.has_ranges or tensor.nbytes <= _WHOLE_NBYTES)
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return "complex" not in tensor.dtype
+
+
+def _has_bad(tensor: Tensor) -> bool:
+    statistics = tensor.statistics
+    return statistics.nan_count + statistics.pos_inf_count + statistics.neg_inf_count > 0

@@ -1,0 +1,82 @@
+"""Values from a dump as text that is safe to print, and tables of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+
+def printable(text: str) -> str:
+    """Return text from a dump with escapes for every character that a terminal would obey or cannot show."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def number_text(value: float | None) -> str:
+    """Return a statistic with six significant digits; `-` if it is None or NaN."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.6g}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape such as `2x3`; `()` for a scalar."""
+    return "x".join(map(str, shape)) or "()"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 tensor`, `2 tensors`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield a heading and a line for each row, with cells of equal width; `right` names numbers."""
+    table = [columns, *([printable(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    for row in table:
+        cells = (
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        )
+        yield "  ".join(cells).rstrip()
+
+
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Return names of at most about `width` characters; names that differ stay different.
+
+    The middle of a long name is left out. If that makes names equal, the part in which they differ is kept
+    instead; if they still are, they are numbered.
+    """
+    short = {name: _without_middle(name, width) for name in names}
+    for group in _equal_groups(short):
+        begin = max(_common_prefix(group) - width // 4, 0)
+        short.update({name: _window(name, begin, width) for name in group})
+    for group in _equal_groups(short):
+        short.update({name: f"{short[name]} ({number})" for number, name in enumerate(group, 1)})
+    return [short[name] for name in names]
+
+
+def _without_middle(name: str, width: int) -> str:
+    tail = (width - 3) // 2
+    return name if len(name) <= width else f"{name[: width - 3 - tail]}...{name[-tail:]}"
+
+
+def _window(name: str, begin: int, width: int) -> str:
+    part = name[begin : begin + width - 6]
+    return "..." * (begin > 0) + part + "..." * (begin + len(part) < len(name))
+
+
+def _equal_groups(short: Mapping[str, str]) -> list[list[str]]:
+    """Return the names that have the same short name, in groups of two or more."""
+    groups: dict[str, list[str]] = {}
+    for name, text in short.items():
+        groups.setdefault(text, []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _common_prefix(names: Sequence[str]) -> int:
+    first, last = min(names), max(names)
+    return next(
+        (n for n, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
+    )

@@ -1,0 +1,129 @@
+"""The incidents of real dumps with NaN, and of runs made by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import ingest
+from tests.dumps import DumpLibrary
+from tests.made_runs import MadeRun
+from tests.npy_files import MadeDump
+from tests.origin_runs import BAD, CLEAN, GOOD, INF
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+from workers.rules.load import load_rules
+
+RULES = load_rules().enabled
+
+
+def incidents_of(dump: Path, store: Path, *, consolidated: bool = True) -> ingest.Incidents:
+    ingest_directly(dump, store, rules=RULES)
+    if consolidated:
+        ingest.consolidate(store)
+    return ingest.incidents(ingest.open_store(store))
+
+
+def test_a_nan_is_one_incident_on_the_rank_where_it_began(nan: Path, dumps: DumpLibrary) -> None:
+    """By the count of who made the dump."""
+    truth = json.loads((dumps["nan-log-2rank"] / "truth.json").read_text())
+    born = truth["origin"]["rank_1"]["nan_born_in"]
+    tensors = sum(iteration["tensors_with_nan"] for iteration in truth["iterations"].values())
+    answer = ingest.incidents(ingest.open_store(nan))
+    (incident,) = answer.incidents
+    assert (incident.kind, incident.severity, incident.rank) == ("nan", "critical", 1)
+    assert (incident.op_type, incident.op_name) == (born["op_type"], born["op_name"])
+    assert (incident.first_step, incident.last_step, incident.steps) == (born["iteration"], 3, 2)
+    assert (incident.ranks, incident.tensors) == ((1,), tensors)
+    assert (incident.rules, incident.findings) == ({"nan": 10, "loss_not_finite": 4}, 14)
+    assert incident.summary == "NaN born in Log (Default_net-LogLoss_Log-op0) on rank 1, step 2"
+    assert incident.store == str(nan)
+    assert incident.origin is not None
+    assert incident.origin.op_name == born["op_name"]
+    assert answer.by_severity == {"critical": 1}
+    assert (answer.not_evaluated, answer.left_out, answer.damaged) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "operator", "steps", "ranks"),
+    [
+        ("nan-sqrt-2rank", "nan", "Sqrt", (2, 3), (0, 1)),
+        ("inf-explode-1rank", "inf", "Mul", (2, 3), (0,)),
+        ("nan-mask-1rank", "nan", "Sub", (3, 3), (0,)),
+    ],
+)
+def test_every_real_dump_with_nan_has_one_critical_incident(  # noqa: PLR0917  (parameters of a table)
+    name: str,
+    kind: str,
+    operator: str,
+    steps: tuple[int, int],
+    ranks: tuple[int, ...],
+    dumps: DumpLibrary,
+    store: Path,
+) -> None:
+    answer = incidents_of(dumps[name] / "dump", store)
+    (incident,) = [incident for incident in answer.incidents if incident.severity == "critical"]
+    assert (incident.kind, incident.op_type, incident.ranks) == (kind, operator, ranks)
+    assert (incident.first_step, incident.last_step) == steps
+
+
+def test_a_mask_is_told_as_harmless(dumps: DumpLibrary, store: Path) -> None:
+    answer = incidents_of(dumps["nan-mask-1rank"] / "dump", store, consolidated=False)
+    (mask,) = [incident for incident in answer.incidents if incident.severity == "info"]
+    assert (mask.kind, mask.first_step, mask.last_step) == ("inf", 1, 2)
+    assert mask.summary.endswith("harmless, for what read it gave finite numbers")
+
+
+def test_a_healthy_dump_has_no_incident(dumps: DumpLibrary, store: Path) -> None:
+    answer = incidents_of(dumps["lenet-1rank"] / "dump", store)
+    assert [incident for incident in answer.incidents if incident.severity != "info"] == []
+
+
+def test_the_id_stays_when_later_steps_arrive(made: MadeDump, store: Path) -> None:
+    """Also if the next step is clean: then `origin` takes it for an overflow that loss scaling skipped."""
+    run = MadeRun(made)
+    ids = []
+    for step, values in enumerate((CLEAN, BAD, BAD, CLEAN, BAD)):
+        run.op("Log.log-op0", [GOOD], [values], step=step)
+        run.op("Neg.neg-op1", [values], [values], step=step)
+        answer = incidents_of(made.root, store, consolidated=False)
+        ids.append([incident.id for incident in answer.incidents if incident.severity == "critical"])
+    (first,) = ids[1]
+    assert ids[:4] == [[], [first], [first], [first]]
+    assert len(ids[4]) == 2
+    assert ids[4][0] == first
+    spans = [(incident.first_step, incident.last_step) for incident in answer.incidents]
+    assert spans == [(1, 2), (4, 4)]
+
+
+def test_nan_is_an_incident_without_any_rule(dumps: DumpLibrary, store: Path) -> None:
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store)
+    answer = ingest.incidents(ingest.open_store(store))
+    (incident,) = answer.incidents
+    assert (incident.op_type, incident.tensors, incident.findings) == ("Log", 10, 0)
+    assert answer.not_evaluated[0].startswith("rank 0 step 1-3: no rules were evaluated")
+
+
+def test_infinity_that_stays_is_an_incident(made: MadeDump, store: Path) -> None:
+    run = MadeRun(made)
+    run.op("Exp.exp-op0", [GOOD], [GOOD * INF])
+    (incident,) = incidents_of(made.root, store, consolidated=False).incidents
+    assert (incident.kind, incident.op_type, incident.tensor) == ("inf", "Exp", "Exp.exp-op0.output.0")
+
+
+def test_incidents_are_chosen_by_rank_step_and_severity(nan: Path) -> None:
+    store = ingest.open_store(nan)
+    assert len(ingest.incidents(store, rank=1, step=3, severity="critical").incidents) == 1
+    assert ingest.incidents(store, step=1).incidents == ()
+    assert ingest.incidents(store, rank=0).incidents == ()
+    with pytest.raises(UsageError, match="fatal"):
+        ingest.incidents(store, severity="fatal")
+    with pytest.raises(UsageError, match="7"):
+        ingest.incidents(store, rank=7)
+
+
+def test_an_incident_is_plain_values(nan: Path) -> None:
+    answer = ingest.incidents(ingest.open_store(nan))
+    (row,) = answer.to_dict()["incidents"]
+    assert json.loads(json.dumps(row))["origin"]["op_type"] == "Log"
+    assert list(answer.to_pandas()["op_type"]) == ["Log"]

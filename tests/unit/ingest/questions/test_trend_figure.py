@@ -1,0 +1,83 @@
+"""Fifty lines and 64 ranks can be told apart, and NaN has a rank."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.questions import plot
+from ingest.questions.trend_figure import Line
+
+STEPS = range(4)
+LONG = "MatMul.Default_network-TrainOneStepCell_network-WithLossCell_layer-{}-attention_MatMul-op0.output.0"
+
+
+def line(rank: int, name: str, *heights: float, bad: tuple[int, ...] = ()) -> Line:
+    values = np.array(heights or (1.0, 2.0, 3.0, 4.0))
+    marks = np.zeros(values.size, bool)
+    marks[list(bad)] = True
+    return Line(f"{rank}  {name}", values, np.ones(values.size, bool), marks)
+
+
+def axes_of(*lines: Line) -> Any:
+    (axes,) = plot.trend_figure("title", STEPS, lines, "mean").axes
+    return axes
+
+
+def labels(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def looks(axes: Any) -> set[tuple[str, str]]:
+    return {(drawn.get_color(), str(drawn._dash_pattern)) for drawn in axes.get_legend().get_lines()}
+
+
+def test_fifty_names_differ_in_text_and_look() -> None:
+    axes = axes_of(*(line(0, LONG.format(number)) for number in range(50)))
+    assert len(set(labels(axes))) == len(looks(axes)) == 50
+    assert max(map(len, labels(axes))) <= 60
+
+
+def test_ranks_of_one_tensor_differ_in_text_and_look() -> None:
+    axes = axes_of(*(line(rank, "Loss.output.0") for rank in range(64)))
+    assert labels(axes) == [f"rank {rank}" for rank in range(64)]
+    assert axes.get_legend().get_title().get_text() == "Loss.output.0"
+    assert len(looks(axes)) == 64
+
+
+def test_numbers_on_lines_are_their_ranks() -> None:
+    """If there are several tensors and several ranks; the legend names each tensor once."""
+    axes = axes_of(*(line(rank, name) for rank in range(2) for name in "ab"))
+    assert labels(axes) == ["a", "b"]
+    assert {drawn.get_marker() for drawn in axes.get_lines()} >= {"$0$", "$1$"}
+
+
+def test_nan_names_its_ranks_where_they_change() -> None:
+    nan = np.nan
+    axes = axes_of(
+        line(1, "a", 1, nan, nan, nan, bad=(1, 2, 3)), line(0, "a"), line(2, "a", 1, 2, 3, nan, bad=(3,))
+    )
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == ["NaN/Inf: rank 1", "NaN/Inf: rank 1-2"]
+
+
+def test_legend_is_outside_and_counts_what_it_leaves_out() -> None:
+    axes = axes_of(*(line(0, f"t{number}") for number in range(70)))
+    assert axes.get_legend().get_bbox_to_anchor().x0 > axes.get_window_extent().x1
+    assert (len(labels(axes)), labels(axes)[-1]) == (64, "t63  (and 6 more)")
+
+
+@pytest.mark.parametrize(
+    ("heights", "scale"),
+    [
+        ((1, 1e6, 1, 1), "log"),
+        ((1, 10, 5, 5), "linear"),
+        ((0, 1e-3, 1e38, 1), "symlog"),
+        ((-1, 1e6, 0, 0), "symlog"),
+        ((0, 0, 0, 0), "linear"),
+    ],
+)
+def test_logarithmic_scale_survives_zero(heights: tuple[float, ...], scale: str) -> None:
+    axes = axes_of(line(0, "a", *heights))
+    assert axes.get_yscale() == scale
+    assert plot.png(axes.figure)

@@ -1,0 +1,107 @@
+"""Why an operator produced NaN or Inf: on real dumps, and on operators made by hand."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.questions.why import Why, explain
+from tests.dumps import DumpLibrary
+from tests.made_runs import MadeRun, Values, numbers
+from tests.npy_files import MadeDump
+from tests.origin_runs import INF, NAN, origin_of
+from tests.pipeline import ingest_directly
+
+POSITIVE = "logarithm of a number that is not positive"
+
+
+def why(made: MadeDump, store: Path, operator: str, inputs: list[Values], output: Values) -> Why:
+    """Ingest one call, and explain its output."""
+    MadeRun(made).op(f"{operator}.op0", inputs, [output])
+    ingest_directly(made.root, store)
+    tensors = ingest.open_store(store).tensors()
+    of_inputs = [tensor for tensor in tensors if tensor.io == "input"]
+    (bad,) = [tensor for tensor in tensors if tensor.io == "output"]
+    answer = explain(operator, of_inputs, bad)
+    assert answer is not None
+    return answer
+
+
+def test_the_logarithm_of_the_real_dump_names_its_elements(dumps: DumpLibrary, store: Path) -> None:
+    """The files are the truth: both which elements are NaN, and what was there before."""
+    dump = dumps["nan-log-2rank"]
+    truth = json.loads((dump / "truth.json").read_text())["origin"]["rank_1"]["first_nan"]
+    output = np.load(dump / "dump" / truth["file"])
+    (source,) = (dump / "dump" / truth["file"]).parent.glob("Log.*.input.0.*")
+    values = np.load(source)
+    answer = origin_of(dump / "dump", store).why
+    assert answer is not None
+    assert [(reason.reason, reason.elements) for reason in answer.reasons] == [(POSITIVE, truth["nan"])]
+    places = [tuple(place) for place in np.argwhere(np.isnan(output)).tolist()]
+    assert [element.index for element in answer.elements] == places
+    assert [element.inputs for element in answer.elements] == [(float(values[place]),) for place in places]
+    assert (answer.bad, answer.examined, answer.size) == (truth["nan"], truth["size"], truth["size"])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nan-sqrt-2rank", "square root of a negative number"),
+        ("inf-explode-1rank", "product beyond the largest float32, 3.40282e+38"),
+        ("nan-mask-1rank", "infinity minus infinity"),
+    ],
+)
+def test_every_real_dump_with_nan_has_a_reason(
+    name: str, reason: str, dumps: DumpLibrary, store: Path
+) -> None:
+    answer = origin_of(dumps[name] / "dump", store).why
+    assert answer is not None
+    assert [known.reason for known in answer.reasons] == [reason]
+    assert answer.reasons[0].elements == answer.bad
+
+
+def test_inputs_are_broadcast(made: MadeDump, store: Path) -> None:
+    inputs = [np.ones((2, 3, 2), np.float32), np.array([[1], [0], [2]], np.float32)]
+    answer = why(made, store, "RealDiv", inputs, (inputs[0] / np.where(inputs[1], inputs[1], NAN)))
+    assert [element.index for element in answer.elements] == [(0, 1, 0), (0, 1, 1), (1, 1, 0), (1, 1, 1)]
+    assert {element.inputs for element in answer.elements} == {(1.0, 0.0)}
+    assert answer.summary == "division by zero (4 of 12 elements)"
+
+
+def test_a_row_of_softmax_that_is_fully_masked_is_named(made: MadeDump, store: Path) -> None:
+    scores = np.array([[1, -INF], [-INF, -INF]], np.float32)
+    answer = why(made, store, "Softmax", [scores], np.array([[1, 0], [NAN, NAN]], np.float32))
+    assert answer.summary == "softmax of a row that is fully masked (2 of 4 elements)"
+    assert [element.index for element in answer.elements] == [(1, 0), (1, 1)]
+
+
+def test_a_cast_that_does_not_fit_is_named(made: MadeDump, store: Path) -> None:
+    output = np.array([1, INF], np.float16)
+    answer = why(made, store, "Cast", [numbers(1, 7e4)], output)
+    assert answer.summary == "cast value beyond the largest float16, 65504 (1 of 2 elements)"
+    assert answer.elements[0].inputs == (7e4,)
+
+
+def test_a_sum_of_products_that_does_not_fit_is_named(made: MadeDump, store: Path) -> None:
+    inputs = [np.full((2, 3), 1e30, np.float32), np.full((3, 2), 1e30, np.float32)]
+    answer = why(made, store, "MatMul", inputs, np.full((2, 2), INF, np.float32))
+    assert answer.summary.startswith("sum of products beyond the largest float32")
+
+
+def test_without_a_definition_the_elements_are_shown(made: MadeDump, store: Path) -> None:
+    answer = why(made, store, "FancyOp", [numbers(1, 2)], numbers(1, NAN))
+    assert answer.summary == ""
+    assert [reason.to_dict() for reason in answer.reasons] == [{"reason": "", "elements": 1}]
+    assert (answer.elements[0].index, answer.elements[0].inputs) == ((1,), (2.0,))
+    assert math.isnan(answer.elements[0].value)
+    assert answer.to_dict()["elements"][0]["value"] == "NaN"
+
+
+def test_elements_are_capped_and_counted(made: MadeDump, store: Path) -> None:
+    """Over several pieces."""
+    values = np.full(600_000, -1, np.float32)
+    answer = why(made, store, "Log", [values], np.full(600_000, NAN, np.float32))
+    assert (answer.bad, answer.reasons[0].elements, len(answer.elements)) == (600_000, 600_000, 10)

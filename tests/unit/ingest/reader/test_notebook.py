@@ -1,0 +1,45 @@
+"""What a notebook shows is small and safe, whatever a dump calls its tensors."""
+
+import pytest
+
+from ingest.api import DumpStore
+from ingest.reader import notebook
+
+HOSTILE = "<script>alert('x')</script>\x1b[2J\u202e" * 50
+
+
+def test_names_are_escaped_and_cut_in_the_middle() -> None:
+    shown = notebook.table(HOSTILE, [HOSTILE], [[HOSTILE]], total=1, remark=HOSTILE)
+    assert "<script" not in shown
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "..." in notebook.facts("", {"name": "first" * 50 + "last"})
+
+
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_table_has_a_bound(rows: int) -> None:
+    table = notebook.table(HOSTILE, [HOSTILE] * 9, ([HOSTILE] * 9 for _ in range(rows)), total=rows)
+    assert len(table.encode()) <= notebook.MAX_NBYTES
+    assert rows < 1000 or f"{rows - table.count('<tr>') + 1} more" in table
+
+
+def test_rows_are_counted_not_listed_above_the_limit() -> None:
+    table = notebook.table("title", ["n"], ([n] for n in range(50)), total=50)
+    assert (table.count("<tr>"), "<div>30 more</div>" in table) == (1 + notebook.MAX_ROWS, True)
+
+
+def test_text_has_a_bound() -> None:
+    block = notebook.block("\n".join([HOSTILE] * 1000))
+    assert len(block.encode()) <= notebook.MAX_NBYTES
+    assert "more lines</pre>" in block
+    assert notebook.block("a < b\nc") == "<pre>a &lt; b\nc</pre>"
+
+
+def test_store_steps_and_tensors_have_tables(filled: DumpStore) -> None:
+    """Without reading any elements."""
+    tensors, steps = filled.tensors(), filled.select()
+    shown = [value._repr_html_() for value in (filled, tensors, steps, tensors[0], steps[0])]
+    assert all(0 < len(page) <= notebook.MAX_NBYTES and "<td" in page for page in shown)
+    assert "ranks" in shown[0]
+    assert "40 tensors" in shown[1]
+    assert "20 more" in shown[1]
