@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
+from ingest.findings.incidents import incidents
 from ingest.page.arguments import Arguments, Parameter
+from ingest.page.choice import tensor_of
 from ingest.page.matrix import matrix_of, parse_range
 from ingest.page.moment import Moment
+from ingest.page.sheet import window
 from ingest.questions.origin import origin
 from ingest.questions.trend import heatmap
 from ingest.reader.rows import step_row
@@ -22,6 +25,11 @@ STAT = Parameter("stat", "string", "A statistic, as for `dump-ingest heatmap --s
 PATTERN = Parameter("name", "string", "A glob over the names of tensors.")
 RANKS = Parameter("ranks", "string", "Only these ranks, such as 0-63.")
 STEPS = Parameter("steps", "string", "Only these steps, such as 10-20.")
+THE_TENSOR = (
+    Parameter("step", "integer", "The step; without it, a tensor that belongs to no step."),
+    Parameter("name", "string", "The name of the tensor.", is_required=True),
+    Parameter("graph", "string", "The graph, if several graphs have a tensor of that name."),
+)
 #: What a picture of a matrix has at most.
 MATRIX_ROWS, MATRIX_COLUMNS = 88, 240
 
@@ -103,7 +111,49 @@ def _matrix(moment: Moment, asked: Arguments) -> dict[str, Any]:
     return whole.binned(MATRIX_ROWS, MATRIX_COLUMNS).to_dict()
 
 
+def _incidents(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
+    answer = incidents(
+        moment.store,
+        asked.integer("rank"),
+        asked.integer("step"),
+        severity=asked.text("severity") or None,
+    )
+    return [incident.to_dict() for incident in answer.incidents]
+
+
+def _values(moment: Moment, asked: Arguments) -> dict[str, Any]:
+    numbers = {name: asked.integer(name) for name in ("row", "column", "rows", "columns")}
+    return window(
+        tensor_of(moment, asked),
+        numbers["row"] or 0,
+        numbers["column"] or 0,
+        numbers["rows"] or 20,
+        numbers["columns"] or 10,
+    )
+
+
 QUESTIONS = (
+    Question(
+        "incidents",
+        "What went wrong, once for each cause; the worst first.",
+        "anomalies --json",
+        (RANK, STEP, Parameter("severity", "string", "The mildest severity.")),
+        _incidents,
+    ),
+    Question(
+        "values",
+        "A window on the values of a tensor, seen as a table: its last axis across, the others down.",
+        "",
+        (
+            THE_RANK,
+            *THE_TENSOR,
+            Parameter("row", "integer", "The first row; 0 if left out."),
+            Parameter("column", "integer", "The first column; 0 if left out."),
+            Parameter("rows", "integer", "How many rows; 20 if left out."),
+            Parameter("columns", "integer", "How many columns; 10 if left out."),
+        ),
+        _values,
+    ),
     Question("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
     Question(
         "tensors",
@@ -115,7 +165,7 @@ QUESTIONS = (
     Question(
         "findings",
         "What rules have found, the worst first.",
-        "anomalies --json",
+        "anomalies --findings --json",
         (
             RANK,
             STEP,

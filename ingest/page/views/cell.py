@@ -14,7 +14,7 @@ from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale
 from ingest.page.screen import Asked, Screen, lines
-from ingest.questions.trend import COUNTS, statistic_named
+from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
 from ingest.reader.rows import step_row
 from ingest.reader.tensor import Tensor
 from workers.rules.names import fits
@@ -67,6 +67,8 @@ def show(asked: Asked) -> dict[str, Any]:
         "rank": rank,
         "step": step,
         "stat": stat,
+        "statistics": STATISTICS,
+        "value_of": value_of,
         "summary": step_row(opened),
         "operators": operators[start : start + _PER_PAGE],
         "levels": dict(zip((operator.place for operator in operators), levels, strict=True)),
@@ -85,7 +87,6 @@ def show(asked: Asked) -> dict[str, Any]:
         "page_url": page_url,
         "state": state,
         "neighbours": _neighbours(asked, rank, step),
-        "links": asked.links,
         "lines": lines(
             asked,
             ("ls", asked.url, "--rank", rank, "--step", step, "--tensors"),

@@ -40,7 +40,6 @@ def show(asked: Asked) -> dict[str, Any]:
         "totals": totals,
         "commits": len(rows),
         "since": _since(newest[0]["committed_at"]) if newest else None,
-        "links": asked.links,
         "lines": lines(asked, ("ls", asked.url), "[step for step in store.select()]"),
     }
 
