@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 #: The home of each public name: a module, and what the module calls it if that is another name.
 _HOMES = {
     "AccessDenied": "workers.errors",
+    "Anatomy": "ingest.reader.anatomy",
     "Anomalies": "ingest.findings.anomalies",
     "ClusterError": "workers.errors",
+    "BrokenLinks": "ingest.questions.divergence.broken_links",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
@@ -57,6 +59,7 @@ _HOMES = {
     "GcReport": "ingest.store_gc.execute",
     "Incident": "ingest.findings.incidents",
     "Incidents": "ingest.findings.incidents",
+    "Neighbour": "ingest.reader.tensor",
     "OriginAnswer": "ingest.questions.origin",
     "RepairReport": "ingest.repairing.result",
     "RuleTest": "ingest.findings.backtest",
@@ -76,6 +79,7 @@ _HOMES = {
     "UsageError": "workers.errors",
     "anomalies": "ingest.findings.anomalies",
     "apply_gc": "ingest.store_gc.run",
+    "broken_links": "ingest.questions.divergence.broken_links",
     "compare": "ingest.questions.compare",
     "consolidate": "ingest.wiring",
     "context_of": "ingest.reader.context",
@@ -89,6 +93,7 @@ _HOMES = {
     "origin": "ingest.questions.origin",
     "plan_gc": "ingest.store_gc.run",
     "repair": "ingest.repairing.run",
+    "save_npy": "ingest.reader.save",
     "test_rules": "ingest.findings.backtest:backtest",
     "trend": "ingest.questions.trend",
 }

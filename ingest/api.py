@@ -10,16 +10,19 @@ from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
+from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
+from ingest.reader.anatomy import Anatomy
 from ingest.reader.catalog import DamagedStepWarning
 from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.listing import Tensors
+from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
-from ingest.reader.tensor import Tensor
+from ingest.reader.tensor import Neighbour, Tensor
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
@@ -45,7 +48,9 @@ from workers.errors import (
 
 __all__ = [
     "AccessDenied",
+    "Anatomy",
     "Anomalies",
+    "BrokenLinks",
     "ClusterError",
     "Comparison",
     "ConsolidatedCubes",
@@ -61,6 +66,7 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
+    "Neighbour",
     "OriginAnswer",
     "RepairReport",
     "RuleTest",
@@ -80,6 +86,7 @@ __all__ = [
     "UsageError",
     "anomalies",
     "apply_gc",
+    "broken_links",
     "compare",
     "consolidate",
     "context_of",
@@ -93,6 +100,7 @@ __all__ = [
     "origin",
     "plan_gc",
     "repair",
+    "save_npy",
     "test_rules",
     "trend",
 ]

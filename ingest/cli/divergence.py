@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
+from ingest.cli.divergence_links import print_links, report_links
 from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
@@ -31,7 +32,7 @@ from ingest.cli.printing import (
 from ingest.reader.ranges import format_ranges
 
 if TYPE_CHECKING:
-    from ingest.questions.divergence import Difference, Missing, Odd
+    from ingest.questions.divergence import BrokenOperator, Difference, Missing, Odd
 
 _MAX_VALUES = 4
 #: Statistics to print, the most telling first.
@@ -56,6 +57,14 @@ def command(
         str | None,
         typer.Option(metavar="GLOB", help="Only tensors whose name matches, such as 'AllReduce.*'."),
     ] = None,
+    links: Annotated[
+        bool,
+        typer.Option(
+            "--links",
+            help="Also find inputs with other bytes than the outputs they come from; one rank will do.",
+            show_default=False,
+        ),
+    ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows of a table; 0: all.")] = 20,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
@@ -67,11 +76,19 @@ def command(
 
     [bold]dump-ingest divergence run.zarr[/]
     [bold]dump-ingest divergence run.zarr --group 0-3 --group 4-7[/]
+    [bold]dump-ingest divergence run.zarr --links[/]   also between the operators of one rank
     """
     from ingest.questions.divergence import parse_groups  # deferred: numpy and zarr take 0.4 s to import
 
+    opened = open_store(store, config)
+    broken = (
+        ingest.broken_links(opened, rank, step, include_partial=include_partial, name=name) if links else None
+    )
+    if broken is not None and len(opened.ranks) == 1:
+        report_links(broken, limit, json=json)
+        return
     answer = ingest.divergence(
-        open_store(store, config),
+        opened,
         parse_groups(group) if group else None,
         rank=rank,
         step=step,
@@ -79,14 +96,16 @@ def command(
         include_partial=include_partial,
     )
     if json:
-        print_json(answer.to_dict())
+        print_json(answer.to_dict() | ({} if broken is None else {"broken_links": broken.to_dict()}))
     else:
+        if broken is not None:
+            print_links(broken, limit)
         _print_answer(answer, limit)
     say_left_out(answer.left_out)
     for note in answer.notes:
         say(note, label="note", style="dim")
     exit_if_damaged([left for left in answer.left_out if left.is_damaged])
-    if not answer.agree:
+    if not answer.agree or (broken is not None and broken.links):
         raise typer.Exit(EXIT_DIFFERENT)
     if not answer.groups:
         say(
@@ -103,6 +122,9 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
         print_line(
             f"replicas agree: ranks {format_ranges(answer.ranks)}, steps {format_ranges(answer.steps)}"
         )
+    for broken in limited(answer.broken, limit):
+        _print_broken(broken)
+    say_rest(len(answer.broken), len(limited(answer.broken, limit)), "operators that broke")
     suspects = {odd.ranks[0] for odd in answer.odd if odd.has_majority}
     for odd in answer.odd:
         _print_odd(odd, suspects)
@@ -115,6 +137,18 @@ def _print_answer(answer: ingest.Divergence, limit: int) -> None:
     if answer.groups:
         print_line("")
         _print_groups(answer, limit)
+
+
+def _print_broken(broken: BrokenOperator) -> None:
+    """Print an operator with equal inputs and unequal outputs."""
+    several = len(broken.ranks) > 1
+    which = f"rank{'s' * several} {format_ranges(broken.ranks)}"
+    where = f"on {which}" if broken.has_majority else f"on one of {which} (no majority says which)"
+    print_line(f"{broken.op_type} ({broken.op_name}) broke in step {broken.step} {where}")
+    equal = "its input is equal" if broken.inputs == 1 else f"its {broken.inputs} inputs are equal"
+    print_line(f"  {equal}, and {', '.join(broken.outputs)} differs")
+    if broken.bits is not None:
+        print_line(f"  {broken.bits}")
 
 
 def _print_odd(odd: Odd, suspects: Collection[int]) -> None:

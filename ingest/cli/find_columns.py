@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.cli.printing import number_text, shape_text
-from ingest.reader.tensor import TENSOR_FIELDS, Tensor
+from ingest.reader.indexed_tensor import TENSOR_FIELDS
+from ingest.reader.tensor import Tensor
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
 from workers.rules.names import near

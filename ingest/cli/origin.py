@@ -19,6 +19,7 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import print_json, print_line, say, say_left_out
+from workers.errors import UsageError
 
 
 def command(
@@ -41,6 +42,14 @@ def command(
             help='Look for tensors that fulfil this condition instead, such as "max > 6e4".',
         ),
     ] = None,
+    graph: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT",
+            help="Print the whole spread within its step instead: text, or dot for Graphviz.",
+            show_default=False,
+        ),
+    ] = None,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -50,15 +59,22 @@ def command(
     [bold]dump-ingest origin run.zarr[/]
     [bold]dump-ingest origin run.zarr --where "abs(max) > 6e4"[/]   the first output outside a limit
     """
+    if graph not in (None, "text", "dot"):
+        raise UsageError(
+            f"--graph {graph}: there is no such format", hint="Formats: text, dot; or --json with either."
+        )
     opened = open_store(store, config)
     answer = ingest.origin(opened, rank, step, cause=cause, where=where, include_partial=include_partial)
     if json:
-        print_json(answer.to_dict())
+        print_json(answer.to_dict() | ({"spread_graph": answer.spread.graph.to_dict()} if graph else {}))
+    elif graph is not None:
+        for text in answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text():
+            print_line(text)
     else:
         for line in str(answer).split("\n"):
             print_line(line)
     say_left_out(answer.left_out)
-    if answer.found and not json:
+    if answer.found and not json and graph is None:
         _say_next(answer, store or opened.url)
     exit_if_damaged([left for left in answer.left_out if left.is_damaged])
 

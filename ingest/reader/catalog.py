@@ -137,8 +137,13 @@ class Catalog:
             committed = commit.read(self.objects, key)
             if committed is None:
                 raise self._absent(key)
-            self._steps[key] = Step(self.objects, committed)
+            self._steps[key] = self._opened(committed)
         return self._steps[key]
+
+    def _opened(self, committed: Commit) -> Step:
+        opened = Step(self.objects, committed)
+        opened.catalog = self
+        return opened
 
     def select(
         self, rank: Choice = None, step: Choice = None, *, damages: list[Damage] | None = None
@@ -207,7 +212,7 @@ class Catalog:
         """
         unread = [key for key in keys if key not in self._steps]
         commits, damaged = self._read_commits(unread)
-        self._steps.update((key, Step(self.objects, committed)) for key, committed in commits.items())
+        self._steps.update((key, self._opened(committed)) for key, committed in commits.items())
         damages += [Damage(key, "", reason) for key, reason in damaged.items()]
         return [self._steps[key] for key in keys if key in self._steps]
 

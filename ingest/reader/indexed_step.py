@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,30 @@ from workers.store.tables import Tables
 COLUMNS = frozenset([*tables.LABELS, *tables.NUMBERS, *FIELDS, "rank", "step", "name"]) - {"header"}
 
 
+class StepSource(Protocol):
+    """Where other steps come from: the catalog of a store."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have a committed step, in order."""
+
+    def step(self, rank: int, step: int | None) -> IndexedStep:
+        """Return one committed step of one rank; with None, its run files.
+
+        Raises:
+            UsageError: it is not in the store.
+        """
+
+
 class IndexedStep(StoredStep):
     """One committed step of one rank: `StoredStep` with conditions on its index, and pickling."""
+
+    catalog: StepSource | None = None
+    """What opened it; None in a process to which the step was sent."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The receiver opens the store again. What was read of the index is sent along.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,160 +11,66 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader import notebook
+from ingest.reader.anatomy import Anatomy, examine
 from ingest.reader.array_like import ArrayLike
-from ingest.reader.indexed_step import IndexedStep
+from ingest.reader.flow.step_flow import Passing, flow_of
+from ingest.reader.indexed_tensor import IndexedTensor
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
-from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
-from workers.store.model import RowKind
-from workers.store.names import tensor_name
 
 if TYPE_CHECKING:
     import dask.array
 
+#: Elements that are read at once.
+_PIECE_NBYTES = 4 * MIB
+#: A tensor of at most this size is kept in memory while it is examined.
+SMALL_NBYTES = 64 * MIB
 #: The approximate size of one dask chunk, in bytes.
 _DASK_CHUNK_NBYTES = 32 * MIB
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor(ArrayLike):
+class Tensor(IndexedTensor, ArrayLike):
     """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 
     The properties, except `removed`, come from the index of its step. `read`, `read_device`, `edges`, `block`
     and the tasks of `dask` read elements from the store, and so do `np.asarray(tensor)` and `tensor[5:7]`.
     """
 
-    _step: IndexedStep
-    row: int
-    """Its row in the index of its step."""
-
-    def __repr__(self) -> str:
-        return f"<Tensor rank={self.rank} step={self.step} {self.name} {self.dtype}{list(self.shape)}>"
-
     @property
-    def rank(self) -> int:
-        """The rank that dumped it."""
-        return self._step.key.rank
+    def producers(self) -> tuple[Neighbour, ...]:
+        """The tensors from which its content came, in its own step and rank.
 
-    @property
-    def step(self) -> int | None:
-        """The step in which it was dumped; None for constants, which do not belong to a step."""
-        return self._step.key.step
+        An input comes from the output that wrote its bytes, or from a parameter; a parameter from what wrote
+        its final value. An output does not come from another tensor: `operands` has what its operator read.
 
-    @property
-    def name(self) -> str:
-        """Operator type and name, input or output, slot; and the occurrence if a loop repeats it.
-
-        For example `MatMul.net_MatMul-op0.output.0#2`.
+        Known by equal content: the latest earlier output with the same bits, preferably of the same shape;
+        and by the edges of the graph, where the dump has MindSpore's `.ir` files. If the two differ, content
+        decides. Reads the index of the step, once.
         """
-        return tensor_name(self.op_type, self.op_name, self.io, self.slot, self.occurrence)
+        passing = flow_of(self._step).producer(self.row)
+        return () if passing is None else (Neighbour.of(self, passing.source, passing),)
 
     @property
-    def net(self) -> str:
-        """The name of the network: that of its directory in the dump."""
-        return self._label("net")
+    def consumers(self) -> tuple[Neighbour, ...]:
+        """The tensors to which its content passed, in its own step and rank, in order of execution.
 
-    @property
-    def graph(self) -> str:
-        """The name of the graph: that of its directory in the dump."""
-        return self._label("graph")
-
-    @property
-    def op_type(self) -> str:
-        """The type of the operator, such as `MatMul`."""
-        return self._label("op_type")
-
-    @property
-    def op_name(self) -> str:
-        """The name of the operator, with `_` in the place of `/`."""
-        return self._label("op_name")
-
-    @property
-    def io(self) -> str:
-        """`input` or `output`."""
-        return self._label("io")
-
-    @property
-    def slot(self) -> int:
-        """Which input or output of the operator, from 0."""
-        return self._number("slot")
-
-    @property
-    def occurrence(self) -> int:
-        """The number of this dump among those of the same slot in one step, in order of time, from 0."""
-        return self._number("occurrence")
-
-    @property
-    def timestamp(self) -> int:
-        """When it was dumped, in microseconds since the epoch, by the clock of its host."""
-        return self._number("timestamp")
-
-    @property
-    def format(self) -> str:
-        """The memory layout as the dump names it, such as `NC1HWC0`."""
-        return self._label("format")
-
-    @property
-    def dtype(self) -> str:
-        """The element type, such as `float32` or `bfloat16`."""
-        return self._label("dtype")
-
-    @property
-    def declared_dtype(self) -> str:
-        """The element type before the writer converted it, as the file name spells it; "" if it does not."""
-        return self._label("declared_dtype")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The lengths of the axes."""
-        return self._step.shape(self.row)
-
-    @property
-    def device_shape(self) -> tuple[int, ...] | None:
-        """The lengths of the axes in the memory of the accelerator; None if they are those of `shape`."""
-        device = self._step.device(self.row)
-        return device.shape if device else None
-
-    @property
-    def full_name(self) -> str:
-        """The name of the operator as the framework spells it; "" if the dump does not have it."""
-        return self._label("full_name")
-
-    @property
-    def statistics_from(self) -> str:
-        """Where the statistics come from: `computed`, or the file of the dump that has them."""
-        return self._label("statistics_from")
-
-    @property
-    def problem(self) -> str:
-        """What is wrong with it, such as statistics that differ from those in the dump; "" for nothing."""
-        return self._label("problem")
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the payload as it is stored, in bytes."""
-        return self._number("nbytes")
-
-    @property
-    def digest(self) -> str:
-        """XXH3-128 of the payload as it is stored, 32 hexadecimal digits; "" if only statistics were dumped.
-
-        Tensors with equal digests have equal bytes.
+        Of an output or parameter: the inputs that were read from it. Of an input: those that were read from
+        it after its operator had overwritten it in place, as optimizers do. See `producers`.
         """
-        return bytes(self._step.tables.digest[self.row]).hex() if self.is_dumped else ""
+        passings = flow_of(self._step).consumers(self.row)
+        return tuple(Neighbour.of(self, passing.target, passing) for passing in passings)
 
     @property
-    def source(self) -> str:
-        """The path of the dump file, relative to the dump."""
-        return self._label("source")
-
-    @property
-    def statistics(self) -> Statistics:
-        """The statistics of its elements: counts are whole numbers; NaN is what is not known."""
-        return Statistics.from_row(self._step.tables.statistics[self.row].tolist())
+    def operands(self) -> tuple[Tensor, ...]:
+        """All dumped inputs and outputs of its operator in the same call, with itself, in dump order."""
+        call = flow_of(self._step).call_of[self.row]
+        rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
+        return tuple(Tensor(self._step, row) for row in rows)
 
     def read(self, *, verify: bool = True) -> npt.NDArray[Any]:
         """Return the elements with the bits, dtype and shape that were dumped, in the order of the axes.
@@ -186,6 +92,61 @@ class Tensor(ArrayLike):
             flat = np.frombuffer(payload, np.uint8)
             return device_format.to_host(flat, device, self.shape, element).view(element.values)
         return self._shaped(dtypes.unpack(payload, element, math.prod(self.shape)), self.shape)
+
+    def pieces(self, nbytes: int = _PIECE_NBYTES) -> Iterator[npt.NDArray[Any]]:
+        """Yield all elements, 1-D, in the order of the dump, in pieces of about `nbytes`.
+
+        Packed elements, and a tensor in the layout of an accelerator, come in one piece. The digest is not
+        compared, because a part does not have one.
+
+        Raises:
+            UsageError: only statistics of it were dumped, or its elements were removed.
+            DamagedStore: chunks are missing or damaged.
+        """
+        self._check_dumped()
+        if not self._is_plain:
+            yield self.read().reshape(-1)
+            return
+        count = max(nbytes // max(self._element().to_numpy().itemsize, 1), 1)
+        for begin, end in _intervals(math.prod(self.shape), count):
+            yield self._elements(begin, end)
+
+    def examine(
+        self,
+        percents: Sequence[float] = (0, 1, 5, 25, 50, 75, 95, 99, 100),
+        *,
+        bins: int = 20,
+        positions: int = 10,
+    ) -> Anatomy:
+        """Return where NaN and infinities lie, percentiles and a histogram of the finite elements.
+
+        Percentiles are exact. Reads the tensor up to six times; one of up to 64 MiB, once. Takes up to 64 MiB
+        for such a tensor, and else about 50 MB, whatever its size; packed tensors and those in the layout of
+        an accelerator are read as a whole.
+
+        Args:
+            percents: which percentiles, 0 to 100.
+            bins: the number of bins of the histogram, at least 1.
+            positions: how many of the elements that are not finite are listed.
+
+        Raises:
+            UsageError: only statistics of it were dumped, or its elements were removed; or a percentage is
+                out of range.
+            DamagedStore: chunks are missing or damaged.
+        """
+        if bad := [percent for percent in percents if not 0 <= percent <= 100]:
+            raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
+        order = "F" if self.is_fortran_order else "C"
+        is_kept = self.nbytes <= SMALL_NBYTES or not self._is_plain
+        kept = list(self.pieces()) if is_kept else None
+        return examine(
+            lambda: self.pieces() if kept is None else kept,
+            self.shape,
+            order=order,
+            percents=percents,
+            bins=bins,
+            positions=positions,
+        )
 
     def read_device(self) -> npt.NDArray[Any]:
         """Return the tensor as it lay in the memory of the accelerator, with its padding; see `device_shape`.
@@ -271,31 +232,6 @@ class Tensor(ArrayLike):
         return len(self.shape) - 1 if self._number("fortran_order") else 0
 
     @property
-    def is_dumped(self) -> bool:
-        """Whether its elements were dumped, not only its statistics."""
-        return self._label("kind") == RowKind.TENSOR.value
-
-    @property
-    def removed(self) -> str:
-        """Why the store does not have its elements although they were dumped; "" if it has them."""
-        return "" if self._step.has_payload(self.row) else str(self._step.commit.without_tensors)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything that the index has of this tensor as a flat dictionary of plain values."""
-        statistics = self.statistics
-        counts = {name: _known(getattr(statistics, name)) for name in COUNT_FIELDS}
-        moments = {name: getattr(statistics, name) for name in FIELDS if name not in counts}
-        fields = {name: getattr(self, name) for name in TENSOR_FIELDS}
-        device_shape = list(self.device_shape) if self.device_shape is not None else None
-        return {**fields, "shape": list(self.shape), "device_shape": device_shape, **counts, **moments}
-
-    def _label(self, field: str) -> str:
-        return str(self._step.tables.label(field)[self.row])
-
-    def _number(self, field: str) -> int:
-        return int(self._step.tables.number(field)[self.row])
-
-    @property
     def has_ranges(self) -> bool:
         """Whether a range of its elements, in the order of its axes, can be read without the rest."""
         return self._is_plain and not (self._number("fortran_order") and len(self.shape) > 1)
@@ -317,6 +253,16 @@ class Tensor(ArrayLike):
     def _is_plain(self) -> bool:
         """Whether the stored bytes are those of the elements, so that a range of them can be read."""
         return not self._element().is_packed and not self._step.is_in_device_layout(self.row)
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """Whether `pieces` reads it piece by piece."""
+        return self._is_plain
+
+    @property
+    def is_fortran_order(self) -> bool:
+        """Whether `pieces` has the elements in Fortran order: the first axis is the fastest."""
+        return self._is_plain and bool(self._number("fortran_order"))
 
     def _check_dumped(self) -> None:
         if not self.is_dumped:
@@ -368,36 +314,35 @@ class Tensor(ArrayLike):
         return notebook.facts(self.name, {name: known[name] for name in shown if name in known})
 
 
-#: The fields of `Tensor.to_dict` that are not statistics. They are part of the contract of `--json`.
-TENSOR_FIELDS = (
-    "rank",
-    "step",
-    "name",
-    "net",
-    "graph",
-    "op_type",
-    "op_name",
-    "full_name",
-    "io",
-    "slot",
-    "occurrence",
-    "timestamp",
-    "format",
-    "dtype",
-    "declared_dtype",
-    "shape",
-    "device_shape",
-    "nbytes",
-    "digest",
-    "source",
-    "statistics_from",
-    "is_dumped",
-    "problem",
-)
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A tensor from which, or to which, the content of another one passed."""
 
+    tensor: Tensor
+    by: str
+    """What shows it: `content`, `graph`, or `content and graph`.
 
-def _known(count: float) -> float | None:
-    return None if math.isnan(count) else count
+    With `graph` alone, the bytes differ: one side was written again after it had been dumped, as parameters
+    are, or bytes changed on the way; see `ingest.divergence`.
+    """
+    is_certain: bool
+    """Whether it cannot be by chance: tensors with a single value often have equal content."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, row: int, passing: Passing) -> Neighbour:
+        """Return the tensor of another row of the same step."""
+        return cls(Tensor(tensor._step, row), passing.by, passing.is_certain)  # noqa: SLF001  (the same module)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat dictionary of plain values."""
+        return {
+            "name": self.tensor.name,
+            "graph": self.tensor.graph,
+            "op_type": self.tensor.op_type,
+            "op_name": self.tensor.op_name,
+            "by": self.by,
+            "is_certain": self.is_certain,
+        }
 
 
 def _intervals(length: int, step: int) -> Iterator[tuple[int, int]]:

@@ -18,6 +18,13 @@ def number_text(value: float | None) -> str:
     return f"{value:.6g}"
 
 
+def value_text(value: float) -> str:
+    """Return an element as people read it: `NaN`, `Inf`, `-Inf`, or six significant digits."""
+    if math.isfinite(value):
+        return f"{value:.6g}"
+    return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
+
+
 def shape_text(shape: Sequence[int]) -> str:
     """Return a shape such as `2x3`; `()` for a scalar."""
     return "x".join(map(str, shape)) or "()"

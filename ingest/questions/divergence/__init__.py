@@ -3,12 +3,22 @@
 kinds, patterns, observation   who agrees with whom on each tensor, and why replicas should
 partitions, expectations       which ranks must agree on it
 disagreements, onsets          which ranks do not, and where each began
+broken_operators, broken_bits  which operators have equal inputs and unequal outputs
 absent                         what some ranks have and others do not
 find                           puts them together
 """
 
 from ingest.questions.divergence.find import divergence
 from ingest.questions.divergence.groups import parse_groups
-from ingest.questions.divergence.result import Difference, Divergence, Group, Missing, Odd
+from ingest.questions.divergence.result import BrokenOperator, Difference, Divergence, Group, Missing, Odd
 
-__all__ = ["Difference", "Divergence", "Group", "Missing", "Odd", "divergence", "parse_groups"]
+__all__ = [
+    "BrokenOperator",
+    "Difference",
+    "Divergence",
+    "Group",
+    "Missing",
+    "Odd",
+    "divergence",
+    "parse_groups",
+]

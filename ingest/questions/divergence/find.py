@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.divergence.absent import Presence, absent_ranks, absent_steps, absent_tensors
+from ingest.questions.divergence.broken_bits import with_bits
+from ingest.questions.divergence.broken_operators import BrokenOperatorFinder
 from ingest.questions.divergence.disagreements import DifferingTensor, DisagreementFinder
 from ingest.questions.divergence.expectations import Expectations, History
 from ingest.questions.divergence.groups import checked_groups
@@ -101,7 +103,8 @@ class _DivergenceSearch:
             missed_ranks: look for ranks that are missing, too.
         """
         partition = None if self.given is None else self._partition(self.given)
-        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)))
+        operators = BrokenOperatorFinder(self.survey.axis)
+        seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), operators.look)
         chosen = _chosen(name, seen.keys)
         expectations = Expectations(seen.patterns.all, partition)
         finder = DisagreementFinder(expectations, seen, self.ranks, self.steps)
@@ -111,7 +114,8 @@ class _DivergenceSearch:
         missing = [*self._absent_ranks(missed_ranks=missed_ranks), *absent_steps(self.snapshot)]
         blocks = list(partition) if partition is not None else _supported(finder)
         tensors, notes = absent_tensors(self._presence(seen), blocks, seen.keys, chosen)
-        self.notes += notes
+        broken, notes_on_operators = operators.broken(chosen)
+        self.notes += notes + notes_on_operators
         return Divergence(
             self.snapshot.store.url,
             self.ranks,
@@ -122,6 +126,7 @@ class _DivergenceSearch:
             (*missing, *tensors),
             tuple(self.notes),
             self.snapshot.left_out,
+            with_bits(broken, self.snapshot),
         )
 
     def _partition(self, given: list[list[int]]) -> Partition:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,13 +59,19 @@ class Observation:
         return [part.tolist() for part in np.split(order, ends)]
 
 
-def observe(survey: StepStatistics, ranks: tuple[int, ...], patterns: Patterns) -> Observation:
+def observe(
+    survey: StepStatistics,
+    ranks: tuple[int, ...],
+    patterns: Patterns,
+    look: Callable[[Block], None] = lambda _: None,
+) -> Observation:
     """Compare the ranks step by step.
 
     Args:
         survey: reads the steps.
         ranks: all ranks, in order.
         patterns: takes the patterns that are new.
+        look: looks at each step, too, so that it is read once.
 
     Raises:
         DamagedStore: the index of a step is missing or damaged.
@@ -77,6 +83,7 @@ def observe(survey: StepStatistics, ranks: tuple[int, ...], patterns: Patterns) 
         # The axis may be ahead of the block: the next step is read meanwhile.
         new = [kind_of(survey.axis[place]) for place in range(len(kinds), block.row.shape[1])]
         kinds = np.concatenate([kinds, np.array(new, np.int8)])
+        look(block)
         step = patterns_of(block, ranks, patterns)
         steps.append(step)
         parameters = _mark_aliases(block, survey.axis, kinds, step.tells, parameters)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingest.reader import notebook
+from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut
 from workers.store.blocks import TensorKey
@@ -127,6 +128,37 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenOperator:
+    """A call of an operator with equal inputs on several ranks, and unequal outputs."""
+
+    step: int
+    ranks: tuple[int, ...]
+    """The odd rank, or ranks; without a majority, all that had these inputs."""
+    has_majority: bool
+    others: tuple[int, ...]
+    """The ranks whose outputs agree; empty without a majority."""
+    net: str
+    graph: str
+    op_type: str
+    op_name: str
+    occurrence: int
+    inputs: int
+    """How many inputs were compared."""
+    outputs: tuple[str, ...]
+    """The names of the outputs that differ."""
+    place: int = field(repr=False)
+    """The place of the first of them in the order of execution."""
+    bits: BitDifference | None = None
+    """Which elements and bits of the first of them differ, between the first of `ranks` and another one; None
+    if their elements are not in the store."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary of plain values."""
+        rest = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "place"}
+        return {**_listed(rest), "bits": None if self.bits is None else self.bits.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """What replicas must agree on, and where they do not."""
 
@@ -142,11 +174,13 @@ class Divergence:
     notes: tuple[str, ...]
     """What should be known to judge the answer."""
     left_out: tuple[LeftOut, ...] = ()
+    broken: tuple[BrokenOperator, ...] = ()
+    """Operators with equal inputs and unequal outputs, by step and order of execution."""
 
     @property
     def agree(self) -> bool:
-        """Whether all replicas hold the same, and nothing is missing."""
-        return not self.differences and not self.missing
+        """Whether all replicas hold the same, nothing is missing, and no operator broke."""
+        return not self.differences and not self.missing and not self.broken
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as one dictionary of plain values."""
@@ -159,6 +193,7 @@ class Divergence:
             "odd": [odd.to_dict() for odd in self.odd],
             "differences": [difference.to_dict() for difference in self.differences],
             "missing": [missing.to_dict() for missing in self.missing],
+            "broken": [broken.to_dict() for broken in self.broken],
             "notes": list(self.notes),
             "left_out": [
                 {"rank": left_out.key.rank, "step": left_out.key.step, "reason": left_out.reason}

@@ -8,6 +8,7 @@ from ingest.questions.origin.answer import (
     OriginSpread,
     OriginTensor,
 )
+from ingest.questions.origin.graph import SpreadEdge, SpreadGraph, SpreadNode
 from ingest.questions.origin.search import CAUSES, origin
 
 __all__ = [
@@ -18,5 +19,8 @@ __all__ = [
     "OriginOperator",
     "OriginSpread",
     "OriginTensor",
+    "SpreadEdge",
+    "SpreadGraph",
+    "SpreadNode",
     "origin",
 ]

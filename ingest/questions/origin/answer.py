@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingest.questions.origin.graph import SpreadGraph
 from ingest.questions.why import Why
 from ingest.reader import notebook
 from ingest.reader.context import SourceLine
@@ -128,6 +129,8 @@ class OriginSpread:
     """The first 10 of the outputs and parameters that hold it at the end, as `rank R NAME`."""
     steps: tuple[OriginLater, ...] = ()
     """Later steps in which it is present."""
+    graph: SpreadGraph = field(default_factory=SpreadGraph, repr=False)
+    """The whole spread within its step. Not part of `to_dict`, because it may be large."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

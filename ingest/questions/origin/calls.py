@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ingest.questions.origin.operator_kinds import (
+from ingest.reader.flow.content import CallKey, Content, content_of, is_in_order, key_of, tensor_rows
+from ingest.reader.flow.operator_kinds import (
     gives_all_the_same,
     is_collective,
     is_input,
@@ -19,7 +20,6 @@ from ingest.questions.origin.operator_kinds import (
     is_parameter,
 )
 from ingest.reader.step import Step
-from workers.arrays.statistics import FIELDS
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 from workers.store.tables import Tables
@@ -27,21 +27,9 @@ from workers.store.tables import Tables
 #: Which rows of a step are bad, (row,); see `bad_numbers`.
 Mask: TypeAlias = npt.NDArray[np.bool_]
 IsBad: TypeAlias = Callable[[Step], Mask]
-#: Equal for tensors of equal content: made of the digest, or of the statistics without one.
-Content: TypeAlias = tuple[object, ...]
 _Rows: TypeAlias = npt.NDArray[np.int64]
 
 _FLOAT = re.compile(r"(?i)float|half|double|complex|bf16|fp\d")
-
-
-class CallKey(NamedTuple):
-    """Identifies a call of an operator on several ranks and in several steps."""
-
-    net: str
-    graph: str
-    op_type: str
-    op_name: str
-    occurrence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +146,7 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         DamagedStore: the index is missing or damaged.
     """
     tables, bad = step.tables, is_bad(step)
-    rows = _tensor_rows(tables)
+    rows = tensor_rows(tables)
     op_types = tables.label("op_type")[rows].tolist()
     io = tables.label("io")[rows].tolist()
     trace = RankTrace(
@@ -166,7 +154,7 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
         int(step.key.step or 0),
         tuple(sorted(_calls(step, rows, bad), key=lambda call: call.row)),
         _collectives(step, rows),
-        is_ordered=any((tables.number(name)[rows] >= 0).any() for name in ("timestamp", "sequence")),
+        is_ordered=is_in_order(tables, rows),
         has_inputs=any(map(is_input, set(io))),
         has_outputs=any(
             is_output(label) and not is_parameter(op_type)
@@ -176,11 +164,6 @@ def trace_rank(step: Step, is_bad: IsBad) -> RankTrace:
     )
     step.forget_tables()
     return trace
-
-
-def _tensor_rows(tables: Tables) -> _Rows:
-    kinds = tables.label("kind")
-    return np.flatnonzero((kinds == RowKind.TENSOR.value) | (kinds == RowKind.STATISTICS.value))
 
 
 def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
@@ -195,7 +178,7 @@ def _collectives(step: Step, rows: _Rows) -> dict[CallKey, CollectiveCall]:
         key = key_of(tables, row)
         call = collectives.setdefault(key, CollectiveCall(row))
         if is_output(io[row]) and gives_all_the_same(key.op_type):
-            collectives[key] = call._replace(outputs=(*call.outputs, _content(step, row)))
+            collectives[key] = call._replace(outputs=(*call.outputs, content_of(step, row)))
     return collectives
 
 
@@ -214,7 +197,7 @@ def _calls(step: Step, rows: _Rows, bad: Mask) -> Iterable[Call]:
 def rows_of(step: Step, key: CallKey) -> list[int]:
     """Return the rows of all tensors of a call, in order."""
     tables = step.tables
-    rows = _tensor_rows(tables)
+    rows = tensor_rows(tables)
     rows = rows[tables.label("op_name")[rows] == key.op_name]
     return [row for row in rows.tolist() if key_of(tables, row) == key]
 
@@ -223,20 +206,11 @@ def operator_before(step: Step, call: Call) -> str | None:
     """Return type and name of the operator whose tensors were dumped before those of a call."""
     tables = step.tables
     own = set(rows_of(step, call.key))
-    earlier = [row for row in _tensor_rows(tables).tolist() if row < min(own) and row not in own]
+    earlier = [row for row in tensor_rows(tables).tolist() if row < min(own) and row not in own]
     if not earlier:
         return None
     key = key_of(tables, earlier[-1])
     return f"{key.op_type} ({key.op_name})"
-
-
-def key_of(tables: Tables, row: int) -> CallKey:
-    """Return the call that a tensor belongs to."""
-    # The same few names occur in every step of every rank.
-    net, graph, op_type, op_name = (
-        sys.intern(str(tables.label(name)[row])) for name in ("net", "graph", "op_type", "op_name")
-    )
-    return CallKey(net, graph, op_type, op_name, int(tables.number("occurrence")[row]))
 
 
 def _call(step: Step, key: CallKey, rows: list[int], bad: Mask) -> Call:
@@ -267,7 +241,7 @@ def _operand(step: Step, row: int) -> CallOperand:
     io = sys.intern(str(tables.label("io")[row]))
     slot = int(tables.number("slot")[row])
     return CallOperand(
-        row, io, slot, step.shape(row), _content(step, row), _holds(tables, row), _is_plain(tables, row)
+        row, io, slot, step.shape(row), content_of(step, row), _holds(tables, row), _is_plain(tables, row)
     )
 
 
@@ -284,17 +258,6 @@ def _holds(tables: Tables, row: int) -> str:
 def _is_plain(tables: Tables, row: int) -> bool:
     counts = (tables.statistic(name)[row] for name in ("nan_count", "pos_inf_count", "neg_inf_count"))
     return bool(max(counts) == tables.statistic("count")[row])
-
-
-def _content(step: Step, row: int) -> Content:
-    tables = step.tables
-    dtype = sys.intern(str(tables.label("dtype")[row]))
-    if tables.label("kind")[row] == RowKind.TENSOR.value:
-        return dtype, tables.digest[row].tobytes()
-    statistics = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
-    known = sum(value is not None for value in statistics[FIELDS.index("nan_count") :])
-    # If little is known, equal statistics prove nothing, so this content differs from that of all tensors.
-    return (dtype.lower(), statistics) if known > 1 else (dtype, step.key, row)
 
 
 def _count_unknown(tables: Tables, rows: _Rows, bad: Mask) -> int:

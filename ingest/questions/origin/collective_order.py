@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from ingest.questions.origin.calls import Call, CallKey, CollectiveCall, Content, RankTrace
-from ingest.questions.origin.operator_kinds import synchronises
+from ingest.questions.origin.calls import Call, CollectiveCall, RankTrace
+from ingest.reader.flow.content import CallKey, Content
+from ingest.reader.flow.operator_kinds import synchronises
 
 #: A collective in which several ranks meet: its name, and its outputs if they tell groups of ranks apart.
 Meeting: TypeAlias = tuple[CallKey, tuple[Content, ...]]

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ingest.questions.origin.calls import Call, CallKey, CallOperand, RankTrace
+from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.collective_order import CollectiveOrder
-from ingest.questions.origin.operator_kinds import is_parameter
+from ingest.reader.flow.content import CallKey
+from ingest.reader.flow.operator_kinds import is_parameter
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,27 +6,26 @@ with an output of the same bits.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from ingest.questions.origin.calls import Call, CallOperand, Content, RankTrace
+from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.flow import Edge, Flow
 from ingest.questions.origin.link_collectives import assume_sources, link_collectives
-from ingest.questions.origin.operator_kinds import (
+from ingest.reader.flow.content import Content
+from ingest.reader.flow.operator_kinds import (
     is_collective,
     is_container,
     is_optimizer,
     is_parameter,
     writes_in_place,
 )
+from ingest.reader.flow.writers import latest_writer, row_of
 
 #: By content, the calls of one rank that wrote it, with the output; in order of execution.
 Writers: TypeAlias = dict[Content, list[tuple[Call, CallOperand]]]
-
-#: The latest calls that may have written a tensor, of which the best one is chosen.
-_CANDIDATES = 64
 
 
 def link_calls(step: int, traces: Mapping[int, RankTrace]) -> Flow:
@@ -69,17 +68,17 @@ def _writers(calls: Iterable[Call]) -> Writers:
         for output in call.bad_outputs:
             writers[output.content].append((call, output))
     for written in writers.values():
-        written.sort(key=_row)
+        written.sort(key=row_of)
     return writers
 
 
 def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, writers: Writers) -> None:
-    source = _find_writer(call, operand, writers[operand.content], ordered=trace.is_ordered)
-    if source is not None:
-        flow.add_edge(Edge(source, call, operand))
+    written = latest_writer(call, operand, writers[operand.content], ordered=trace.is_ordered)
+    if written is not None:
+        flow.add_edge(Edge(written[0], call, operand))
     elif _is_own_write(call, operand):
         flow.own_writes[call].append(operand)
-        insort(writers[operand.content], (call, operand), key=_row)
+        insort(writers[operand.content], (call, operand), key=row_of)
     else:
         flow.unexplained[call].append(operand)
 
@@ -87,9 +86,9 @@ def _link_input(flow: Flow, trace: RankTrace, call: Call, operand: CallOperand, 
 def _link_parameter(flow: Flow, trace: RankTrace, parameter: Call, writers: Writers) -> None:
     """Link the final value of a parameter to the call that wrote it."""
     for value in parameter.bad_outputs:
-        source = _find_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
-        if source is not None:
-            flow.add_edge(Edge(source, parameter, value))
+        written = latest_writer(parameter, value, writers[value.content], ordered=trace.is_ordered)
+        if written is not None:
+            flow.add_edge(Edge(written[0], parameter, value))
 
 
 def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
@@ -100,28 +99,6 @@ def _link_container(flow: Flow, module: Call, writers: Writers) -> None:
             if writer is not module and is_inside:
                 flow.add_edge(Edge(writer, module, output))
                 break
-
-
-def _find_writer(
-    call: Call, operand: CallOperand, candidates: list[tuple[Call, CallOperand]], *, ordered: bool
-) -> Call | None:
-    """Return the latest call before an operand that wrote its content, preferably with the same shape."""
-    end = bisect_left(candidates, operand.row, key=_row) if ordered else len(candidates)
-    # Tensors that are NaN all over have equal content. Comparing all pairs of them would take too long.
-    near = candidates[max(end - _CANDIDATES, 0) : end]
-    possible = [(writer, output) for writer, output in near if writer is not call]
-    if not possible:
-        return None
-
-    def preference(candidate: tuple[Call, CallOperand]) -> tuple[bool, bool, int]:
-        writer, output = candidate
-        return not is_container(writer.op_type), output.shape == operand.shape, output.row
-
-    return max(possible, key=preference)[0]
-
-
-def _row(written: tuple[Call, CallOperand]) -> int:
-    return written[1].row
 
 
 def _is_own_write(call: Call, operand: CallOperand) -> bool:

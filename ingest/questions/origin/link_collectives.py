@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ingest.questions.origin.calls import Call, CallKey, Content
+from ingest.questions.origin.calls import Call
 from ingest.questions.origin.flow import Crossing, Edge, Flow
-from ingest.questions.origin.operator_kinds import is_collective, is_point_to_point, receives_as_is
+from ingest.reader.flow.content import CallKey, Content
+from ingest.reader.flow.operator_kinds import is_collective, is_point_to_point, receives_as_is
 
 
 def link_collectives(flow: Flow) -> None:

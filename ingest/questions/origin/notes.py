@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ingest.questions.origin.calls import CallKey, operator_before
-from ingest.questions.origin.operator_kinds import is_collective
+from ingest.questions.origin.calls import operator_before
 from ingest.questions.origin.roots import BORN, CAME_IN, Root, Weight, masks_of, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import describe_root, list_in_words, sentence
+from ingest.reader.flow.content import CallKey
+from ingest.reader.flow.operator_kinds import is_collective
 from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ingest.questions.origin.answer import OriginAnswer, OriginLater, OriginOperator, OriginSpread
-from ingest.questions.origin.calls import Call, bad_numbers, key_of
+from ingest.questions.origin.calls import Call, bad_numbers
 from ingest.questions.origin.wording import source_line, tensors_of
+from ingest.reader.flow.content import key_of
 from ingest.reader.rows import overflow_rows
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step

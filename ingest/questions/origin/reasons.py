@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ingest.questions.origin.calls import Mask, rows_of
-from ingest.questions.origin.operator_kinds import is_input, is_output
 from ingest.questions.origin.roots import Root
 from ingest.questions.why import Why, explain
+from ingest.reader.flow.operator_kinds import is_input, is_output
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
-from ingest.questions.origin.calls import Call, CallKey, CallOperand, Content, RankTrace
+from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.flow import Flow
-from ingest.questions.origin.operator_kinds import (
+from ingest.reader.flow.content import CallKey, Content
+from ingest.reader.flow.operator_kinds import (
     checks_finite,
     is_collective,
     is_container,

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ingest.questions.origin.answer import OriginAnswer
-from ingest.questions.origin.calls import CallKey, Mask, bad_numbers
+from ingest.questions.origin.calls import Mask, bad_numbers
 from ingest.questions.origin.flow import Flow
 from ingest.questions.origin.link import link_calls
 from ingest.questions.origin.notes import PassedBy, notes_on_root, notes_on_search
-from ingest.questions.origin.operator_kinds import is_collective
 from ingest.questions.origin.overflow import first_overflow
 from ingest.questions.origin.reasons import why_of
 from ingest.questions.origin.roots import CAME_IN, Root, Weight, real_roots, roots_of
@@ -21,6 +20,8 @@ from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import name_of_input, source_line, tensors_of
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.flow.content import CallKey
+from ingest.reader.flow.operator_kinds import is_collective
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ingest.questions.origin.answer import OriginCollective, OriginLater, OriginOperator, OriginSpread
-from ingest.questions.origin.calls import Call, CallKey, Content
+from ingest.questions.origin.calls import Call
 from ingest.questions.origin.flow import Crossing, Flow
+from ingest.questions.origin.graph import graph_of
 from ingest.questions.origin.link import link_calls
-from ingest.questions.origin.operator_kinds import is_parameter
 from ingest.questions.origin.roots import BORN, Root, real_roots, roots_of
 from ingest.questions.origin.suspects import Suspects
 from ingest.questions.origin.wording import how_it_began, operator_of
+from ingest.reader.flow.content import CallKey, Content
+from ingest.reader.flow.operator_kinds import is_parameter
 
 #: The lengths of the lists in an answer.
 _NEXT, _COLLECTIVES, _ENDS, _ALTERNATIVES, _THROUGH = 20, 20, 10, 20, 10
@@ -42,6 +44,7 @@ def spread_of(root: Root, suspects: Suspects, harmless: set[CallKey]) -> OriginS
         ranks=tuple(sorted({call.rank for call in root.reached})),
         ends=tuple(ends[:_ENDS]),
         steps=tuple(_later_steps(root, suspects, harmless)),
+        graph=graph_of(root),
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from ingest.questions.origin.answer import OriginOperator, OriginTensor
 from ingest.questions.origin.calls import Call, Mask, rows_of
-from ingest.questions.origin.operator_kinds import is_input, is_output
 from ingest.questions.origin.roots import CAME_IN, THROUGH, Root, parameter_of
 from ingest.reader.context import SourceLine, context_of
+from ingest.reader.flow.operator_kinds import is_input, is_output
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ingest.reader.text import value_text
+
 
 @dataclass(frozen=True, slots=True)
 class WhyElement:
@@ -95,23 +97,16 @@ class Why:
         }
 
 
-def number_of(value: float) -> str:
-    """Return a number as people read it: `NaN`, `Inf`, `-Inf`, or six significant digits."""
-    if math.isfinite(value):
-        return f"{value:.6g}"
-    return "NaN" if math.isnan(value) else ("Inf" if value > 0 else "-Inf")
-
-
 def _element_line(element: WhyElement, *, is_output: bool) -> str:
     index = f"[{', '.join(map(str, element.index))}]"
     inputs = [
-        f"input {number} = {number_of(value)}"
+        f"input {number} = {value_text(value)}"
         for number, value in enumerate(element.inputs)
         if value is not None
     ]
     what = "output" if is_output else "value"
-    return f"at {index}: {', '.join([*inputs, f'{what} = {number_of(element.value)}'])}"
+    return f"at {index}: {', '.join([*inputs, f'{what} = {value_text(element.value)}'])}"
 
 
 def _plain(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else number_of(value)
+    return value if value is None or math.isfinite(value) else value_text(value)

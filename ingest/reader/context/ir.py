@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ingest.reader.context.frames import Frame
+from ingest.reader.context.ir_nodes import IrSource, NodeTable
 from ingest.reader.context.signature import Signature, parse_signature
 
 #: The part of a line that is parsed. Only lines with large constants are longer, and they are not needed.
@@ -59,6 +60,8 @@ class IrOp:
     """Whose stack it is: of the `op` itself, of one `fused op` in it, or of its `forward op`."""
     signature: Signature | None
     """The types of its inputs and outputs; None if they are not understood."""
+    inputs: tuple[IrSource | None, ...] = ()
+    """By slot: what the operator reads; None for a constant, and for what is not understood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class _IrParser:
     def __init__(self) -> None:
         self.graph = IrGraph()
         self._name = ""
+        self._inputs: tuple[IrSource | None, ...] = ()
+        self._nodes = NodeTable()
         self._signature: Signature | None = None
         self._sections: list[tuple[str, list[Frame]]] = []
         self._reversed = False
@@ -125,6 +130,7 @@ class _IrParser:
             self._parse_colon(line.decode("utf-8", "replace"))
         elif line:
             self.finish_op()  # the next node, or the end of the graph
+            self._inputs = self._nodes.add_line(line)
 
     def _parse_comment(self, text: str, number: int) -> None:
         if "In file " in text[:40]:
@@ -160,15 +166,17 @@ class _IrParser:
         name, self._name = self._name, ""
         sections, self._sections = self._sections, []
         signature, self._signature = self._signature, None
+        inputs, self._inputs = self._inputs, ()
         if not name:
             return
+        self._nodes.name_last(name)
         if name in self.graph.ops:
             self.add_problem(f"{name!r} is the name of two operators; the first one is used")
             return
         of, stack = _choose(sections)
         if self._reversed:
             stack = stack[::-1]
-        self.graph.ops[name] = IrOp(name, self._stacks.setdefault(stack, stack), of, signature)
+        self.graph.ops[name] = IrOp(name, self._stacks.setdefault(stack, stack), of, signature, inputs)
 
     def add_problem(self, problem: str) -> None:
         if len(self.graph.problems) < _MAX_PROBLEMS:

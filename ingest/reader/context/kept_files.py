@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ingest.reader.catalog import Catalog
-from ingest.reader.step import Step
+from ingest.reader.indexed_step import IndexedStep, StepSource
 from workers.errors import DamagedStore, UsageError
 from workers.model import MIB
 from workers.store.model import RowKind
@@ -26,7 +25,7 @@ _T = TypeVar("_T")
 class KeptFile:
     """One file of a dump that is not a tensor, in the store."""
 
-    step: Step
+    step: IndexedStep
     row: int
     source: str
     """The path, relative to the dump."""
@@ -46,7 +45,7 @@ class KeptFile:
 class KeptFiles:
     """The kept files of one rank, by step, and the problems of those that were read."""
 
-    store: Catalog
+    store: StepSource
     rank: int
     problems: list[str] = field(default_factory=list)
     _files: dict[tuple[int, int | None], dict[str, KeptFile]] = field(default_factory=dict)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.catalog import Catalog
 from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame
 from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
+from ingest.reader.context.ir_nodes import IrSource
 from ingest.reader.context.json_files import (
     Stacks,
     find_key,
@@ -23,7 +24,16 @@ from ingest.reader.context.json_files import (
     parse_stacks,
 )
 from ingest.reader.context.kept_files import KeptFile, KeptFiles, nearest
-from ingest.reader.context.match import AMBIGUOUS, BY_TYPE, EXACT, DumpedOp, GraphOp, OperatorMatch, match_ops
+from ingest.reader.context.match import (
+    AMBIGUOUS,
+    BY_TYPE,
+    EXACT,
+    DumpedOp,
+    GraphOp,
+    OperatorMatch,
+    flatten,
+    match_ops,
+)
 from ingest.reader.context.signature import TensorType
 from ingest.reader.context.training_graph import (
     TrainingGraph,
@@ -31,7 +41,8 @@ from ingest.reader.context.training_graph import (
     parse_built_graph,
     parse_dumped_models,
 )
-from ingest.reader.tensor import Tensor
+from ingest.reader.indexed_step import StepSource
+from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
 from workers.store.model import RowKind
 from workers.store.tables import Tables
@@ -69,7 +80,17 @@ class SourceLine:
     """The file of the dump that has the line."""
 
 
-def context_of(store: Catalog, rank: int) -> Context:
+class DumpedSource(NamedTuple):
+    """What the graph feeds into an input, by the names of the dump."""
+
+    op_type: str
+    """`Parameter`, or "" for an operator."""
+    op_name: str
+    slot: int
+    """The slot of its output."""
+
+
+def context_of(store: StepSource, rank: int) -> Context:
     """Return the context of one rank; always the same object for the same store object."""
     contexts = _CONTEXTS.setdefault(store, {})
     if rank not in contexts:
@@ -84,7 +105,7 @@ class Context:
     promises, is treated as missing and reported in `problems`. Errors of the store itself are raised.
     """
 
-    def __init__(self, store: Catalog, rank: int) -> None:
+    def __init__(self, store: StepSource, rank: int) -> None:
         self.rank = rank
         self._store = store
         self._files = KeptFiles(store, rank)
@@ -92,6 +113,8 @@ class Context:
         self._orders: dict[str, list[str]] = {}
         self._positions: dict[str, dict[str, int]] = {}
         self._matches: dict[tuple[int | None, str, str], dict[str, OperatorMatch]] = {}
+        self._dumped_names: dict[tuple[int | None, str, str], dict[str, str]] = {}
+        """By step, graph and directory: the names of operators in the dump by those in the graph."""
         self._stacks: dict[str, Stacks] = {}
         self._parents: dict[str, dict[str, str | None]] = {}
 
@@ -103,14 +126,14 @@ class Context:
         """What is wrong with the files that were read so far."""
         return list(dict.fromkeys(self._files.problems))
 
-    def source_line(self, tensor: Tensor) -> SourceLine | None:
+    def source_line(self, tensor: IndexedTensor) -> SourceLine | None:
         """Return the line of the program that made a tensor's operator, preferably in the user's own code.
 
         None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
         """
         return self._line_of_call(tensor) or self._line_of_op(tensor)
 
-    def match(self, tensor: Tensor) -> OperatorMatch | None:
+    def match(self, tensor: IndexedTensor) -> OperatorMatch | None:
         """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
         if tensor.op_type == _PARAMETER:
             return None
@@ -140,7 +163,7 @@ class Context:
         files = [file for file in self._files.of_run(name) if _graph_number(name, file) == graph]
         return self._files.read(files[0]) if files else None
 
-    def position(self, tensor: Tensor) -> int | None:
+    def position(self, tensor: IndexedTensor) -> int | None:
         """Return the position of a tensor's operator in the execution order of its graph, from 0.
 
         None if the operator, or its position, is not known.
@@ -153,7 +176,32 @@ class Context:
             self._positions[tensor.graph] = {name: i for i, name in reversed(list(enumerate(order)))}
         return self._positions[tensor.graph].get(match.name)
 
-    def kernel_args(self, tensor: Tensor) -> dict[str, str] | None:
+    def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
+        """Return what the graph feeds into an input, by the names of the dump; None if that is not known.
+
+        Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt.
+        """
+        match = self.match(tensor) if tensor.io == "input" else None
+        if match is None or match.name is None:
+            return None
+        for file in self._ir_files(tensor.graph, tensor.source):
+            op = self._graph(file).ops.get(match.name)
+            if op is not None and tensor.slot < len(op.inputs):
+                source = op.inputs[tensor.slot]
+                return None if source is None else self._dumped_source(tensor, source)
+        return None
+
+    def _dumped_source(self, tensor: IndexedTensor, source: IrSource) -> DumpedSource | None:
+        if source.is_parameter:
+            return DumpedSource(_PARAMETER, flatten(source.name), 0)
+        key = (tensor.step, tensor.graph, tensor.source.partition("/")[0])
+        if key not in self._dumped_names:
+            matches = self._matches_of(tensor.step, tensor.graph, tensor.source)
+            self._dumped_names[key] = {match.name: name for name, match in matches.items() if match.name}
+        name = self._dumped_names[key].get(source.name)
+        return None if name is None else DumpedSource("", name, source.slot)
+
+    def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
         directory = tensor.source.rpartition("/")[0]
         path = f"{directory}/{tensor.op_type}.{tensor.op_name}.json"
@@ -165,7 +213,7 @@ class Context:
         self._files.add_problems(file, problems)
         return args or None
 
-    def parent(self, tensor: Tensor) -> str | None:
+    def parent(self, tensor: IndexedTensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
         parents = self._parents_of(tensor)
         key = find_key(_call_texts(tensor), parents)
@@ -198,7 +246,7 @@ class Context:
                 if data is not None:
                     yield data
 
-    def _line_of_op(self, tensor: Tensor) -> SourceLine | None:
+    def _line_of_op(self, tensor: IndexedTensor) -> SourceLine | None:
         """Return the line of an operator of a graph, from an `.ir` file.
 
         An ambiguous operator has a line if all of its candidates have the same line.
@@ -214,7 +262,7 @@ class Context:
         places = {(line.file, line.line) if line else None for line in lines}
         return lines[0] if len(places) == 1 else None
 
-    def _line_of_name(self, tensor: Tensor, name: str, matched: str) -> SourceLine | None:
+    def _line_of_name(self, tensor: IndexedTensor, name: str, matched: str) -> SourceLine | None:
         """Return the line of the operator with this full name; files of the tensor's graph come first."""
         for file in (*self._ir_files(tensor.graph, tensor.source), *self._ir_files("", tensor.source)):
             op = self._graph(file).ops.get(name)
@@ -287,7 +335,7 @@ class Context:
             self._graphs[file.source] = parsed
         return self._graphs[file.source]
 
-    def _line_of_call(self, tensor: Tensor) -> SourceLine | None:
+    def _line_of_call(self, tensor: IndexedTensor) -> SourceLine | None:
         """Return the line of a call that msProbe saw, from its `stack.json`."""
         file = self._files.nearest_above(tensor.step, tensor.source, "stack.json")
         if file is None:
@@ -307,7 +355,7 @@ class Context:
             return None
         return SourceLine(frame.file, frame.line, frame.code, stacks[key], EXACT, of, key, file.source)
 
-    def _parents_of(self, tensor: Tensor) -> dict[str, str | None]:
+    def _parents_of(self, tensor: IndexedTensor) -> dict[str, str | None]:
         file = self._files.nearest_above(tensor.step, tensor.source, "construct.json")
         if file is None:
             return {}
@@ -319,7 +367,7 @@ class Context:
         return self._parents[file.source]
 
 
-_CONTEXTS: WeakKeyDictionary[Catalog, dict[int, Context]] = WeakKeyDictionary()
+_CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary()
 
 
 def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
@@ -332,7 +380,7 @@ def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))
 
 
-def _call_texts(tensor: Tensor) -> list[str]:
+def _call_texts(tensor: IndexedTensor) -> list[str]:
     """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
     stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
     return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]

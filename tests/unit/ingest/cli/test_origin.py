@@ -91,3 +91,17 @@ def test_answer_in_python_prints_as_the_command_does(answer: Answer, nan_log: Pa
     in_python = ingest.origin(ingest.open_store(nan_log))
     assert answer("origin", nan_log).stdout == f"{in_python}\n"
     assert in_python._repr_html_() == notebook.block(str(in_python))
+
+
+def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -> None:
+    text = answer("origin", nan_sqrt, "--graph", "text").stdout
+    assert text.startswith("0  Sqrt (Default_net-SqrtLoss_Sqrt-op0), rank 1\n")
+    dot = answer("origin", nan_sqrt, "--graph", "dot").stdout
+    assert dot.startswith("digraph spread {\n")
+    data = json.loads(answer("origin", nan_sqrt, "--graph", "text", "--json").stdout)
+    assert len(data["spread_graph"]["edges"]) == dot.count(" -> ")
+    assert len(data["spread_graph"]["nodes"]) > data["spread"]["operators"]
+
+
+def test_an_unknown_format_of_the_graph_is_named(nan_sqrt: Path, answer: Answer) -> None:
+    assert "there is no such format" in answer("origin", nan_sqrt, "--graph", "svg", code=2).stderr

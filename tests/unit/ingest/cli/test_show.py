@@ -119,3 +119,61 @@ def test_without_a_step_a_tensor_of_a_step_is_not_found(shown: Show, nan_store: 
     with pytest.raises(UsageError, match="outside of its steps") as caught:
         shown(nan_store, "Log.*.output.0", rank=1)
     assert "--step" in caught.value.hint
+
+
+def test_neighbours_are_printed(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
+    assert "\nread_by          ReduceMean.Default_net-LogLoss_ReduceMean-op0.input.0\n" in text
+    text, _ = shown(nan_store, "Log.*.input.0", rank=1, step=2)
+    assert "\nwritten_by       Add." in text
+
+
+def test_places_of_nan_and_percentiles_are_printed(shown: Show, nan_store: Path) -> None:
+    text, _ = shown(nan_store, "Log.*.output.0", rank=1, step=2)
+    assert "\nnot finite       2 of 24: [2, 1] NaN, [4, 3] NaN\n" in text
+    assert "\n  axis 1         2 of 4 positions: 1 (1), 3 (1)\n" in text
+    assert "50%: -0.663061" in text
+
+
+def test_json_has_neighbours_anatomy_and_values(shown: Show, nan_store: Path) -> None:
+    row = strict_json(shown(nan_store, "Log.*.output.0", rank=1, step=2, json=True)[0])
+    assert [consumer["by"] for consumer in row["consumers"]] == ["content and graph"]
+    assert row["producers"] == []
+    assert row["anatomy"]["first_non_finite"][0] == {"index": [2, 1], "value": "NaN"}
+    assert sum(row["anatomy"]["histogram"]["counts"]) == 22
+    assert row["values"][2][1] == "NaN"
+
+
+def test_a_slice_is_printed_and_saved(shown: Show, nan_store: Path, tmp_path: Path) -> None:
+    (tensor,) = open_store(nan_store).tensors("Log.*.output.0", rank=1, step=2)
+    expected = tensor.read()[3:5, :]
+    row = strict_json(shown(nan_store, tensor.name, rank=1, step=2, at="3:5,:", json=True)[0])
+    assert np.array_equal(np.array(row["values"], np.float32), expected, equal_nan=True)
+    text, _ = shown(nan_store, tensor.name, rank=1, step=2, at="3:5,:")
+    assert "\n[3:5,:]  2x4\n" in text
+    shown(nan_store, tensor.name, rank=1, step=2, at="3:5,:", save=tmp_path / "x.npy")
+    assert np.array_equal(np.load(tmp_path / "x.npy"), expected, equal_nan=True)
+
+
+def test_a_tensor_is_saved_with_its_bits(shown: Show, nan_store: Path, tmp_path: Path) -> None:
+    (tensor,) = open_store(nan_store).tensors("Log.*.output.0", rank=1, step=2)
+    _, said = shown(nan_store, tensor.name, rank=1, step=2, save=tmp_path / "x.npy")
+    assert np.load(tmp_path / "x.npy").tobytes() == tensor.read().tobytes()
+    assert said == f"wrote {tmp_path / 'x.npy'}\n"
+
+
+def test_rank_and_step_may_be_left_out_if_there_is_one(shown: Show, made: MadeDump, store: Path) -> None:
+    made.add(np.arange(3.0), step=7)
+    ingest_directly(made.root, store)
+    assert "\nstep             7\n" in shown(store, "MatMul*")[0]
+
+
+def test_with_several_ranks_one_must_be_named(shown: Show, nan_store: Path) -> None:
+    with pytest.raises(UsageError, match="there are 2 ranks") as caught:
+        shown(nan_store, "Log.*.output.0")
+    assert caught.value.hint == "Name one with --rank: 0-1."
+
+
+def test_an_index_out_of_range_is_named(shown: Show, nan_store: Path) -> None:
+    with pytest.raises(UsageError, match="9 is out of range for axis 0"):
+        shown(nan_store, "Log.*.output.0", rank=1, step=2, at="9")

@@ -115,3 +115,24 @@ def test_a_lazy_array_is_small_and_reads_no_index(many: Path, requests: CountedR
     requests.keys.clear()
     np.testing.assert_array_equal(pickle.loads(sent).compute(), np.arange(50.0))  # noqa: S301
     assert len(requests.keys) <= 2
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+def test_indexing_is_that_of_numpy(made: MadeDump, store: Path, *, fortran: bool) -> None:
+    values = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    made.add(np.asfortranarray(values) if fortran else values)
+    ingest_directly(made.root, store)
+    (tensor,) = open_store(store).tensors()
+    for index in np.s_[1:3, 0, -1, :, ..., ::-1, 5:2, 2:0:-1, (1, 2), (slice(None), 1), (0, 1, -2), (..., 3)]:
+        assert np.array_equal(tensor[index], values[index]), index
+    assert np.array_equal(np.asarray(tensor), values)
+    assert (len(tensor), bool(tensor)) == (3, True)
+    with pytest.raises(IndexError):
+        tensor[3]
+
+
+def test_pieces_join_to_the_tensor(filled: DumpStore) -> None:
+    tensor = filled.tensors(rank=0, step=8)[0]
+    pieces = list(tensor.pieces(nbytes=12))
+    assert max(map(len, pieces)) == 3
+    assert np.concatenate(pieces).tobytes() == tensor.read().tobytes()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ingest.questions.origin.calls import Call, CallKey, CollectiveCall, RankTrace
+from ingest.questions.origin.calls import Call, CollectiveCall, RankTrace
 from ingest.questions.origin.collective_order import CollectiveOrder
+from ingest.reader.flow.content import CallKey
 from tests.made_runs import MadeRun, numbers
 from tests.origin_runs import BAD, CLEAN, GOOD, WORSE, Ask, operator
 

@@ -1,7 +1,8 @@
 """What is bad is followed along edges and crossings, upstream and downstream."""
 
-from ingest.questions.origin.calls import Call, CallKey, CallOperand, RankTrace
+from ingest.questions.origin.calls import Call, CallOperand, RankTrace
 from ingest.questions.origin.flow import Crossing, Edge, Flow
+from ingest.reader.flow.content import CallKey
 
 
 def operand(row: int, content: str, io: str = "output") -> CallOperand:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingest.questions.origin.operator_kinds import (
+from ingest.reader.flow.operator_kinds import (
     is_collective,
     is_optimizer,
     slots_written_in_place,

@@ -1,0 +1,89 @@
+"""Which tensor `dump-ingest show` is about."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import ingest
+from ingest.reader.ranges import format_ranges
+from workers.errors import UsageError
+
+
+def choose_tensor(
+    store: ingest.DumpStore, name: str, rank: int | None, step: int | None, graph: str | None
+) -> ingest.Tensor:
+    """Return the tensor of that name, or else the only one that the name matches as a glob.
+
+    Without a rank: that of a store with a single rank. Without a step: a tensor that belongs to no step or,
+    if there is none, one of the only step.
+
+    Raises:
+        UsageError: no tensor matches, or several do; or the store has several ranks or steps to choose from.
+    """
+    chosen = _only_rank(store) if rank is None else rank
+    if step is None and not _matching(_outside(store, chosen), name, graph):
+        steps = [key.step for key in store.listed(chosen)]
+        if len(steps) == 1:
+            return _the_tensor(store, name, chosen, steps[0], graph)
+    return _the_tensor(store, name, chosen, step, graph)
+
+
+def _only_rank(store: ingest.DumpStore) -> int:
+    if len(store.ranks) == 1:
+        return store.ranks[0]
+    raise UsageError(
+        f"{store.url}: there are {len(store.ranks)} ranks",
+        hint=f"Name one with --rank: {format_ranges(store.ranks)}." if store.ranks else "The store is empty.",
+    )
+
+
+def _matching(tensors: Sequence[ingest.Tensor], name: str, graph: str | None) -> list[ingest.Tensor]:
+    of_graph = [tensor for tensor in tensors if graph in (None, tensor.graph)]
+    exact = [tensor for tensor in of_graph if tensor.name == name]
+    return exact or [tensor for tensor in of_graph if fnmatchcase(tensor.name, name)]
+
+
+def _the_tensor(
+    store: ingest.DumpStore, name: str, rank: int, step: int | None, graph: str | None
+) -> ingest.Tensor:
+    tensors = _outside(store, rank) if step is None else store.tensors(rank=rank, step=step)
+    matches = _matching(tensors, name, graph)
+    if len(matches) == 1:
+        return matches[0]
+    where = f"rank {rank}" if step is None else f"rank {rank} step {step}"
+    outside = " outside of its steps" if step is None else ""
+    if not matches:
+        similar = _similar(name, [tensor.name for tensor in tensors])
+        raise UsageError(f"{where} has no tensor {name!r}{outside}", hint=_where_to_look(similar, step))
+    raise UsageError(
+        f"{where} has {len(matches)} tensors{outside} that match {name!r}:{_listed(matches)}",
+        hint="Name one of them; --graph tells graphs apart.",
+    )
+
+
+def _listed(tensors: Sequence[ingest.Tensor]) -> str:
+    return "".join(f"\n    graph {tensor.graph}  {tensor.name}" for tensor in tensors[:10])
+
+
+def _where_to_look(similar: Sequence[str], step: int | None) -> str:
+    if similar:
+        return f"Similar: {', '.join(similar)}"
+    return "Name its step with --step." if step is None else "List them: dump-ingest ls STORE --tensors"
+
+
+def _outside(store: ingest.DumpStore, rank: int) -> list[ingest.Tensor]:
+    """Return the tensors of a rank that belong to no step, if any."""
+    try:
+        return store.step(rank, None).tensors()
+    except UsageError:
+        if rank not in store.ranks:
+            raise
+        return []
+
+
+def _similar(name: str, names: Sequence[str]) -> list[str]:
+    words = name.strip("*").lower()
+    containing = [other for other in names if words in other.lower()]
+    return (containing or difflib.get_close_matches(name, names, n=3, cutoff=0.4))[:3]

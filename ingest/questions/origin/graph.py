@@ -1,0 +1,142 @@
+"""The whole spread of something bad within its step, as a graph: every operator and every edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ingest.questions.origin.calls import Call
+from ingest.questions.origin.flow import Crossing
+from ingest.questions.origin.roots import Root
+from ingest.reader.flow.operator_kinds import is_parameter
+
+OPERATOR, PARAMETER, PASSAGE = "operator", "parameter", "passage"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadNode:
+    """A call of an operator that holds something bad; or the passage of it through a collective."""
+
+    id: int
+    """Its place in `SpreadGraph.nodes`; 0 is the origin."""
+    kind: str
+    """`operator`, `parameter`, or `passage`: one collective, between the calls of it on several ranks."""
+    rank: int | None
+    """None for a passage."""
+    step: int
+    graph: str
+    op_type: str
+    op_name: str
+    occurrence: int
+
+    @property
+    def label(self) -> str:
+        """Type and name in words, with the rank."""
+        repeated = f" #{self.occurrence}" if self.occurrence else ""
+        rank = "all its ranks" if self.rank is None else f"rank {self.rank}"
+        return f"{self.op_type} ({self.op_name}){repeated}, {rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadEdge:
+    """The passing of something bad from one node to another."""
+
+    source: int
+    target: int
+    tensor: str | None
+    """The input of the target that brought it; None if it is not known, and to or from a passage."""
+    holds: str
+    """`NaN`, `+Inf`, `-Inf`, `Inf`, or "" if that is not known."""
+    is_assumed: bool
+    """Whether only the order of execution suggests it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadGraph:
+    """Every operator that something bad reached in its own step, and every edge between them."""
+
+    nodes: tuple[SpreadNode, ...] = ()
+    """Nearest to the origin first; the origin is the first."""
+    edges: tuple[SpreadEdge, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "nodes": [asdict(node) for node in self.nodes],
+            "edges": [asdict(edge) for edge in self.edges],
+        }
+
+    def to_text(self) -> Iterator[str]:
+        """Yield a line for each node, with a line for each edge that arrives at it below."""
+        arriving: dict[int, list[SpreadEdge]] = {}
+        for edge in self.edges:
+            arriving.setdefault(edge.target, []).append(edge)
+        for node in self.nodes:
+            yield f"{node.id}  {node.label}"
+            for edge in arriving.get(node.id, ()):
+                what = f"  {edge.holds} in {edge.tensor}" if edge.tensor else ""
+                yield f"    from {edge.source}{what}{'  (assumed)' * edge.is_assumed}"
+
+    def to_dot(self) -> Iterator[str]:
+        """Yield the lines of the graph in the language DOT of Graphviz."""
+        shapes = {OPERATOR: "box", PARAMETER: "ellipse", PASSAGE: "hexagon"}
+        yield "digraph spread {"
+        for node in self.nodes:
+            rank = "" if node.rank is None else f"rank {node.rank}"
+            label = "\\n".join(map(_escaped, filter(None, (node.op_type, node.op_name, rank))))
+            bold = ', style="bold"' if node.id == 0 else ""
+            yield f'  n{node.id} [shape={shapes[node.kind]}, label="{label}"{bold}];'
+        for edge in self.edges:
+            style = ', style="dashed"' if edge.is_assumed else ""
+            yield f'  n{edge.source} -> n{edge.target} [label="{_escaped(edge.holds)}"{style}];'
+        yield "}"
+
+
+def graph_of(root: Root) -> SpreadGraph:
+    """Return the graph of everything that something bad reached from a root, in its own step.
+
+    Takes time and memory in proportion to the number of edges. A collective is one node of its own between
+    the ranks, because edges for each pair of ranks would be thousands.
+    """
+    flow, reached = root.flow, list(root.reached)
+    ids: dict[Call | Crossing, int] = {call: number for number, call in enumerate(reached)}
+    crossings = dict.fromkeys(crossing for call in reached for crossing in flow.leaving.get(call, ()))
+    ids |= {crossing: len(reached) + number for number, crossing in enumerate(crossings)}
+    edges = [
+        SpreadEdge(
+            ids[edge.source],
+            ids[call],
+            None if edge.operand is None else call.name_of(edge.operand),
+            "" if edge.operand is None else edge.operand.holds,
+            edge.is_assumed,
+        )
+        for call in reached
+        for edge in flow.before.get(call, ())
+        if edge.source in ids
+    ]
+    for crossing in crossings:
+        into = [(ids[call], ids[crossing]) for call in crossing.sources if call in ids]
+        out_of = [(ids[crossing], ids[call]) for call in crossing.targets if call in ids]
+        edges += [
+            SpreadEdge(source, target, None, "", crossing.is_assumed) for source, target in into + out_of
+        ]
+    nodes = [_node(ids[call], call) for call in reached]
+    nodes += [_passage(ids[crossing], crossing, root.call.step) for crossing in crossings]
+    return SpreadGraph(tuple(nodes), tuple(edges))
+
+
+def _node(number: int, call: Call) -> SpreadNode:
+    key = call.key
+    kind = PARAMETER if is_parameter(call.op_type) else OPERATOR
+    return SpreadNode(number, kind, call.rank, call.step, key.graph, key.op_type, key.op_name, key.occurrence)
+
+
+def _passage(number: int, crossing: Crossing, step: int) -> SpreadNode:
+    key = crossing.key
+    return SpreadNode(number, PASSAGE, None, step, key.graph, key.op_type, key.op_name, key.occurrence)
+
+
+def _escaped(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return escaped if escaped.isprintable() else "".join(c if c.isprintable() else "?" for c in escaped)

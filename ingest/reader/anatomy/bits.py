@@ -1,0 +1,97 @@
+"""Which elements of two tensors differ, and in which bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: How many of the elements that differ are listed.
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingElement:
+    """One element that differs."""
+
+    index: tuple[int, ...]
+    first: str
+    """Its value in the first tensor, as numpy writes it."""
+    second: str
+    bits: tuple[int, ...]
+    """The bits that differ; 0 is the lowest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BitDifference:
+    """How two tensors of one type and shape differ."""
+
+    elements: int
+    """How many elements differ."""
+    bits: int
+    """How many bits differ, over all elements."""
+    first: tuple[DifferingElement, ...]
+    """The first ten of these elements, in the order of the dump."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        listed = [
+            {**asdict(element), "index": list(element.index), "bits": list(element.bits)}
+            for element in self.first
+        ]
+        return {"elements": self.elements, "bits": self.bits, "first": listed}
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        if not self.first:
+            return "no element differs"
+        element = self.first[0]
+        many = f"{self.elements} element{'s' * (self.elements != 1)}, {self.bits} bit{'s' * (self.bits != 1)}"
+        numbers = ", ".join(map(str, element.bits[:8])) + ", ..." * (len(element.bits) > 8)
+        return (
+            f"{many}; first {list(element.index)}: {element.first} against {element.second} (bit {numbers})"
+        )
+
+
+def bit_difference(
+    first: Iterable[npt.NDArray[Any]],
+    second: Iterable[npt.NDArray[Any]],
+    shape: tuple[int, ...],
+    *,
+    order: str = "C",
+) -> BitDifference:
+    """Compare two tensors bit by bit.
+
+    Memory: three pieces of each.
+
+    Args:
+        first: the elements of the first tensor, in 1-D pieces.
+        second: the elements of the second tensor, of the same type, in pieces of the same lengths.
+        shape: the shape of both.
+        order: `C` if the last axis is the fastest one in the pieces, or `F`.
+    """
+    elements = bits = done = 0
+    listed: list[DifferingElement] = []
+    for a, b in zip(first, second, strict=True):
+        raw = [np.ascontiguousarray(piece).view(np.uint8).reshape(len(piece), -1) for piece in (a, b)]
+        flipped = raw[0] ^ raw[1]
+        places = np.flatnonzero(flipped.any(axis=1))
+        elements += len(places)
+        bits += int(np.bitwise_count(flipped[places]).sum()) if len(places) else 0
+        for place in places[: _LISTED - len(listed)].tolist():
+            index = np.unravel_index(done + place, shape, "F" if order == "F" else "C") if shape else ()
+            numbers = np.flatnonzero(np.unpackbits(flipped[place], bitorder="little"))
+            listed.append(
+                DifferingElement(
+                    tuple(map(int, index)), str(a[place]), str(b[place]), tuple(numbers.tolist())
+                )
+            )
+        done += len(a)
+    if done != math.prod(shape):
+        message = f"{done} elements do not fill the shape {shape}"
+        raise ValueError(message)
+    return BitDifference(elements, bits, tuple(listed))

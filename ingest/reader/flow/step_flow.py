@@ -1,0 +1,266 @@
+"""From which tensor to which content passed in one step of one rank: by equal content, and by the graph.
+
+Content is a fact, and a graph a plan: MindSpore numbers some operators differently in a graph and in names
+of files. So where both are known and differ, content decides.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.context import context_of
+from ingest.reader.context.rank_context import DumpedSource
+from ingest.reader.flow.content import CallKey, Content, content_of, is_in_order, key_of, tensor_rows
+from ingest.reader.flow.operator_kinds import (
+    is_container,
+    is_input,
+    is_optimizer,
+    is_output,
+    is_parameter,
+    writes_in_place,
+)
+from ingest.reader.flow.writers import latest_writer, row_of
+from ingest.reader.indexed_step import IndexedStep
+from ingest.reader.indexed_tensor import IndexedTensor
+
+#: What a graph feeds into the input of a row; None if that is not known.
+GraphSource: TypeAlias = Callable[[int], DumpedSource | None]
+
+BY_CONTENT, BY_GRAPH, BY_BOTH = "content", "graph", "content and graph"
+
+
+class Passing(NamedTuple):
+    """The passing of content from one tensor to another."""
+
+    source: int
+    """The row of the tensor that was written."""
+    target: int
+    """The row of the tensor that was read."""
+    by: str
+    """What shows it: `content`, `graph`, or `content and graph`."""
+    is_certain: bool
+    """Whether it cannot be by chance: tensors that are constant all over often have equal content."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOperand:
+    """An input or output of a call."""
+
+    row: int
+    shape: tuple[int, ...]
+    content: Content
+    io: str
+    slot: int
+
+
+@dataclass(slots=True, eq=False)
+class FlowCall:
+    """One call of an operator, with all its dumped tensors."""
+
+    key: CallKey
+    inputs: list[FlowOperand] = field(default_factory=list)
+    outputs: list[FlowOperand] = field(default_factory=list)
+
+    @property
+    def op_type(self) -> str:
+        """The type of the operator."""
+        return self.key.op_type
+
+
+_Writers: TypeAlias = dict[Content, list[tuple[FlowCall, FlowOperand]]]
+
+
+def flow_of(step: IndexedStep) -> StepFlow:
+    """Return the flow of a step; always the same object for the same step object.
+
+    Takes time and memory in proportion to the number of its tensors: about 1 KB for each.
+
+    Raises:
+        DamagedStore: the index of the step is missing or damaged.
+    """
+    if step not in _FLOWS:
+        _FLOWS[step] = StepFlow(step, graph_source_of(step))
+    return _FLOWS[step]
+
+
+def graph_source_of(step: IndexedStep) -> GraphSource | None:
+    """Return what reads the graph of a step; None in a process to which the step was sent."""
+    if step.catalog is None:
+        return None
+    context = context_of(step.catalog, step.key.rank)
+    return lambda row: context.graph_source(IndexedTensor(step, row))
+
+
+_FLOWS: WeakKeyDictionary[IndexedStep, StepFlow] = WeakKeyDictionary()
+
+
+class StepFlow:
+    """The calls of one step of one rank, and what passed between their tensors."""
+
+    def __init__(self, step: IndexedStep, graph_source: GraphSource | None = None) -> None:
+        """Link all tensors of a step. The step itself is not kept.
+
+        Args:
+            step: the step.
+            graph_source: what the graph feeds into an input; without it, only content counts.
+        """
+        tables = step.tables
+        rows = tensor_rows(tables)
+        self.calls: dict[CallKey, FlowCall] = {}
+        """In order of their first tensors."""
+        self.call_of: dict[int, FlowCall] = {}
+        """By row."""
+        self.operands: dict[int, FlowOperand] = {}
+        """By row."""
+        self.own_writes: set[int] = set()
+        """Inputs that their call has overwritten: they were dumped after an update in place."""
+        self._ordered = is_in_order(tables, rows)
+        self._constant = _constant_rows(step)
+        self._passings: dict[int, Passing] = {}
+        """By the row that was read."""
+        self._add_calls(step, rows)
+        self._parameters = self._outputs(are_parameters=True)
+        self._writers = self._outputs(are_parameters=False)
+        self._link()
+        if graph_source is not None:
+            self._add_graph(graph_source)
+
+    def producer(self, row: int) -> Passing | None:
+        """Return from which tensor the content of a row came; None for what its own call wrote."""
+        return self._passings.get(row)
+
+    def consumers(self, row: int) -> list[Passing]:
+        """Return to which tensors the content of a row passed, in order of execution."""
+        return self._by_source.get(row, [])
+
+    def consumers_by_content(self, row: int) -> list[Passing]:
+        """Return to which inputs the very bytes of a row passed."""
+        return [passing for passing in self.consumers(row) if passing.by != BY_GRAPH]
+
+    def passings(self) -> Iterator[Passing]:
+        """Yield everything that passed, by the row that was read."""
+        yield from sorted(self._passings.values(), key=lambda passing: passing.target)
+
+    @cached_property
+    def _by_source(self) -> dict[int, list[Passing]]:
+        by_source: dict[int, list[Passing]] = {}
+        for passing in self.passings():
+            by_source.setdefault(passing.source, []).append(passing)
+        return by_source
+
+    def _add_calls(self, step: IndexedStep, rows: npt.NDArray[np.int64]) -> None:
+        tables = step.tables
+        io, slot = tables.label("io"), tables.number("slot")
+        for row in rows.tolist():
+            key = key_of(tables, row)
+            call = self.calls.setdefault(key, FlowCall(key))
+            operand = FlowOperand(row, step.shape(row), content_of(step, row), str(io[row]), int(slot[row]))
+            self.call_of[row], self.operands[row] = call, operand
+            if is_output(operand.io):
+                call.outputs.append(operand)
+            elif is_input(operand.io):
+                call.inputs.append(operand)
+
+    def _outputs(self, *, are_parameters: bool) -> _Writers:
+        writers: _Writers = defaultdict(list)
+        for call in self.calls.values():
+            if is_parameter(call.op_type) == are_parameters:
+                for output in call.outputs:
+                    writers[output.content].append((call, output))
+        for written in writers.values():
+            written.sort(key=row_of)
+        return writers
+
+    def _link(self) -> None:
+        for call in self.calls.values():
+            for operand in call.inputs:
+                self._link_input(call, operand)
+        for call in self.calls.values():
+            if is_container(call.op_type):
+                self._link_container(call)
+            elif is_parameter(call.op_type):
+                for value in call.outputs:
+                    self._pass(latest_writer(call, value, self._writers[value.content], ordered=False), value)
+
+    def _link_input(self, call: FlowCall, operand: FlowOperand) -> None:
+        writers = self._writers[operand.content]
+        written = latest_writer(call, operand, writers, ordered=self._ordered)
+        if written is None and is_own_write(call, operand):
+            self.own_writes.add(operand.row)
+            insort(writers, (call, operand), key=row_of)
+            return
+        # Parameters are dumped with their final values: one that was not updated is what was read.
+        parameters = self._parameters[operand.content]
+        self._pass(written or latest_writer(call, operand, parameters, ordered=False), operand)
+
+    def _link_container(self, module: FlowCall) -> None:
+        """Link a module to the call inside it that wrote its output: it is dumped around that call."""
+        for output in module.outputs:
+            for writer, written in self._writers[output.content]:
+                is_inside = not is_container(writer.op_type) or written.row < output.row
+                if writer is not module and is_inside:
+                    self._pass((writer, written), output)
+                    break
+
+    def _pass(self, written: tuple[FlowCall, FlowOperand] | None, operand: FlowOperand) -> None:
+        if written is not None:
+            is_certain = not self._constant[operand.row]
+            self._passings[operand.row] = Passing(written[1].row, operand.row, BY_CONTENT, is_certain)
+
+    def _add_graph(self, graph_source: GraphSource) -> None:
+        by_name = {(key.graph, key.op_name, key.occurrence): call for key, call in self.calls.items()}
+        parameters = {key.op_name: call for key, call in self.calls.items() if is_parameter(key.op_type)}
+        for call in list(self.calls.values()):
+            for operand in call.inputs:
+                source = graph_source(operand.row)
+                if source is None:
+                    continue
+                writer = (
+                    parameters.get(source.op_name)
+                    if source.op_type
+                    else by_name.get((call.key.graph, source.op_name, call.key.occurrence))
+                )
+                for output in writer.outputs if writer is not None else ():
+                    if output.slot == source.slot:
+                        self._add_graph_edge(output, operand)
+
+    def _add_graph_edge(self, output: FlowOperand, operand: FlowOperand) -> None:
+        by_content = self._passings.get(operand.row)
+        if output.content == operand.content:
+            self._passings[operand.row] = Passing(output.row, operand.row, BY_BOTH, is_certain=True)
+        elif by_content is None:
+            self._passings[operand.row] = Passing(output.row, operand.row, BY_GRAPH, is_certain=True)
+        elif not by_content.is_certain:
+            # Operators of one type may have each other's numbers in the graph.
+            op_type, reader = self.call_of[output.row].op_type, self.call_of[operand.row]
+            alike = [pair for pair in self._writers[operand.content] if pair[0].op_type == op_type]
+            written = latest_writer(reader, operand, alike, ordered=self._ordered)
+            self._passings[operand.row] = (
+                Passing(output.row, operand.row, BY_GRAPH, is_certain=True)
+                if written is None
+                else Passing(written[1].row, operand.row, BY_CONTENT, is_certain=True)
+            )
+
+
+def is_own_write(call: FlowCall, operand: FlowOperand) -> bool:
+    """Return whether an input that no other call wrote was dumped after its call had overwritten it."""
+    if is_optimizer(call.op_type):
+        return True
+    is_written = any(output.content == operand.content for output in call.outputs)
+    return is_written and writes_in_place(call.op_type)
+
+
+def _constant_rows(step: IndexedStep) -> npt.NDArray[np.bool_]:
+    """Return which tensors have equal elements, or no finite ones, (row,)."""
+    tables = step.tables
+    low, high = tables.statistic("min"), tables.statistic("max")
+    return np.asarray((low == high) | np.isnan(low))

@@ -1,0 +1,42 @@
+"""`dump-ingest divergence --links` as it is typed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli import Answer
+from tests.dumps import DumpLibrary
+from tests.flips import flip
+from tests.pipeline import ingest_directly
+
+
+@pytest.fixture
+def flipped(dump_copy: Callable[[str], Path], store: Path) -> Path:
+    """A store of one rank with a bit flipped in the output of one operator, which its readers do not see."""
+    dump = dump_copy("lenet-1rank") / "dump"
+    flip(dump, "MatMul.*fc1-Dense_MatMul-op0.*.output.0.*", rank=0, step=1, element=5, bit=3)
+    ingest_directly(dump, store)
+    return store
+
+
+def test_a_broken_link_is_printed_for_a_single_rank(flipped: Path, answer: Answer) -> None:
+    lines = answer("divergence", flipped, "--links", code=5).stdout.splitlines()
+    assert lines[0].startswith("rank 0 step 1: ")
+    assert lines[0].endswith(" holds other bytes than its source")
+    assert "fc1-Dense_MatMul-op0.output.0  (0 other readers with its bytes)" in lines[1]
+    assert lines[2].startswith("  differs 1 element, 1 bit; first [0, 5]: ")
+    assert lines[2].endswith(" (bit 3)")
+
+
+def test_json_has_every_link(flipped: Path, answer: Answer) -> None:
+    printed = answer("divergence", flipped, "--links", "--json", code=5).stdout
+    links = json.loads(printed)["broken_links"]
+    assert links["compared"] > 100
+    assert [link["bits"]["first"][0]["bits"] for link in links["links"]] == [[3]]
+
+
+def test_a_dump_without_a_graph_says_so(dumps: DumpLibrary, store: Path, answer: Answer) -> None:
+    ingest_directly(dumps["msprobe-26.2.0-mindspore-cpu"], store)
+    assert "does not have a graph" in answer("divergence", store, "--links").stderr
