@@ -68,7 +68,9 @@ COMMANDS = (
     CommandSummary(
         "show", _ASK, "Show one tensor: its statistics, the source line of its operator, and its values."
     ),
-    CommandSummary("serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."),
+    CommandSummary(
+        "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
+    ),
     CommandSummary("report", _ASK, "Write the incidents of a run as one file to attach to a ticket."),
     CommandSummary(
         "export",

@@ -45,9 +45,7 @@ def command(
     ] = None,
     allow_anyone: Annotated[
         bool,
-        typer.Option(
-            "--allow-anyone", help="Let in everybody who reaches the address.", show_default=False
-        ),
+        typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
     ] = False,
     cache: Annotated[
         str, typer.Option(metavar="SIZE", help="How many bytes of answers are kept for all viewers.")

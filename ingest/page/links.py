@@ -23,13 +23,13 @@ class Links:
         """Return the URL of a file that comes with the page."""
         return f"{self.base}/static/{name}"
 
-    def view(self, name: str, **state: object) -> str:
+    def view(self, view: str, /, **state: object) -> str:
         """Return the URL of a view in this state; what is None or empty is left out."""
-        return f"{self.base}/runs/{quote(self.run, safe='')}/{name}{_query(state)}"
+        return f"{self.base}/runs/{quote(self.run, safe='')}/{view}{_query(state)}"
 
-    def api(self, name: str, **state: object) -> str:
+    def api(self, question: str, /, **state: object) -> str:
         """Return the URL of an answer as JSON."""
-        return f"{self.base}/api/v1/runs/{quote(self.run, safe='')}/{name}{_query(state)}"
+        return f"{self.base}/api/v1/runs/{quote(self.run, safe='')}/{question}{_query(state)}"
 
     def of_run(self, run: str) -> Links:
         """Return the URLs of another run."""

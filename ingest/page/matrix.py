@@ -85,9 +85,7 @@ class Matrix:
         )
 
 
-def matrix_of(
-    moment: Moment, what: str, pattern: str, ranks: Sequence[int], steps: Sequence[int]
-) -> Matrix:
+def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], steps: Sequence[int]) -> Matrix:
     """Return a number for each of these ranks and steps.
 
     Args:
@@ -145,9 +143,7 @@ def _fill(
     values: npt.NDArray[np.float64],
 ) -> bool:
     """Write a statistic of tensors to its places; return whether it is a count."""
-    field = heatmap(
-        moment.store, pattern, statistic, rank=list(row), step=list(column), include_partial=True
-    )
+    field = heatmap(moment.store, pattern, statistic, rank=list(row), step=list(column), include_partial=True)
     ranks = [row[rank] for rank in field["rank"].values.tolist()]
     steps = [column[step] for step in field["step"].values.tolist()]
     values[np.ix_(ranks, steps)] = field.values
@@ -181,8 +177,8 @@ def _starts(length: int, most: int) -> npt.NDArray[np.int64]:
     return np.arange(0, length, math.ceil(length / most))
 
 
-def _joined(
-    ends: Sequence[tuple[int, int]], starts: npt.NDArray[np.int64]
-) -> tuple[tuple[int, int], ...]:
+def _joined(ends: Sequence[tuple[int, int]], starts: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
     stops = [*starts[1:].tolist(), len(ends)]
-    return tuple((ends[start][0], ends[stop - 1][1]) for start, stop in zip(starts.tolist(), stops, strict=True))
+    return tuple(
+        (ends[start][0], ends[stop - 1][1]) for start, stop in zip(starts.tolist(), stops, strict=True)
+    )

@@ -25,9 +25,11 @@ def environment() -> Environment:
     made.filters.update(
         number=words.number,
         whole=words.whole,
+        exact=words.exact,
         shape=words.shape,
         short=words.short,
         clock=words.clock,
+        moment=words.moment,
         ranges=words.format_ranges,
         size=words.human_bytes,
         counted=words.counted,

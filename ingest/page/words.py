@@ -24,6 +24,11 @@ def number(value: float | None) -> str:
     return f"{value:.6g}".replace("-", "−")
 
 
+def exact(value: float | None) -> str:
+    """Return an element of a tensor, which may be `NaN`; an en dash if it is not known."""
+    return "NaN" if value is not None and math.isnan(value) else number(value)
+
+
 def whole(value: float | None) -> str:
     """Return a count with thin spaces between thousands; an en dash if it is not known."""
     if value is None or math.isnan(value):
@@ -49,6 +54,11 @@ def short(name: str, most: int = 56) -> str:
 def clock(seconds: float) -> str:
     """Return a time of day, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
+
+
+def moment(committed_at: str) -> str:
+    """Return the time of a commit as people write it."""
+    return f"{committed_at[:19].replace('T', ' ')} UTC"
 
 
 def command(*words: object) -> str:

@@ -16,8 +16,10 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 60.0, 34.0, 14.0
 _LOGARITHMIC = 1000
 
 
-def bars(labels: Sequence[str], counts: Sequence[int], label: str) -> Markup:
-    """Return a histogram. Counts far apart have a logarithmic axis, so that a single element is seen."""
+def bars(
+    labels: Sequence[str], counts: Sequence[int], label: str, *, ticks: tuple[str, str] | None = None
+) -> Markup:
+    """Return a histogram; `ticks` are written at its ends in place of labels. Counts far apart have a logarithmic axis, so that a single element is seen."""
     most = max(counts, default=0)
     least = min((count for count in counts if count), default=1)
     is_logarithmic = most > _LOGARITHMIC * least
@@ -31,16 +33,23 @@ def bars(labels: Sequence[str], counts: Sequence[int], label: str) -> Markup:
         height = max(share * plot_height, 2)
         hint = tag("title", f"{labels[place]}: {whole(count)}")
         drawn.append(
-            tag("rect", hint, x=_LEFT + place * width, y=_HEIGHT - _BOTTOM - height, width=max(width - 1.5, 1), height=height, rx=1.5)
+            tag(
+                "rect",
+                hint,
+                x=_LEFT + place * width,
+                y=_HEIGHT - _BOTTOM - height,
+                width=max(width - 1.5, 1),
+                height=height,
+                rx=1.5,
+            )
         )
     parts = [tag("g", *drawn, class_="bars"), _baseline()]
-    for place in sorted({0, len(counts) // 2, len(counts) - 1}) if counts else ():
-        css = "mid" if 0 < place < len(counts) - 1 else "end" if place else ""
-        x = _LEFT + (place + (0.5 if css == "mid" else 1 if css == "end" else 0)) * width
-        parts.append(text(x, _HEIGHT - _BOTTOM + 16, labels[place], class_=css))
+    begin, end = ticks or (labels[0], labels[-1])
+    parts.append(text(_LEFT, _HEIGHT - _BOTTOM + 16, begin))
+    parts.append(text(_WIDTH, _HEIGHT - _BOTTOM + 16, end, class_="end"))
     parts.append(text(_LEFT - 6, _TOP + 8, whole(most), class_="end"))
     words = "elements, logarithmic" if is_logarithmic else "elements"
-    parts.append(text(_LEFT, _HEIGHT - 2, words, class_="axis"))
+    parts.append(text(_LEFT + (_WIDTH - _LEFT) / 2, _HEIGHT - _BOTTOM + 16, words, class_="axis mid"))
     return picture(_WIDTH, _HEIGHT, parts, label)
 
 
@@ -81,7 +90,9 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
     for place, line in enumerate(series):
         css = f"s{place % 8}"
         points = [
-            (x(step), y(value)) for step, value in zip(line.steps, line.values, strict=True) if math.isfinite(value)
+            (x(step), y(value))
+            for step, value in zip(line.steps, line.values, strict=True)
+            if math.isfinite(value)
         ]
         path = "M" + "L".join(f"{at[0]:.1f} {at[1]:.1f}" for at in points) if points else ""
         parts.append(tag("path", tag("title", line.name), d=path, class_=f"series {css}"))
@@ -90,11 +101,20 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
             if is_bad:
                 at, top = x(step), _TOP + 4 + 3 * (place % 3)
                 d = f"M{at - 4:.1f} {top - 4}l8 8m0 -8l-8 8"
-                parts.append(tag("path", tag("title", f"{line.name}: NaN or Inf in step {step}"), d=d, class_="edge crossing"))
+                parts.append(
+                    tag(
+                        "path",
+                        tag("title", f"{line.name}: NaN or Inf in step {step}"),
+                        d=d,
+                        class_="edge crossing",
+                    )
+                )
     parts.append(tag("line", x1=_LEFT, x2=width, y1=height - _BOTTOM, y2=height - _BOTTOM, class_="baseline"))
     every = max(-(-len(steps) // 16), 1)
     parts += [text(x(step), height - _BOTTOM + 16, str(step), class_="mid") for step in steps[::every]]
-    parts.append(text(_LEFT - 4, y(high) + 4 if finite else _TOP, number(high) if finite else "", class_="end"))
+    parts.append(
+        text(_LEFT - 4, y(high) + 4 if finite else _TOP, number(high) if finite else "", class_="end")
+    )
     if low != high and finite:
         parts.append(text(_LEFT - 4, y(low) + 4, number(low), class_="end"))
     parts.append(text(_LEFT, height - 2, "step", class_="axis"))
@@ -102,6 +122,4 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
 
 
 def _baseline() -> Markup:
-    return tag(
-        "line", x1=_LEFT, x2=_WIDTH, y1=_HEIGHT - _BOTTOM, y2=_HEIGHT - _BOTTOM, class_="baseline"
-    )
+    return tag("line", x1=_LEFT, x2=_WIDTH, y1=_HEIGHT - _BOTTOM, y2=_HEIGHT - _BOTTOM, class_="baseline")

@@ -20,12 +20,10 @@ _MAX_TICKS = 12
 def matrix_picture(matrix: Matrix, label: str) -> Markup:
     """Return the picture. Its attributes say where cells are, for the script that follows the pointer."""
     rows, columns = matrix.values.shape
-    width = max(min((_WIDTH - _LEFT) / columns, 64.0), 3.0)
-    height = max(min(440 / rows, 34.0), 5.0)
+    width = max(min((_WIDTH - _LEFT) / columns, 112.0), 3.0)
+    height = max(min(440 / rows, 44.0), 5.0)
     gap = 1.5 if min(width, height) >= 8 else 0.5 if min(width, height) >= 4 else 0.0
-    parts = [
-        _path(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()
-    ]
+    parts = [_path(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()]
     parts += list(_axes(matrix, width, height))
     parts.append(tag("rect", class_="cursor", x=-100, y=-100, width=width, height=height, rx=3))
     parts.append(tag("rect", class_="brush", x=-100, y=-100, width=0, height=0))
@@ -58,6 +56,8 @@ def legend(matrix: Matrix) -> list[tuple[str, str]]:
             limits = scale.limits()
             entries += [(f"lv{place + 1}", f"to {write(limits[place + 1])}") for place in range(LEVELS)]
             entries[-LEVELS] = ("lv1", f"from {write(limits[0])}")
+    if not matrix.is_count and matrix.bad.any():
+        entries.append(("notch", "has NaN or Inf"))
     for state, css, words in (
         (PARTIAL, "partial", "partial step"),
         (DAMAGED, "damaged", "damaged"),
@@ -71,26 +71,29 @@ def legend(matrix: Matrix) -> list[tuple[str, str]]:
 def _classes(matrix: Matrix) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
     """Yield each class of cells with its places; later ones are drawn above earlier ones."""
     scale = Scale.of(matrix.values, is_count=matrix.is_count)
-    level = (
-        np.where(np.isnan(matrix.values), -1, 0) if scale is None else scale.levels(matrix.values)
-    )
+    level = np.where(np.isnan(matrix.values), -1, 0) if scale is None else scale.levels(matrix.values)
     here = matrix.state != MISSING
     yield "missing", ~here
     yield "unknown", here & (level < 0)
     yield "zero", here & (level == 0)
     for number_of_level in range(1, LEVELS + 1):
         yield f"lv{number_of_level}", here & (level == number_of_level)
+    if not matrix.is_count:
+        yield "notch", matrix.bad
     yield "partial", matrix.state == PARTIAL
     yield "damaged", matrix.state == DAMAGED
 
 
-def _path(
-    places: npt.NDArray[np.bool_], css: str, width: float, height: float, gap: float
-) -> Markup:
+def _path(places: npt.NDArray[np.bool_], css: str, width: float, height: float, gap: float) -> Markup:
     """Return all cells of a class as one path; without gaps, neighbours in a row are one rectangle."""
     moves = []
     for row, column in zip(*np.nonzero(places), strict=True):
         x, y = _LEFT + column * width, _TOP + row * height
+        if css == "notch":
+            moves.append(
+                f"M{x + width - gap:.1f} {y:.1f}v{min(height, 12):.1f}l-{min(width, 12):.1f} -{min(height, 12):.1f}z"
+            )
+            continue
         moves.append(f"M{x:.1f} {y:.1f}h{width - gap:.1f}v{height - gap:.1f}h-{width - gap:.1f}z")
     return tag("path", d="".join(moves), class_=css)
 

@@ -28,5 +28,11 @@ def ribbon_picture(levels: Sequence[int], bad: Sequence[bool], label: str) -> Ma
             paths.setdefault("mark", []).append(f"M{x:.2f} 27h{max(width, 2):.2f}v6h-{max(width, 2):.2f}z")
     parts = [tag("path", d="".join(moves), class_=css) for css, moves in paths.items()]
     return picture(
-        _WIDTH, _HEIGHT, parts, label, class_="plot ribbon", preserveAspectRatio="none", data_total=len(levels)
+        _WIDTH,
+        _HEIGHT,
+        parts,
+        label,
+        class_="plot ribbon",
+        preserveAspectRatio="none",
+        data_total=len(levels),
     )

@@ -48,7 +48,9 @@ def spread_picture(graph: SpreadGraph) -> Markup | None:
         crosses = "passage" in {by_id[edge.source].kind, by_id[edge.target].kind}
         css = "edge" + " crossing" * crosses + " assumed" * edge.is_assumed
         hint = f"{edge.holds or 'bad'} in {edge.tensor}" if edge.tensor else "through a collective"
-        parts.append(tag("path", tag("title", hint), d=_curve(places[edge.source], places[edge.target]), class_=css))
+        parts.append(
+            tag("path", tag("title", hint), d=_curve(places[edge.source], places[edge.target]), class_=css)
+        )
     for node in shown:
         parts.extend(_drawn(node, places[node.id]))
     more = len(graph.nodes) - len(shown)
@@ -104,7 +106,10 @@ def _places(
         spot = lane[node.rank], column[node.id]
         nth = taken.get(spot, 0)
         taken[spot] = nth + 1
-        places[node.id] = _Place(x + 14 * (nth % 2), _TOP + lane[node.rank] * _LANE + 22 + 15 * ((nth + 1) // 2) * (1 if nth % 2 else -1))
+        places[node.id] = _Place(
+            x + 14 * (nth % 2),
+            _TOP + lane[node.rank] * _LANE + 22 + 15 * ((nth + 1) // 2) * (1 if nth % 2 else -1),
+        )
     return places
 
 

@@ -18,7 +18,7 @@ def timeline_picture(steps: Sequence[int], affected: Set[int], label: str) -> Ma
     width = min(_WIDTH / count, 46.0)
     gap = 2.0 if width > 8 else 0.5
     parts = []
-    every = max(-(-count // max(int(count * width // 52), 1)), 1)
+    every = max(-(-count // max(int(count * width // 38), 1)), 1)
     for box in range(count if steps else 0):
         within = steps[box * len(steps) // count : (box + 1) * len(steps) // count]
         css = "mark" if any(step in affected for step in within) else "zero"

@@ -3,7 +3,14 @@ const $ = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const POLL_MS = 4000;
 
+function ago(time) {
+  const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) if (seconds >= length) return `${Math.floor(seconds / length)} ${unit} ago`;
+  return `${Math.floor(seconds)} s ago`;
+}
+
 function adorn() {
+  for (const time of all("time[data-since]")) { time.title = time.title || time.textContent; time.textContent = ago(time.dataset.since); }
   for (const button of all(".copy")) {
     button.hidden = !navigator.clipboard;
     button.onclick = async () => {
@@ -131,6 +138,7 @@ function scrollValues(box) {
 async function follow() {
   const body = document.body;
   if (!body.dataset.moment || document.hidden) return;
+  for (const time of all("time[data-since]")) time.textContent = ago(time.dataset.since);
   const banner = $("#away"), state = $("#state");
   try {
     const answer = await fetch(body.dataset.moment);

@@ -3,8 +3,6 @@
 from ingest.page.views import cell, incidents, live, matrix, tensor
 
 #: By name in the URL.
-SCREENS = {
-    module.SCREEN.name: module.SCREEN for module in (incidents, matrix, cell, tensor, live)
-}
+SCREENS = {module.SCREEN.name: module.SCREEN for module in (incidents, matrix, cell, tensor, live)}
 #: The views that the top of every page leads to.
 TABS = (("incidents", "Incidents"), ("matrix", "Matrix"), ("live", "Live"))

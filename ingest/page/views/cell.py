@@ -96,7 +96,9 @@ def show(asked: Asked) -> dict[str, Any]:
 
 
 def _operators(tensors: Sequence[Tensor], stat: str) -> list[_Operator]:
-    grouped = groupby(tensors, key=lambda tensor: (tensor.graph, tensor.op_type, tensor.op_name, tensor.occurrence))
+    grouped = groupby(
+        tensors, key=lambda tensor: (tensor.graph, tensor.op_type, tensor.op_name, tensor.occurrence)
+    )
     operators = []
     for place, ((_, op_type, op_name, _), members) in enumerate(grouped):
         of_call = list(members)

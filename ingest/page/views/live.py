@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from datetime import datetime
 from typing import Any
 
 from ingest.page.screen import Asked, Screen, lines
@@ -39,7 +37,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "damages": moment.damages,
         "totals": totals,
         "commits": len(rows),
-        "since": _since(newest[0]["committed_at"]) if newest else None,
+        "since": newest[0]["committed_at"] if newest else None,
         "lines": lines(asked, ("ls", asked.url), "[step for step in store.select()]"),
     }
 
@@ -54,7 +52,7 @@ def _rank_row(rank: int, rows: list[dict[str, Any]], last_step: int | None) -> d
         "behind": (last_step or 0) - latest["step"],
         "host": latest["host"],
         "status": latest["status"],
-        "since": _since(latest["committed_at"]),
+        "since": latest["committed_at"],
         "share": round(100 * (latest["step"] + 1) / ((last_step or 0) + 1)),
     }
 
@@ -71,15 +69,6 @@ def _counted_findings(summary: Any) -> list[dict[str, Any]]:
         for rule, count in summary.findings.items()
         if summary.key.step is not None and count
     ]
-
-
-def _since(committed_at: str) -> str:
-    """Return how long ago something was committed, in words."""
-    seconds = max(time.time() - datetime.fromisoformat(committed_at).timestamp(), 0)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit} ago"
-    return f"{int(seconds)} s ago"
 
 
 SCREEN = Screen("live", "Live", "live.html.j2", (), show)

@@ -14,6 +14,21 @@ from ingest.page.words import number, whole
 
 #: How many of the greatest cells are listed.
 _LISTED = 12
+#: What should not be: it has a colour of its own.
+_HOT = frozenset(
+    [
+        "non_finite",
+        "anomalous_tensors",
+        "findings",
+        "overflows",
+        "problems",
+        "nan_count",
+        "pos_inf_count",
+        "neg_inf_count",
+        "inf_count",
+        "non_finite_count",
+    ]
+)
 
 
 def show(asked: Asked) -> dict[str, Any]:
@@ -34,6 +49,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "is_aggregated": matrix is not whole_matrix,
         "worst": _worst(asked, whole_matrix, what),
         "what": what,
+        "is_hot": what in _HOT,
         "pattern": pattern,
         "summaries": SUMMARIES,
         "statistics": [name for name in known_statistics() if name not in SUMMARIES],
@@ -68,9 +84,7 @@ def _worst(asked: Asked, matrix: Matrix, what: str) -> list[dict[str, Any]]:
 
 def _lines(asked: Asked, what: str, pattern: str) -> Any:
     if what in SUMMARIES and what != "non_finite":
-        return lines(
-            asked, ("ls", asked.url), "for step in store.select():\n    print(step.commit.summary)"
-        )
+        return lines(asked, ("ls", asked.url), "for step in store.select():\n    print(step.commit.summary)")
     stat = "non_finite_count" if what == "non_finite" else what
     return lines(
         asked,

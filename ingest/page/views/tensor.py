@@ -115,7 +115,10 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
         return None, exc.message
     edges = anatomy.edges
     labels = [f"{number(low)} to {number(high)}" for low, high in zip(edges, edges[1:], strict=False)]
-    histogram = bars(labels, anatomy.counts, f"Histogram of {tensor.name}") if anatomy.counts else None
+    histogram = None
+    if anatomy.counts:
+        ends = number(edges[0]), number(edges[-1])
+        histogram = bars(labels, anatomy.counts, f"Histogram of {tensor.name}", ticks=ends)
     image = image_of(as_matrix(values)) if values.size > 1 else None
     return _Content(image, anatomy, histogram, _exponents(values)), ""
 
@@ -182,7 +185,9 @@ def _elsewhere(asked: Asked, tensor: Tensor) -> dict[str, Any]:
         "previous": url(tensor.rank, max(before)) if before else "",
         "next": url(tensor.rank, min(after)) if after else "",
         "ranks": [(rank, url(rank, tensor.step)) for rank in ranks] if len(ranks) <= 32 else [],
-        "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step) if tensor.step is not None else "",
+        "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step)
+        if tensor.step is not None
+        else "",
     }
 
 

@@ -158,7 +158,15 @@ def status_of(error: DumpIngestError) -> HTTPStatus:
 
 def frame(links: Links, **given: Any) -> dict[str, Any]:
     """Return what the frame of every page shows."""
-    return {"links": links, "tabs": TABS, "tab": "", "moment": None, "away": "", "url": "", "report": None} | given
+    return {
+        "links": links,
+        "tabs": TABS,
+        "tab": "",
+        "moment": None,
+        "away": "",
+        "url": "",
+        "report": None,
+    } | given
 
 
 class Home(Handler):
@@ -226,9 +234,7 @@ class Answer(Handler):
         async def show() -> None:
             asked = Arguments.of(self.query(), self.question.parameters)
             loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(
-                self.site.answers.pool, self.site.library.run, unquote(run_name)
-            )
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
             name = f"api/{self.question.name}"
             self.send_json(
                 await self.answer(
@@ -249,9 +255,7 @@ class Now(Handler):
 
         async def show() -> None:
             loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(
-                self.site.answers.pool, self.site.library.run, unquote(run_name)
-            )
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
             moment = await loop.run_in_executor(self.site.answers.pool, run.moment)
             now = {"token": moment.token, "clock": clock(moment.read_at), "away": run.away}
             self.send_json(json.dumps(now).encode())

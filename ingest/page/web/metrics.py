@@ -26,7 +26,10 @@ class PageMetrics:
             buckets=(0.005, 0.02, 0.05, 0.1, 0.3, 1, 3, 10, 30),
         )
         self._failures = Counter(
-            "dump_ingest_page_failures", "Answers that failed, by reason.", ["reason"], registry=self._registry
+            "dump_ingest_page_failures",
+            "Answers that failed, by reason.",
+            ["reason"],
+            registry=self._registry,
         )
         for reason in REASONS:
             self._failures.labels(reason)
@@ -35,7 +38,9 @@ class PageMetrics:
             "dump_ingest_page_kept_limit_bytes", "The most bytes of kept answers.", registry=self._registry
         )
         self._shared = Gauge(
-            "dump_ingest_page_shared_answers", "Answers that were made for another viewer.", registry=self._registry
+            "dump_ingest_page_shared_answers",
+            "Answers that were made for another viewer.",
+            registry=self._registry,
         )
 
     @contextmanager

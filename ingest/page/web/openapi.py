@@ -41,7 +41,9 @@ def document(base: str) -> dict[str, Any]:
     paths = {
         "/api/v1/runs": _path("All runs.", "", []),
         "/api/v1/runs/{run}/moment": _path(
-            "What is committed now, as a token that changes with it; and whether the store answers.", "", [_RUN]
+            "What is committed now, as a token that changes with it; and whether the store answers.",
+            "",
+            [_RUN],
         ),
     }
     for question in QUESTIONS:
@@ -64,7 +66,14 @@ def _path(words: str, command: str, parameters: list[dict[str, Any]]) -> dict[st
     same = f" The same JSON as `dump-ingest {command}`." if command else ""
     responses: dict[str, Any] = {"200": {"description": "The answer.", "content": _JSON}}
     responses |= {code: {"description": why, "content": _ERROR} for code, why in _FAILURES.items()}
-    return {"get": {"summary": words, "description": f"{words}{same}", "parameters": parameters, "responses": responses}}
+    return {
+        "get": {
+            "summary": words,
+            "description": f"{words}{same}",
+            "parameters": parameters,
+            "responses": responses,
+        }
+    }
 
 
 def _parameters(question: Question) -> list[dict[str, Any]]:
