@@ -58,8 +58,8 @@ def command(
 ) -> None:
     """Serve a page to look at a store, or at all stores below a URL, until Ctrl-C.
 
-    It shows incidents, a matrix of ranks and steps, operators in order of execution, tensors with their values,
-    and the progress of a running job. Nothing can be changed from it. `report` writes a file instead.
+    It shows incidents, a matrix of ranks and steps, operators in order of execution, tensors with their
+    values, and the progress of a running job. Nothing can be changed from it. `report` writes a file.
 
     [bold]dump-ingest serve run.zarr --open[/]
     [bold]dump-ingest serve s3://bucket/runs --listen 0.0.0.0:8000 --token-file token[/]

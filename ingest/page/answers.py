@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +102,7 @@ def heatmap_rows(field: Any) -> list[dict[str, Any]]:
 
 
 def _whole(value: float) -> int | None:
-    return None if value != value else int(value)  # noqa: PLR0124  (NaN)
+    return None if math.isnan(value) else int(value)
 
 
 def _matrix(moment: Moment, asked: Arguments) -> dict[str, Any]:

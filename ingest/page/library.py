@@ -126,7 +126,7 @@ class Library:
         """Return a run by its name.
 
         Raises:
-            UsageError: there is no such run. A name never leads out of the URL: only names that it lists are known.
+            UsageError: there is no such run. No name leads out of the URL: only listed ones are known.
         """
         with self._lock:
             if name in self._runs:

@@ -41,7 +41,7 @@ class Matrix:
     values: npt.NDArray[np.float64]
     """(row, column): the number; of several ranks and steps, the greatest. NaN if it is not known."""
     state: npt.NDArray[np.int64]
-    """(row, column): `MISSING`, `KNOWN`, `PARTIAL`, or `DAMAGED`; of several, the worst, and `MISSING` only if all are."""
+    """(row, column): `MISSING` (all of them), `KNOWN`, `PARTIAL`, or `DAMAGED`; of several, the worst."""
     gaps: npt.NDArray[np.int64]
     """(row, column): how many of the ranks and steps of a cell are missing."""
     bad: npt.NDArray[np.bool_]
@@ -121,7 +121,9 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
     title = SUMMARIES[what][0] if get is not None else f"{what} of {pattern}"
     is_count = get is not None
     if get is None:
-        is_count = _fill(moment, statistic_named(what), pattern, row, column, values)
+        is_count = _fill(
+            moment, statistic=statistic_named(what), pattern=pattern, row=row, column=column, values=values
+        )
     return Matrix(
         title,
         tuple((rank, rank) for rank in ranks),
@@ -136,6 +138,7 @@ def matrix_of(moment: Moment, what: str, pattern: str, ranks: Sequence[int], ste
 
 def _fill(
     moment: Moment,
+    *,
     statistic: str,
     pattern: str,
     row: dict[int, int],

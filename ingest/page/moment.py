@@ -13,7 +13,9 @@ import xxhash
 from ingest.reader.catalog import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.step import Step
+from workers.errors import StoreUnavailable
 from workers.model import StepKey
+from workers.store import commit
 
 #: Indexes that stay in memory; one of 5000 tensors takes 3 MB.
 _TABLES_KEPT = 16
@@ -58,8 +60,10 @@ class Moment:
         """Return the store as it is now; this moment, with a new time, if nothing was committed since.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: it cannot be read, or it is gone: a directory that is not mounted looks empty.
         """
+        if commit.read_root(self.store.objects) is None:
+            raise StoreUnavailable(f"{self.store.url}: the store is not there any more")
         fresh = Moment.of(self.store)
         if fresh.token != self.token:
             return fresh

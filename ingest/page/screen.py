@@ -1,4 +1,4 @@
-"""What every screen has: the run, its moment, what was asked, the URLs, and the lines with the same answer."""
+"""What every screen has: a moment of the run, what was asked, URLs, and lines with the same answer."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ DEFAULT_NBYTES = 64 * MIB
 
 @dataclass(eq=False)
 class SharedAnswers:
-    """Ready answers by question, of at most `limit` bytes; the one that was not asked for the longest goes first.
+    """Ready answers by question, of at most `limit` bytes; the least recently asked one goes first.
 
     It belongs to one event loop. Answers are made in the threads of `pool`.
     """

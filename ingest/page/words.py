@@ -16,12 +16,12 @@ __all__ = ["format_ranges", "human_bytes"]
 def number(value: float | None) -> str:
     """Return a number with at most six significant digits; an en dash if it is not known."""
     if value is None or math.isnan(value):
-        return "–"
+        return "\u2013"
     if math.isinf(value):
-        return "Inf" if value > 0 else "−Inf"
+        return "Inf" if value > 0 else "\u2212Inf"
     if value == int(value) and abs(value) < 1e6:
-        return f"{int(value):,}".replace(",", "\u202f").replace("-", "−")
-    return f"{value:.6g}".replace("-", "−")
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "\u2212")
+    return f"{value:.6g}".replace("-", "\u2212")
 
 
 def exact(value: float | None) -> str:
@@ -32,7 +32,7 @@ def exact(value: float | None) -> str:
 def whole(value: float | None) -> str:
     """Return a count with thin spaces between thousands; an en dash if it is not known."""
     if value is None or math.isnan(value):
-        return "–"
+        return "\u2013"
     return f"{int(value):,}".replace(",", "\u202f")
 
 
@@ -42,8 +42,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def shape(lengths: Sequence[int]) -> str:
-    """Return a shape such as `2 × 3`; `scalar` for none."""
-    return " × ".join(map(str, lengths)) or "scalar"
+    """Return a shape such as `2 x 3`, with a sign for times; `scalar` for none."""
+    return " \u00d7 ".join(map(str, lengths)) or "scalar"
 
 
 def short(name: str, most: int = 56) -> str:

@@ -19,7 +19,14 @@ _LOGARITHMIC = 1000
 def bars(
     labels: Sequence[str], counts: Sequence[int], label: str, *, ticks: tuple[str, str] | None = None
 ) -> Markup:
-    """Return a histogram; `ticks` are written at its ends in place of labels. Counts far apart have a logarithmic axis, so that a single element is seen."""
+    """Return a histogram. Counts far apart have a logarithmic axis, so that a single element is seen.
+
+    Args:
+        labels: what each bar is about.
+        counts: its height.
+        label: what all of it is about.
+        ticks: what is written at the ends; None for the first and the last label.
+    """
     most = max(counts, default=0)
     least = min((count for count in counts if count), default=1)
     is_logarithmic = most > _LOGARITHMIC * least
@@ -64,7 +71,7 @@ class Series:
 
 
 def series_picture(series: Sequence[Series], label: str, here: int | None = None) -> Markup:
-    """Return lines over steps. A cross at the top says NaN or Inf, a vertical line the step that is looked at."""
+    """Return lines over steps. A cross at the top says NaN or Inf; a vertical line is the step looked at."""
     finite = [value for line in series for value in line.values if math.isfinite(value)]
     steps = sorted({step for line in series for step in line.steps})
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""The matrix of ranks and steps as SVG: one path for each colour, so that ten thousand cells are a small picture."""
+"""The matrix of ranks and steps as SVG: one path for each colour, so that many cells are a small picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from ingest.page.drawing.scale import LEVELS, Scale
+from ingest.page.drawing.scale import LEVELS, ONLY_LEVEL, Scale
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.matrix import DAMAGED, MISSING, PARTIAL, Matrix
 from ingest.page.words import number, whole
@@ -51,7 +51,7 @@ def legend(matrix: Matrix) -> list[tuple[str, str]]:
     if scale is not None:
         write = whole if matrix.is_count else number
         if scale.low == scale.high:
-            entries.append((f"lv{LEVELS}", write(scale.low)))
+            entries.append((f"lv{ONLY_LEVEL}", write(scale.low)))
         else:
             limits = scale.limits()
             entries += [(f"lv{place + 1}", f"to {write(limits[place + 1])}") for place in range(LEVELS)]
@@ -85,14 +85,13 @@ def _classes(matrix: Matrix) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:
 
 
 def _path(places: npt.NDArray[np.bool_], css: str, width: float, height: float, gap: float) -> Markup:
-    """Return all cells of a class as one path; without gaps, neighbours in a row are one rectangle."""
+    """Return all cells of a class as one path."""
     moves = []
     for row, column in zip(*np.nonzero(places), strict=True):
         x, y = _LEFT + column * width, _TOP + row * height
         if css == "notch":
-            moves.append(
-                f"M{x + width - gap:.1f} {y:.1f}v{min(height, 12):.1f}l-{min(width, 12):.1f} -{min(height, 12):.1f}z"
-            )
+            side, depth = min(width, 12), min(height, 12)
+            moves.append(f"M{x + width - gap:.1f} {y:.1f}v{depth:.1f}l-{side:.1f} -{depth:.1f}z")
             continue
         moves.append(f"M{x:.1f} {y:.1f}h{width - gap:.1f}v{height - gap:.1f}h-{width - gap:.1f}z")
     return tag("path", d="".join(moves), class_=css)

@@ -35,7 +35,10 @@ class Image:
 
 
 def image_of(values: npt.NDArray[np.float64]) -> Image:
-    """Return the picture of a matrix, (row, column). A pixel of several values is NaN or Inf if any of them is, else the mean."""
+    """Return the picture of a matrix, (row, column).
+
+    A pixel of several values is NaN or Inf if any of them is, else their mean.
+    """
     pixels = _shrunk(values)
     finite = pixels[np.isfinite(pixels)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -54,8 +57,7 @@ def image_of(values: npt.NDArray[np.float64]) -> Image:
 def as_matrix(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return values of any shape as a matrix that is not too long: the last axis across; a vector wraps."""
     if values.ndim >= 2 and values.shape[-1] > 1:
-        flat = values.reshape(-1, values.shape[-1])
-        return flat
+        return values.reshape(-1, values.shape[-1])
     flat = values.reshape(-1)
     across = max(math.ceil(math.sqrt(flat.size)), 1)
     if flat.size <= 64:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 #: Colours between the least and the greatest value.
 LEVELS = 7
+#: The level of values that are all equal.
+ONLY_LEVEL = 5
 #: The ratio of the greatest to the least value above which levels are logarithmic.
 _LOGARITHMIC = 1000
 
@@ -63,7 +65,7 @@ class Scale:
     def _share(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return where between the least and the greatest value each value lies, 0 to 1."""
         if self.low == self.high:
-            return np.ones(values.shape)
+            return np.full(values.shape, ONLY_LEVEL / LEVELS - 1e-9)
         if self.is_logarithmic:
             share = (np.log(values) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         else:

@@ -1,4 +1,4 @@
-"""How something bad spread within its step: a lane for each rank, operators in order of execution, collectives between."""
+"""How something bad spread within its step: a lane for each rank, and collectives between the lanes."""
 
 from __future__ import annotations
 
@@ -106,16 +106,16 @@ def _places(
         spot = lane[node.rank], column[node.id]
         nth = taken.get(spot, 0)
         taken[spot] = nth + 1
-        places[node.id] = _Place(
-            x + 14 * (nth % 2),
-            _TOP + lane[node.rank] * _LANE + 22 + 15 * ((nth + 1) // 2) * (1 if nth % 2 else -1),
-        )
+        # Several in one place stand around it: above, below, above, ...
+        side = (nth + 1) // 2 * (1 if nth % 2 else -1)
+        places[node.id] = _Place(x + 14 * (nth % 2), _TOP + lane[node.rank] * _LANE + 22 + 15 * side)
     return places
 
 
 def _curve(begin: _Place, end: _Place) -> str:
     middle = (begin.x + end.x) / 2
-    return f"M{begin.x:.1f} {begin.y:.1f}C{middle:.1f} {begin.y:.1f} {middle:.1f} {end.y:.1f} {end.x:.1f} {end.y:.1f}"
+    bends = f"C{middle:.1f} {begin.y:.1f} {middle:.1f} {end.y:.1f}"
+    return f"M{begin.x:.1f} {begin.y:.1f}{bends} {end.x:.1f} {end.y:.1f}"
 
 
 def _drawn(node: SpreadNode, place: _Place) -> list[Markup]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from markupsafe import Markup
 
@@ -12,7 +13,7 @@ _WIDTH, _HEIGHT, _TOP = 1080.0, 40.0, 2.0
 _MAX_BOXES = 180
 
 
-def timeline_picture(steps: Sequence[int], affected: Set[int], label: str) -> Markup:
+def timeline_picture(steps: Sequence[int], affected: AbstractSet[int], label: str) -> Markup:
     """Return a box for each step, or for several together; affected ones are marked."""
     count = max(min(len(steps), _MAX_BOXES), 1)
     width = min(_WIDTH / count, 46.0)

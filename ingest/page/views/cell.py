@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -105,7 +106,7 @@ def _operators(tensors: Sequence[Tensor], stat: str) -> list[_Operator]:
         bad_in = [tensor for tensor in of_call if _is_bad(tensor) and tensor.io == "input"]
         bad_out = [tensor for tensor in of_call if _is_bad(tensor) and tensor.io == "output"]
         outputs = [tensor for tensor in of_call if tensor.io == "output"] or of_call
-        known = [value for value in (value_of(tensor, stat) for tensor in outputs) if value == value]
+        known = [value for value in (value_of(tensor, stat) for tensor in outputs) if not math.isnan(value)]
         operators.append(
             _Operator(
                 place,

@@ -6,6 +6,7 @@ import glob
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ def _content(tensor: Tensor) -> tuple[_Content | None, str]:
     except DamagedStore as exc:
         return None, exc.message
     edges = anatomy.edges
-    labels = [f"{number(low)} to {number(high)}" for low, high in zip(edges, edges[1:], strict=False)]
+    labels = [f"{number(low)} to {number(high)}" for low, high in pairwise(edges)]
     histogram = None
     if anatomy.counts:
         ends = number(edges[0]), number(edges[-1])
@@ -132,7 +133,7 @@ def _as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _exponents(values: npt.NDArray[np.float64]) -> Any:
-    """Return the histogram of binary exponents, which shows what underflows and overflows; None without any."""
+    """Return the histogram of binary exponents, which shows underflow and overflow; None without any."""
     usable = values[np.isfinite(values) & (values != 0)]
     if usable.size < 2:
         return None

@@ -65,8 +65,10 @@ class Access:
     header: str = ""
     """The header in which a proxy names the user whom it has let in."""
     hosts: frozenset[str] = frozenset()
-    """The names by which the page may be called; any if empty. A page of another site that has its name resolve to this
-    address cannot read the page, because the browser then sends another name."""
+    """The names by which the page may be called; any if empty.
+
+    A site whose name is made to resolve to this address cannot read the page: the browser sends that name.
+    """
 
     def knows_host(self, host: str) -> bool:
         """Return whether the page may be called by this name, given as in the header `Host`."""

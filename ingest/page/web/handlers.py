@@ -30,8 +30,8 @@ from workers.store import strict_json
 
 #: Nothing but files of the page itself is loaded, and no script that is written into a page runs.
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'; object-src 'none'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'; object-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -133,7 +133,7 @@ class Handler(RequestHandler):
         """Return the parameters of the URL."""
         return {name: self.get_query_argument(name) for name in self.request.query_arguments}
 
-    def write_error(self, status_code: int, **details: Any) -> None:
+    def write_error(self, status_code: int, **_details: Any) -> None:
         """Answer with what went wrong, without a traceback."""
         status = HTTPStatus(status_code)
         self.refuse(status, status.phrase.lower() if status_code != 500 else "an error in this program", "")

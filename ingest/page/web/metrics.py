@@ -1,4 +1,4 @@
-"""Figures of the server, in the text format of Prometheus; a registry of its own, so that importing registers nothing."""
+"""Figures of the server for Prometheus, in a registry of its own."""
 
 from __future__ import annotations
 

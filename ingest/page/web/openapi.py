@@ -14,7 +14,7 @@ _RUN = {
     "description": "A name from /api/v1/runs.",
     "schema": {"type": "string"},
 }
-_JSON = {"application/json": {"schema": {}}}
+_JSON: dict[str, Any] = {"application/json": {"schema": {}}}
 _ERROR = {
     "application/json": {
         "schema": {

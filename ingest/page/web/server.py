@@ -8,10 +8,12 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.web import Application
+from tornado.routing import Rule
+from tornado.web import Application, URLSpec
 
 from ingest.page.answers import QUESTIONS
 from ingest.page.library import Library
@@ -58,10 +60,10 @@ def application(library: Library, settings: PageSettings, pool: ThreadPoolExecut
         PageMetrics(),
         settings.base,
     )
-    shared = {"site": site}
+    shared: dict[str, Any] = {"site": site}
     contract = json.dumps(openapi.document(settings.base)).encode()
     api = r"/api/v1/runs"
-    paths = [
+    paths: list[tuple[str, type[handlers.Handler], dict[str, Any]]] = [
         (r"/", handlers.Home, shared),
         (rf"/runs/{_RUN}/([a-z]+)", handlers.View, shared),
         (r"/static/([a-z.]+)", handlers.Asset, shared),
@@ -76,9 +78,12 @@ def application(library: Library, settings: PageSettings, pool: ThreadPoolExecut
         ),
     ]
     # A proxy may take the base path off, or leave it on.
-    based = [(f"{re.escape(settings.base)}{path}", *rest) for path, *rest in paths] if settings.base else []
+    prefixes = ["", re.escape(settings.base)] if settings.base else [""]
+    rules: list[Rule | list[Any]] = [
+        URLSpec(f"{prefix}{path}", handler, given) for prefix in prefixes for path, handler, given in paths
+    ]
     return Application(
-        [*based, *paths],
+        rules,
         default_handler_class=handlers.Unknown,
         default_handler_args=shared,
         compress_response=True,
