@@ -12,8 +12,8 @@ from typing import Any
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.routing import Rule
-from tornado.web import Application, URLSpec
+from tornado.routing import Rule, URLSpec
+from tornado.web import Application
 
 from ingest.page.answers import QUESTIONS
 from ingest.page.library import Library

@@ -1,6 +1,7 @@
 """Windows on values."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.pipeline import ingest_directly
 from workers.errors import UsageError
 
 
-def stored(made: MadeDump, store: Path, values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def stored(made: MadeDump, store: Path, values: np.ndarray[Any, Any]) -> Tensor:
     made.add(values, tensor_name())
     ingest_directly(made.root, store)
     return open_store(store).tensors()[0]
