@@ -59,6 +59,7 @@ def command(
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
     from ingest.cli import heatmap_field
+    from ingest.questions.heatmap_rows import heatmap_rows
     from ingest.questions.trend import statistic_named
 
     store, pattern = store_and(store, pattern, config, placeholder="PATTERN")
@@ -78,7 +79,7 @@ def command(
             f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {pattern}"
         )
     if json:
-        print_json(heatmap_field.json_rows(field))
+        print_json(heatmap_rows(field))
     else:
         heatmap_field.print_field(title, field, limit)
     if csv:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from ingest.page.choice import tensor_of
 from ingest.page.matrix import matrix_of, parse_range
 from ingest.page.moment import Moment
 from ingest.page.sheet import window
+from ingest.questions.heatmap_rows import heatmap_rows
 from ingest.questions.origin import origin
 from ingest.questions.trend import heatmap
 from ingest.reader.rows import step_row
@@ -78,31 +78,6 @@ def _origin(moment: Moment, asked: Arguments) -> dict[str, Any]:
 def _heatmap(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
     field = heatmap(moment.store, asked.text("name", "*"), asked.text("stat", "l2_norm"))
     return heatmap_rows(field)
-
-
-def heatmap_rows(field: Any) -> list[dict[str, Any]]:
-    """Return a heatmap as JSON has it: a row for each rank and step."""
-    ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
-    columns = {name: field[name].values.tolist() for name in ("tensors", "elements", "non_finite")}
-    values = field.values.tolist()
-    return [
-        {
-            "rank": rank,
-            "step": step,
-            "value": values[row][column],
-            "tensors": columns["tensors"][row][column],
-            "elements": _whole(columns["elements"][row][column]),
-            "non_finite": _whole(columns["non_finite"][row][column]),
-            "statistic": field.attrs["statistic"],
-            "aggregate": field.attrs["aggregate"],
-        }
-        for row, rank in enumerate(ranks)
-        for column, step in enumerate(steps)
-    ]
-
-
-def _whole(value: float) -> int | None:
-    return None if math.isnan(value) else int(value)
 
 
 def _matrix(moment: Moment, asked: Arguments) -> dict[str, Any]:
