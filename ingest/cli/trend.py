@@ -34,7 +34,7 @@ def command(
     step: StepOption = None,
     limit: Annotated[
         int, typer.Option(min=0, help="Draw at most this many lines, in table and plot; 0: all.")
-    ] = 50,
+    ] = 64,
     png: PngOption = None,
     html: HtmlOption = None,
     csv: CsvOption = None,

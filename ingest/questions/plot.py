@@ -27,7 +27,9 @@ Figure: TypeAlias = Any
 
 #: Characters of a label.
 _MAX_LABEL = 90
-_MAX_TICKS = 24
+_MAX_TICKS = 32
+#: How far below the axes the legend of a heatmap is: below the numbers and the name of the axis.
+_BELOW_INCHES = 0.6
 _BAD_COLOR = "#c00000"
 #: Cells of a heatmap that are not on its scale.
 _GAP_COLOR, _ZERO_COLOR, _WHOLE_COLOR = "#d0d0d0", "#ffffff", "#ff8c00"
@@ -68,7 +70,7 @@ def heatmap_figure(title: str, field: xr.DataArray) -> Figure:
         (axes.yaxis, ranks, axes.set_yticklabels),
         (axes.xaxis, steps, axes.set_xticklabels),
     ):
-        places = np.unique(np.linspace(0, len(numbers) - 1, min(len(numbers), _MAX_TICKS)).astype(int))
+        places = np.arange(0, len(numbers), _stride(len(numbers)))
         axis.set_ticks(places)
         set_labels([str(numbers[place]) for place in places], fontsize=7)
     _as_plain_text(axes.set_xlabel("step"))
@@ -102,9 +104,19 @@ def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
         patches.append(Patch(facecolor=_GAP_COLOR, edgecolor="#888888", label="no such tensor"))
     if patches:
         axes.legend(
-            handles=patches, fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=len(patches)
+            handles=patches,
+            fontsize=7,
+            loc="upper left",
+            bbox_to_anchor=(0, -_BELOW_INCHES / axes.figure.get_figheight()),
+            ncols=len(patches),
         )
     return image if known.size else None
+
+
+def _stride(count: int) -> int:
+    """Return the least of 1, 2, 5, 10, 20 ... with which at most `_MAX_TICKS` of these places have a tick."""
+    strides = (factor * 10**power for power in range(len(str(count)) + 1) for factor in (1, 2, 5))
+    return next(stride for stride in strides if stride * _MAX_TICKS >= count)
 
 
 def png(figure: Figure) -> bytes:

@@ -29,8 +29,8 @@ _DASHES: tuple[Any, ...] = (
     (0, (1, 4)),
     (0, (8, 3)),
 )
-#: Points of a line that show the number of its rank.
-_NUMBERED = 8
+#: Points of a line that show the number of its rank; those of other ranks are at other steps.
+_NUMBERED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +88,8 @@ def draw_lines(axes: Any, steps: npt.NDArray[np.int64], lines: Sequence[Line]) -
             np.where(line.present, line.heights, np.nan),
             **look,
             marker=f"${line.rank}$" if is_both and line.rank.isdigit() else ".",
-            markersize=6 if is_both else 4,
+            markersize=8 if is_both else 4,
+            markeredgewidth=0.2 if is_both else None,
             markevery=(ranks.index(line.rank) % every, every) if is_both else None,
         )
         label = f"rank {line.rank}" if by_rank else texts[line.name]

@@ -48,20 +48,17 @@ class PassedBy:
                 yield f"{meaning}: {list_in_words(texts)}."
 
 
-def notes_on_search(passed_by: PassedBy, skipped: Sequence[int], unknown: int) -> list[str]:
-    """Return notes on what does not matter, and on what was not looked at.
+def notes_on_search(passed_by: PassedBy, alike: Sequence[int], unknown: int) -> list[str]:
+    """Return notes on what does not matter, and on what is not known.
 
     Args:
         passed_by: the roots that the search passed by.
-        skipped: steps that were not read because they have as many bad tensors as harmless ones.
+        alike: steps in which the same tensors hold infinity as in harmless ones.
         unknown: the number of tensors that may or may not be bad.
     """
     notes = list(passed_by.notes())
-    if skipped:
-        notes.append(
-            f"Not looked at: step {format_ranges(skipped)}, where as many tensors hold infinity as in "
-            "those that were harmless."
-        )
+    if alike:
+        notes.append(f"The same tensors hold harmless infinity in step {format_ranges(alike)}.")
     if unknown:
         notes.append(f"Of {unknown} tensors it is not known whether they hold NaN or Inf.")
     return notes

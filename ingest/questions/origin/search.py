@@ -47,8 +47,8 @@ def origin(
     operators ran on one rank. Clocks of different ranks are not compared. Infinity that others turned into
     finite numbers, such as a mask before softmax, is only mentioned in a note.
 
-    Steps without anything bad are not read. Of the others, those up to the first that matters are read, and
-    the next one. Memory: see `Suspects`.
+    Steps without anything bad are not read. Of the others, the indexes of those up to the first that matters
+    are read, and of the next one. Memory: see `Suspects`.
 
     Args:
         store: the store.
@@ -112,14 +112,15 @@ class OriginSearch:
     def answer(self) -> OriginAnswer:
         """Search step by step."""
         for step in self._suspects.steps():
-            roots = roots_of(self._link(step))
+            flow = self._link(step)
+            roots = roots_of(flow)
             real = self._real_roots(roots)
             if real and not self._is_skipped_overflow(step, real):
                 self._passed_by.add(root for root in roots if root.weight is not Weight.REAL)
                 if self._fallback is not None:
                     self._passed_by.add([self._fallback.root, *self._fallback.others])
                 return self._answer(_Candidate(real[0], real[1:]))
-            self._pass_by(step, roots, real)
+            self._pass_by(flow, roots, real)
         return self._nothing() if self._fallback is None else self._answer(self._fallback)
 
     def answers(self) -> Iterator[tuple[OriginAnswer, list[int]]]:
@@ -132,17 +133,18 @@ class OriginSearch:
         for step in self._suspects.steps():
             if step <= last:
                 continue
-            roots = roots_of(self._link(step))
+            flow = self._link(step)
+            roots = roots_of(flow)
             real = self._real_roots(roots)
             if not real:
-                self._pass_by(step, roots, real)
+                self._pass_by(flow, roots, real)
                 continue
             row = list(self._suspects.steps_in_a_row(step))
             last = row[-1] if row else step
             certain = [later for later in row if self._suspects.certain_ranks(later)]
             yield self._answer(_Candidate(real[0], real[1:])), [step, *certain]
 
-    def _pass_by(self, step: int, roots: Sequence[Root], real: Sequence[Root]) -> None:
+    def _pass_by(self, flow: Flow, roots: Sequence[Root], real: Sequence[Root]) -> None:
         """Record the roots of a step of which none certainly matters."""
         candidates = real or [root for root in roots if root.weight is Weight.ABSORBED]
         if candidates and self._fallback is None:
@@ -152,7 +154,7 @@ class OriginSearch:
         self._passed_by.add(root for root in roots if root.weight is Weight.HARMLESS)
         # The same amount of infinity that operators made may matter in the next step: so that is read, too.
         if not candidates:
-            self._suspects.mark_harmless(step)
+            self._suspects.mark_harmless(flow.step, flow.traces)
 
     def _is_bad(self, step: Step) -> Mask:
         if self.condition is not None:
@@ -242,7 +244,7 @@ class OriginSearch:
 
     def _notes_on_search(self) -> list[str]:
         unknown = self._unknown if self.condition is None else 0
-        return notes_on_search(self._passed_by, self._suspects.skipped, unknown)
+        return notes_on_search(self._passed_by, self._suspects.alike, unknown)
 
     @property
     def _left_out(self) -> tuple[LeftOut, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ingest.questions.origin.calls import IsBad, RankTrace, trace_rank
+from ingest.reader.flow.content import CallKey
 from ingest.reader.snapshot import LeftOut, Snapshot
 from ingest.reader.step import Step
 from workers.errors import DamagedStore
@@ -15,6 +17,11 @@ from workers.store.model import CommitSummary
 
 #: Ranks of one step whose index is read at once; this bounds the memory.
 _RANKS_AT_ONCE = 8
+
+#: The numbers of tensors with NaN, +Inf and -Inf.
+_Totals: TypeAlias = tuple[int, int, int]
+#: Which tensors of a rank hold what: call, `io`, slot, and what it holds.
+_Pattern: TypeAlias = frozenset[tuple[CallKey, str, int, str]]
 
 
 @dataclass
@@ -30,10 +37,12 @@ class Suspects:
     """`auto`, `nan`, `inf` or `where`."""
     damaged: list[LeftOut] = field(default_factory=list)
     """Steps that turned out to be damaged."""
-    skipped: list[int] = field(default_factory=list)
-    """Steps that were not read because they have as many bad tensors as harmless steps."""
-    _harmless: dict[int, set[tuple[int, int, int]]] = field(default_factory=dict)
-    """By rank, the numbers of tensors with NaN, +Inf and -Inf in steps that turned out to be harmless."""
+    alike: list[int] = field(default_factory=list)
+    """Steps in which the same tensors hold the same infinities as in one that turned out to be harmless."""
+    _harmless: dict[int, dict[_Totals, set[_Pattern]]] = field(default_factory=dict)
+    """By rank: what steps that turned out to be harmless hold."""
+    _traced: tuple[int, dict[int, RankTrace]] = (-1, {})
+    """The step that was traced last, and its traces by rank."""
 
     def steps(self) -> Iterator[int]:
         """Yield the steps that may hold what is searched for, in order."""
@@ -41,7 +50,7 @@ class Suspects:
             if not self.ranks(step):
                 continue
             if self._is_like_harmless(step):
-                self.skipped.append(step)
+                self.alike.append(step)
                 continue
             yield step
 
@@ -54,8 +63,16 @@ class Suspects:
             yield step
 
     def _is_like_harmless(self, step: int) -> bool:
-        """Return whether every rank has as many bad tensors as in a step that turned out to be harmless."""
-        return all(self._bad_tensors(step, rank) in self._harmless.get(rank, ()) for rank in self.ranks(step))
+        """Return whether on every rank the same tensors are bad as in a step that turned out to be harmless.
+
+        Reads the indexes of the step if as many are.
+        """
+        ranks = self.ranks(step)
+        known = {rank: self._harmless.get(rank, {}).get(self._bad_tensors(step, rank)) for rank in ranks}
+        if not all(known.values()):
+            return False
+        traces = self.trace(step, ranks)
+        return all(rank in traces and _pattern(traces[rank]) in (known[rank] or ()) for rank in ranks)
 
     def ranks(self, step: int) -> list[int]:
         """Return the ranks of a step that may hold what is searched for."""
@@ -74,14 +91,17 @@ class Suspects:
         steps = self.snapshot.of_step(step)
         return [rank for rank, opened in steps.items() if self._holds(opened.commit.summary)]
 
-    def mark_harmless(self, step: int) -> None:
-        """Treat other steps with the same numbers of bad tensors as harmless, like this step."""
+    def mark_harmless(self, step: int, traces: Mapping[int, RankTrace]) -> None:
+        """Treat other steps in which the same tensors are bad as harmless, like this step."""
         for rank in self.ranks(step):
-            self._harmless.setdefault(rank, set()).add(self._bad_tensors(step, rank))
+            if rank in traces:
+                by_totals = self._harmless.setdefault(rank, {})
+                by_totals.setdefault(self._bad_tensors(step, rank), set()).add(_pattern(traces[rank]))
 
     def trace(self, step: int, ranks: Sequence[int]) -> dict[int, RankTrace]:
         """Return the traces of a step of these ranks; damaged ones are left out and added to `damaged`."""
         steps = self.snapshot.of_step(step)
+        known = self._traced[1] if self._traced[0] == step else {}
 
         def trace_one(rank: int) -> RankTrace | LeftOut:
             try:
@@ -89,11 +109,14 @@ class Suspects:
             except DamagedStore as exc:
                 return LeftOut(StepKey(rank, step), f"damaged: {exc.message}")
 
+        unknown = [rank for rank in ranks if rank in steps and rank not in known]
         with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-origin") as threads:
-            traces = list(threads.map(trace_one, [rank for rank in ranks if rank in steps]))
-        known = {left.key for left in self.damaged}
-        self.damaged += [left for left in traces if isinstance(left, LeftOut) and left.key not in known]
-        return {trace.rank: trace for trace in traces if isinstance(trace, RankTrace)}
+            new = list(threads.map(trace_one, unknown))
+        named = {left.key for left in self.damaged}
+        self.damaged += [left for left in new if isinstance(left, LeftOut) and left.key not in named]
+        traces = {**known, **{trace.rank: trace for trace in new if isinstance(trace, RankTrace)}}
+        self._traced = (step, traces)
+        return {rank: traces[rank] for rank in ranks if rank in traces}
 
     def _holds(self, summary: CommitSummary) -> bool:
         if self.cause == "nan":
@@ -102,9 +125,17 @@ class Suspects:
             return summary.pos_inf_tensors + summary.neg_inf_tensors > 0
         return summary.anomalous_tensors > 0
 
-    def _bad_tensors(self, step: int, rank: int) -> tuple[int, int, int]:
+    def _bad_tensors(self, step: int, rank: int) -> _Totals:
         """Return the numbers of tensors with NaN, +Inf and -Inf; a unique value if they are not known."""
         summary = self.snapshot.summary(StepKey(rank, step))
         if summary.statistics_only or self.cause == "where":
             return (-1, step, rank)
         return (summary.nan_tensors, summary.pos_inf_tensors, summary.neg_inf_tensors)
+
+
+def _pattern(trace: RankTrace) -> _Pattern:
+    return frozenset(
+        (call.key, operand.io, operand.slot, operand.holds)
+        for call in trace.calls
+        for operand in (*call.bad_inputs, *call.bad_outputs)
+    )

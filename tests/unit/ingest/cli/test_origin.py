@@ -105,3 +105,16 @@ def test_the_whole_spread_is_printed_on_demand(nan_sqrt: Path, answer: Answer) -
 
 def test_an_unknown_format_of_the_graph_is_named(nan_sqrt: Path, answer: Answer) -> None:
     assert "there is no such format" in answer("origin", nan_sqrt, "--graph", "svg", code=2).stderr
+
+
+def test_origin_prints_the_elements_and_the_reason(nan_log: Path, answer: Answer) -> None:
+    lines = answer("origin", nan_log).stdout.splitlines()
+    place = lines.index("Why")
+    assert lines[place + 1 : place + 4] == [
+        "  logarithm of a number that is not positive (2 of 24 elements)",
+        "  at [2, 1]: input 0 = -1.55312, output = NaN",
+        "  at [4, 3]: input 0 = -4.4891, output = NaN",
+    ]
+    why = answer("origin", nan_log, "--json").json["why"]
+    assert why["elements"][0]["index"] == [2, 1]
+    assert why["elements"][0]["value"] == "NaN"

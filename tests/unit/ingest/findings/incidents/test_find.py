@@ -45,17 +45,25 @@ def test_a_nan_is_one_incident_on_the_rank_where_it_began(nan: Path, dumps: Dump
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "operator", "steps", "ranks"),
+    ("name", "kind", "operator", "reason", "steps", "ranks"),
     [
-        ("nan-sqrt-2rank", "nan", "Sqrt", (2, 3), (0, 1)),
-        ("inf-explode-1rank", "inf", "Mul", (2, 3), (0,)),
-        ("nan-mask-1rank", "nan", "Sub", (3, 3), (0,)),
+        (
+            "nan-sqrt-2rank",
+            "nan",
+            "Sqrt",
+            "square root of a negative number (2 of 24 elements)",
+            (2, 3),
+            (1, 0),
+        ),
+        ("inf-explode-1rank", "inf", "Mul", "product beyond the largest float32, 3.40282e+38", (2, 3), (0,)),
+        ("nan-mask-1rank", "nan", "Sub", "infinity minus infinity (6 of 72 elements)", (3, 3), (0,)),
     ],
 )
 def test_every_real_dump_with_nan_has_one_critical_incident(  # noqa: PLR0917  (parameters of a table)
     name: str,
     kind: str,
     operator: str,
+    reason: str,
     steps: tuple[int, int],
     ranks: tuple[int, ...],
     dumps: DumpLibrary,
@@ -63,7 +71,9 @@ def test_every_real_dump_with_nan_has_one_critical_incident(  # noqa: PLR0917  (
 ) -> None:
     answer = incidents_of(dumps[name] / "dump", store)
     (incident,) = [incident for incident in answer.incidents if incident.severity == "critical"]
-    assert (incident.kind, incident.op_type, incident.ranks) == (kind, operator, ranks)
+    assert (incident.kind, incident.op_type) == (kind, operator)
+    assert (incident.rank, incident.ranks) == (ranks[0], tuple(sorted(ranks)))
+    assert incident.reason.startswith(reason)
     assert (incident.first_step, incident.last_step) == steps
 
 

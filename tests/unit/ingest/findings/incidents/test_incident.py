@@ -6,8 +6,8 @@ from pathlib import Path
 import ingest
 
 
-def test_an_incident_has_a_headline_a_source_line_its_extent_and_its_rules(found_store: Path) -> None:
-    (incident,) = ingest.incidents(ingest.open_store(found_store)).incidents
+def test_an_incident_has_a_headline_a_source_line_its_extent_and_its_rules(nan: Path) -> None:
+    (incident,) = ingest.incidents(ingest.open_store(nan)).incidents
     lines = str(incident).splitlines()
     assert lines[0] == f"critical  {incident.id}  {incident.summary}"
     assert lines[1].startswith("  /srv/train/nan_train.py:45  return -(self.log(")
@@ -15,8 +15,8 @@ def test_an_incident_has_a_headline_a_source_line_its_extent_and_its_rules(found
     assert lines[-1] == "  rules: nan 10, loss_not_finite 4"
 
 
-def test_steps_with_gaps_and_many_rules_are_told_as_such(found_store: Path) -> None:
-    (incident,) = ingest.incidents(ingest.open_store(found_store)).incidents
+def test_steps_with_gaps_and_many_rules_are_told_as_such(nan: Path) -> None:
+    (incident,) = ingest.incidents(ingest.open_store(nan)).incidents
     rules = {f"rule_{number}": number for number in range(7)}
     lines = str(replace(incident, last_step=9, ranks=(0, 1), rules=rules)).splitlines()
     assert "ranks 0-1, steps 2-9 (2 of them), " in lines[2]

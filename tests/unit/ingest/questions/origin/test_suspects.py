@@ -1,4 +1,4 @@
-"""Only steps that may matter are read."""
+"""Only steps that may matter are read, and all of these."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_mask_before_softmax(run: MadeRun, ask: Ask) -> None:
     answer = ask()
     assert not answer.found
     assert any("-Inf born in MaskedFill (mask) (rank 0, step 0)" in note for note in answer.notes)
-    assert any("Not looked at: step 1-2" in note for note in answer.notes)
+    assert any("The same tensors hold harmless infinity in step 1-2." in note for note in answer.notes)
 
 
 def test_as_much_infinity_as_once_went_nowhere_may_matter_later(run: MadeRun, ask: Ask) -> None:
@@ -34,6 +34,15 @@ def test_as_much_infinity_as_once_went_nowhere_may_matter_later(run: MadeRun, as
     answer = ask()
     assert operator(answer) == (0, 1, "update")
     assert any("went nowhere" in note and "exp" in note for note in answer.notes)
+
+
+def test_as_many_infinities_as_in_a_mask_are_looked_at(run: MadeRun, ask: Ask) -> None:
+    """In both steps two tensors hold -Inf; in the second one, these are others."""
+    run.op("MaskedFill.mask", [CLEAN], [MASKED], step=0)
+    run.op("Softmax.sm", [MASKED], [GOOD], step=0)
+    run.op("Log.log", [CLEAN], [MASKED], step=1)
+    run.parameter("weight", MASKED, step=1)
+    assert operator(ask()) == (0, 1, "log")
 
 
 @pytest.fixture
@@ -59,11 +68,11 @@ def test_totals_of_commits_tell_which_steps_to_read(
     assert suspects.certain_ranks(1) == certain
 
 
-def test_steps_like_a_harmless_one_are_skipped(snapshot: Snapshot) -> None:
+def test_steps_in_which_the_same_tensors_are_bad_as_in_a_harmless_one_are_alike(snapshot: Snapshot) -> None:
     suspects = Suspects(snapshot, bad_numbers, "auto")
-    suspects.mark_harmless(1)
+    suspects.mark_harmless(1, suspects.trace(1, [0, 1]))
     assert list(suspects.steps()) == [2]
-    assert suspects.skipped == [1]
+    assert suspects.alike == [1]
 
 
 def test_damaged_ranks_are_left_out_and_named(snapshot: Snapshot, store: Path) -> None:
