@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.page.arguments import Arguments, Parameter
+from ingest.page.library import Library
 from ingest.page.links import Links
 from ingest.page.moment import Moment
 from ingest.page.words import command
+from workers.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,27 @@ class Asked:
     moment: Moment
     arguments: Arguments
     links: Links
+    library: Library | None = None
+    """The other runs; None in a report."""
+
+    def runs(self) -> list[str]:
+        """Return the names of all runs."""
+        return self.library.names() if self.library is not None else [self.links.run]
+
+    def moment_of(self, run: str) -> Moment:
+        """Return another run as it is now.
+
+        Raises:
+            UsageError: there is no such run.
+            StoreError: it cannot be read.
+        """
+        if self.library is None:
+            raise UsageError(f"no run {run!r}")
+        return self.library.run(run).moment()
+
+    def storage_options(self) -> dict[str, Any]:
+        """Return the options with which the stores are opened."""
+        return dict(self.library.options) if self.library is not None else {}
 
     @property
     def url(self) -> str:

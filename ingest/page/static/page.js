@@ -1,7 +1,6 @@
 // The page works without this script. It adds: following the store, keys, copying, the matrix under the pointer, scrolling values.
 const $ = (selector, root = document) => root.querySelector(selector);
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-const POLL_MS = 4000;
 
 function ago(time) {
   const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
@@ -173,5 +172,5 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "?") { const keys = $(".keys"); keys.scrollIntoView(); }
 });
 adorn();
-setInterval(follow, POLL_MS);
+if (document.body.dataset.poll) setInterval(follow, Number(document.body.dataset.poll));
 document.addEventListener("visibilitychange", follow);

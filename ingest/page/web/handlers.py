@@ -39,6 +39,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "private, no-cache",
 }
+#: How often a page asks for news, at most.
+_LEAST_POLL_S = 0.5
 _ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -121,11 +123,24 @@ class Handler(RequestHandler):
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish(body)
 
-    async def answer(self, run: Run, name: str, make: Callable[[Moment], bytes]) -> bytes:
-        """Return what `make` returns of a run as it is now, which viewers share."""
+    async def answer(
+        self, run: Run, name: str, make: Callable[[Moment], bytes], *, beside: str = ""
+    ) -> bytes:
+        """Return what `make` returns of a run as it is now, which viewers share.
+
+        Args:
+            run: the run.
+            name: the view or question.
+            make: makes the answer.
+            beside: the name of another run that the answer is about, too.
+        """
         site, loop = self.site, asyncio.get_running_loop()
         moment = await loop.run_in_executor(site.answers.pool, run.moment)
-        question = (run.name, moment.token, name, self.request.query, bool(run.away))
+        token = moment.token
+        if beside:
+            other = await loop.run_in_executor(site.answers.pool, site.library.run, beside)
+            token += (await loop.run_in_executor(site.answers.pool, other.moment)).token
+        question = (run.name, token, name, self.request.query, bool(run.away))
         with site.metrics.answering(name):
             return await site.answers.answer(question, lambda: make(moment))
 
@@ -204,16 +219,27 @@ class View(Handler):
             loop = asyncio.get_running_loop()
             run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, name)
             body = await self.answer(
-                run, view, lambda moment: page_of(screen, Asked(moment, asked, links), run.away)
+                run,
+                view,
+                lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library), run),
+                beside=asked.text("with"),
             )
             self.finish(body)
 
         await self.guarded(links, show)
 
 
-def page_of(screen: Screen, asked: Asked, away: str) -> bytes:
+def page_of(screen: Screen, asked: Asked, run: Run) -> bytes:
     """Return a screen as a page."""
-    context = frame(links=asked.links, moment=asked.moment, away=away, url=asked.url, tab=screen.name)
+    context = frame(
+        links=asked.links,
+        moment=asked.moment,
+        away=run.away,
+        url=asked.url,
+        tab=screen.name,
+        # Asking more often than the store is asked would say nothing new.
+        poll_ms=round(1000 * max(run.refresh_s, _LEAST_POLL_S)),
+    )
     shown = {"title": screen.title} | context | screen.show(asked)
     return rendering.render(screen.template, **shown).encode()
 

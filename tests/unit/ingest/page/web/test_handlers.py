@@ -214,6 +214,17 @@ def test_new_steps_appear(nan_log: Path, tmp_path: Path) -> None:
         assert len(own.get(f"{API}/steps?step=3").json) == 2
 
 
+def test_two_runs_are_compared_by_name_alone(nan_log: Path, tmp_path: Path) -> None:
+    for name in ("a.zarr", "b.zarr"):
+        shutil.copytree(nan_log, tmp_path / "runs" / name)
+    with RunningPage(tmp_path / "runs") as own:
+        assert "Choose the run to compare with" in own.get("/runs/a.zarr/compare").text
+        equal = own.get("/runs/a.zarr/compare?with=b.zarr&step=2").text
+        assert "Equal in step 2" in equal
+        assert "243" in equal
+        assert own.get(f"/runs/a.zarr/compare?with={quote(str(nan_log), safe='')}").status == 404
+
+
 def test_metrics_tell_what_is_kept(page: RunningPage) -> None:
     page.get(f"{RUN}/live")
     text = page.get("/metrics").text
