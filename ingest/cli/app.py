@@ -47,7 +47,9 @@ COMMANDS = (
         "ls", _ASK, "List the committed steps, or the tensors, files, problems or overflow records in them."
     ),
     CommandSummary("find", _ASK, "Find tensors, in order of step, rank and execution."),
-    CommandSummary("anomalies", _ASK, "List the findings of anomaly rules, the most severe first."),
+    CommandSummary(
+        "anomalies", _ASK, "List what went wrong, once for each cause: the worst first, then the earliest."
+    ),
     CommandSummary(
         "origin",
         _ASK,
@@ -66,7 +68,9 @@ COMMANDS = (
         "heatmap", _ASK, "Show a statistic of one tensor, or of several together, over ranks and steps."
     ),
     CommandSummary(
-        "show", _ASK, "Show one tensor: its statistics, the source line of its operator, and its values."
+        "show",
+        _ASK,
+        "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
     ),
     CommandSummary(
         "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."

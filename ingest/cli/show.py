@@ -26,7 +26,6 @@ from ingest.cli.show_report import (
     print_slice,
     values_of,
 )
-from ingest.reader.anatomy.index import parse_index
 
 
 def command(
@@ -86,13 +85,15 @@ def command(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one tensor: where it comes from, who wrote and read it, what is in it, and its values.
+    """Show one tensor: its source line, who wrote and read it, what is in it, its values.
 
     Values are printed as numpy prints them.
 
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2[/]
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2 --at '3:5,:' --save rows.npy[/]
     """
+    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
+
     if save is not None:
         check_writable(save, "--save")
     store, name = store_and(store, name, config, placeholder="NAME")

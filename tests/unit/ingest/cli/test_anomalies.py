@@ -37,13 +37,13 @@ def test_a_limit_is_told_from_the_end(found_store: Path, answer: Answer) -> None
 def test_only_a_terminal_gets_a_part_unasked(
     found_store: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(anomalies, "_MAX_FINDINGS", 5)
-    assert len(answer("anomalies", found_store).stdout.splitlines()) == 1 + 14
+    monkeypatch.setattr(anomalies, "_MAX_ROWS", 5)
+    assert len(answer("anomalies", found_store, "--findings").stdout.splitlines()) == 1 + 14
     monkeypatch.setattr(printing, "is_terminal", lambda: True)
-    cut = answer("anomalies", found_store)
+    cut = answer("anomalies", found_store, "--findings")
     assert len(cut.stdout.splitlines()) == 1 + 5
     assert cut.stderr.endswith("; the first 5 shown\n")
-    assert len(answer("anomalies", found_store, "--json").json) == 14
+    assert len(answer("anomalies", found_store, "--findings", "--json").json) == 14
 
 
 def test_steps_that_no_rule_has_seen_are_named(nan_store: Path, answer: Answer) -> None:

@@ -48,7 +48,7 @@ def test_percentiles_are_those_of_numpy(values: np.ndarray[Any, Any]) -> None:
         low, high = float(in_order[int(np.floor(place))]), float(in_order[int(np.ceil(place))])
         share = place % 1
         expected = low if low == high else low * (1 - share) + high * share
-        assert answer[percent] == pytest.approx(expected, rel=1e-12)
+        assert answer[part] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
