@@ -29,7 +29,11 @@ def command(
     ] = "",
     base_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="By what URL people reach the page.", show_default=False),
+        typer.Option(
+            metavar="URL",
+            help="By what URL people reach the page. Default: the `page_url` setting.",
+            show_default=False,
+        ),
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -78,7 +82,9 @@ def command(
             hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
         )
     address = Listen.parse(listen)
-    access = access_for(address, token_file, trust_header, base_url, is_open=allow_anyone)
+    access = access_for(
+        address, token_file, trust_header, base_url or settings.page_url, is_open=allow_anyone
+    )
     try:
         cache_nbytes = parse_size(cache)
     except ValueError as exc:
