@@ -26,15 +26,17 @@ VIEWS = (
     "cell?rank=1&step=2&name=Log*",
     f"tensor?rank=1&step=2&name={LOG}",
     "live",
+    "compare?with=again.zarr&step=2",
 )
 
 
 @pytest.fixture(scope="module")
 def runs(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs: a real one with a NaN, and one whose names are markup."""
+    """A real run with a NaN, the same again, and a run whose names are markup."""
     root = tmp_path_factory.mktemp("page") / "runs"
     root.mkdir()
     ingest_directly(dumps["nan-log-2rank"] / "dump", root / "nan.zarr", rules=load_rules().enabled)
+    shutil.copytree(root / "nan.zarr", root / "again.zarr")
     evil = MadeDump(root.parent / "dump")
     evil.root.mkdir()
     evil.add(np.array([1, np.nan], np.float32), tensor_name(f"{EVIL}.net"), step=1)
@@ -73,6 +75,7 @@ def test_a_cell_opens_by_pointer_and_by_keys_and_a_range_by_dragging(
     with chromium.visit(server.url) as visitor:
         page = visitor.page
         visitor.go(f"{RUN}/matrix")
+        page.locator("#matrix[data-ready=true]").wait_for()
         box = page.locator("#matrix svg").bounding_box()
         assert box is not None
         cell = (box["x"] + 64 + 112 + 50, box["y"] + 8 + 44 + 20)
@@ -81,11 +84,12 @@ def test_a_cell_opens_by_pointer_and_by_keys_and_a_range_by_dragging(
         page.mouse.click(*cell)
         page.wait_for_url(re.compile(r"cell\?rank=1&step=2"))
         visitor.go(f"{RUN}/matrix")
-        page.locator("#matrix").focus()
+        page.locator("#matrix[data-ready=true]").focus()
         for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
             page.keyboard.press(key)
         page.wait_for_url(re.compile(r"cell\?rank=1&step=3"))
         visitor.go(f"{RUN}/matrix")
+        page.locator("#matrix[data-ready=true]").wait_for()
         page.mouse.move(*cell)
         page.mouse.down()
         page.mouse.move(cell[0] + 112, cell[1])
@@ -114,9 +118,6 @@ def test_names_that_are_markup_do_nothing(server: RunningPage, chromium: Chromiu
             assert visitor.page.locator("img[src=x]").count() == 0
         visitor.go("/runs/evil.zarr/cell?rank=0&step=1")
         visitor.page.get_by_role("link", name="output 0").click()
-        visitor.go("/runs/evil.zarr/compare?with=nan.zarr")
-        assert visitor.page.get_by_text("first difference").is_visible()
-        visitor.page.go_back()
         assert EVIL in visitor.page.locator("h1").inner_text()
         assert visitor.complaints == []
 

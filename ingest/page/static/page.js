@@ -37,6 +37,7 @@ async function followMatrix(box) {
   let data = null, at = [0, 0], from = null;
   const answer = await fetch(box.dataset.url);
   if (answer.ok) data = await answer.json();
+  box.dataset.ready = answer.ok;
   const clamp = (value, most) => Math.max(0, Math.min(most - 1, value));
   const place = (event) => {
     const frame = svg.getBoundingClientRect();
