@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingest.findings.stored import SeriesDocument, read_series
+from ingest.reader import notebook
 from ingest.reader.catalog import Catalog, Damage
 from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
@@ -45,6 +46,12 @@ class Anomalies:
         for rule, count in self.totals.items():
             counts[self.severities[rule]] += count
         return {severity: counts[severity] for severity in reversed(SEVERITIES) if counts[severity]}
+
+    def _repr_html_(self) -> str:
+        columns = ("severity", "rule", "rank", "step", "name", "reason")
+        rows = ([getattr(finding, name) for name in columns] for finding in self.findings)
+        title = f"{sum(self.totals.values())} findings: {self.store}"
+        return notebook.table(title, columns, rows, total=len(self.findings))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as one object of plain values."""

@@ -115,7 +115,7 @@ def _draw_field(axes: Any, field: xr.DataArray) -> Any | None:
 
 def _stride(count: int) -> int:
     """Return the least of 1, 2, 5, 10, 20 ... with which at most `_MAX_TICKS` of these places have a tick."""
-    strides = (factor * 10**power for power in range(len(str(count)) + 1) for factor in (1, 2, 5))
+    strides = (factor * int(10**power) for power in range(len(str(count)) + 1) for factor in (1, 2, 5))
     return next(stride for stride in strides if stride * _MAX_TICKS >= count)
 
 

@@ -33,7 +33,7 @@ SMALL_NBYTES = 64 * MIB
 _DASK_CHUNK_NBYTES = 32 * MIB
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tensor(IndexedTensor, ArrayLike):
     """One dumped tensor: where it comes from, what is known about it, and how to read its elements.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ingest.reader import notebook
 from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -20,6 +21,7 @@ from ingest.reader.flow.step_flow import BY_GRAPH, FlowCall, FlowOperand, Passin
 from ingest.reader.snapshot import LeftOut, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
+from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.model import StepKey
 
@@ -58,6 +60,12 @@ class BrokenLinks:
     compared: int
     """How many edges of graphs were compared; 0 if the dump does not have a graph."""
     left_out: tuple[LeftOut, ...] = ()
+
+    def _repr_html_(self) -> str:
+        columns = ("rank", "step", "input", "source", "differs")
+        rows = ((link.rank, link.step, link.input, link.output, link.bits or "") for link in self.links)
+        title = f"{counted(len(self.links), 'broken link')}; edges compared: {self.compared}"
+        return notebook.table(title, columns, rows, total=len(self.links))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

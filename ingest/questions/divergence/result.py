@@ -204,6 +204,10 @@ class Divergence:
     def _repr_html_(self) -> str:
         groups = "; ".join(format_ranges(group.ranks) for group in self.groups)
         state = "agree" if self.agree else "differ"
+        broke = "; ".join(
+            f"{call.op_type} ({call.op_name}) broke in step {call.step} on rank {format_ranges(call.ranks)}"
+            for call in self.broken[:3]
+        )
         rows = (
             (
                 format_ranges(difference.ranks),
@@ -220,7 +224,7 @@ class Divergence:
             ("rank", "tensor", "why", "first step", "last step", "steps"),
             rows,
             total=len(self.differences),
-            remark=f"groups of ranks: {groups or 'none'}; {len(self.missing)} missing",
+            remark=f"{broke or 'groups of ranks: ' + (groups or 'none')}; {len(self.missing)} missing",
         )
 
     def to_pandas(self) -> pd.DataFrame:

@@ -51,6 +51,12 @@ def test_findings_come_worst_first_then_in_order(nan: Path) -> None:
     assert list(listed.to_pandas()["rule"].unique()) == ["nan", "loss_not_finite"]
 
 
+def test_a_notebook_shows_the_first_findings(nan: Path) -> None:
+    page = ingest.anomalies(ingest.open_store(nan))._repr_html_()
+    assert f"14 findings: {nan}" in page
+    assert page.count("<tr>") == 1 + 14
+
+
 def test_a_step_that_nobody_looked_at_says_so(dumps: DumpLibrary, tmp_path: Path) -> None:
     """No finding means nothing there."""
     store = tmp_path / "run.zarr"
