@@ -45,7 +45,7 @@ simulate: setup ## Play schedules of the decisions on a virtual clock and store;
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
 
-servers: ## Install what tests run: Ceph with its S3 gateway, Prometheus, Alertmanager, Podman (Debian, root)
+servers: ## Install what tests run: Ceph with its S3 gateway, Prometheus, Alertmanager, Podman, Chromium (Debian, root)
 	@tests/servers/install.sh
 
 # An old protoc on purpose: its code runs with the protobuf runtime of the same and of the next major version.

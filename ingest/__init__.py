@@ -93,6 +93,7 @@ _HOMES = {
     "origin": "ingest.questions.origin",
     "plan_gc": "ingest.store_gc.run",
     "repair": "ingest.repairing.run",
+    "report": "ingest.page.report",
     "save_npy": "ingest.reader.save",
     "test_rules": "ingest.findings.backtest:backtest",
     "trend": "ingest.questions.trend",

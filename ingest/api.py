@@ -8,6 +8,7 @@ from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
+from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
@@ -100,6 +101,7 @@ __all__ = [
     "origin",
     "plan_gc",
     "repair",
+    "report",
     "save_npy",
     "test_rules",
     "trend",

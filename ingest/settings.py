@@ -110,6 +110,8 @@ class Settings(BaseSettings):
     """URL to which findings are posted. Its token comes from DUMP_INGEST_WEBHOOK_TOKEN, never from here."""
     webhook_severity: Literal["info", "warning", "critical"] = "warning"
     """The mildest severity of findings that are posted."""
+    page_url: str | None = None
+    """By what URL people reach `dump-ingest serve`: messages of the webhook lead to the incident there."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how many seconds work in progress may take to finish."""
     finish: bool = False
@@ -129,7 +131,7 @@ class Settings(BaseSettings):
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, such as {"distributed.comm.timeouts.connect": "60s"}."""
 
-    @field_validator("store", "scheduler", "host", "rules", "webhook")
+    @field_validator("store", "scheduler", "host", "rules", "webhook", "page_url")
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
         return value or None  # `--store "$UNSET"` names no store
@@ -209,7 +211,7 @@ class Settings(BaseSettings):
             raise ValueError("must be host:port, such as 0.0.0.0:9108")
         return value
 
-    @field_validator("webhook")
+    @field_validator("webhook", "page_url")
     @classmethod
     def _no_credentials(cls, value: str | None) -> str | None:
         if value is None:

@@ -242,7 +242,8 @@ def open_webhook(settings: Settings) -> Iterator[Webhook | None]:
         return
     catalog = Catalog(open_objects(address_of_store(settings)))
     posts = IncidentPosts(lambda: incidents(catalog), settings.webhook_severity)
-    with Webhook(settings.webhook, catalog.url, settings.webhook_severity, posts) as webhook:
+    page_url = settings.page_url or ""
+    with Webhook(settings.webhook, catalog.url, settings.webhook_severity, posts, page_url) as webhook:
         webhook.observers.append(PostLog().observe)
         yield webhook
 

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -23,6 +23,9 @@ from tests.servers.cluster import DaskCluster
 from tests.servers.containers import Podman
 from tests.servers.network import Network
 from tests.servers.prometheus import Prometheus, StartPrometheus
+
+if TYPE_CHECKING:
+    from tests.servers.browser import Chromium
 
 _not_run = pytest.StashKey[set[str]]()
 
@@ -102,6 +105,16 @@ def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
         return ()
     _need(pytestconfig, ("setpriv",))
     return ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+
+
+@pytest.fixture(scope="session")
+def chromium(pytestconfig: pytest.Config) -> Iterator["Chromium"]:
+    """One browser for all tests."""
+    from tests.servers.browser import Chromium  # deferred: Playwright takes 0.3 s, and most tests use none
+
+    _need(pytestconfig, ("chromium",))
+    with Chromium() as running:
+        yield running
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 #
 #   systemctl enable --now dump-ingest-scheduler dump-ingest-consolidator       on one host
 #   systemctl enable --now dump-ingest-gc.timer                                 on the same host: retention of the store
+#   systemctl enable --now dump-ingest-page                                     where people look at the store: docs/page.md
 #   systemctl enable --now dump-ingest-worker@{0..3} dump-ingest-watcher@NAME   on each training host
 #
 # --units installs only the units. With DESTDIR, files go below that directory, ready to be packed and to run at

@@ -73,6 +73,10 @@ COMMANDS = (
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
     ),
     CommandSummary(
+        "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
+    ),
+    CommandSummary("report", _ASK, "Write the incidents of a run as one file to attach to a ticket."),
+    CommandSummary(
         "export",
         _MAINTAIN,
         "Write the original files back, byte for byte, under the paths they had in the dump.",

@@ -63,6 +63,7 @@ def command(
     """
     # deferred: numba, numpy and pandas take 0.5 s to import
     from ingest.cli import heatmap_field
+    from ingest.questions.heatmap_rows import heatmap_rows
     from ingest.questions.trend import statistic_named
 
     if not chosen:
@@ -83,7 +84,7 @@ def command(
     if field.attrs["tensors"] > 1:
         title = f"{field.attrs['aggregate']} of {statistic} of {field.attrs['tensors']} tensors like {what}"
     if json:
-        print_json(heatmap_field.json_rows(field))
+        print_json(heatmap_rows(field))
     else:
         heatmap_field.print_field(title, field, limit)
     if csv:

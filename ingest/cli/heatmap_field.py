@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ingest.cli.files import write_and_say
-from ingest.cli.non_finite import marked, whole_count
+from ingest.cli.non_finite import marked
 from ingest.cli.printing import limited, number_text, printable, say_rest
 from ingest.questions import plot
 from ingest.questions.heatmap_scale import ALL, UNKNOWN, ZERO, HeatmapScale, wholes
@@ -26,27 +25,6 @@ _SHADES = "░▒▓█"
 #: From low to high, as in viridis: their lightness differs, too.
 _COLOURS = ("#440154", "#31688e", "#35b779", "#fde725")
 _GAP, _ZERO, _BAD, _UNKNOWN = "-", "·", "!", "?"
-
-
-def json_rows(field: xr.DataArray) -> list[dict[str, Any]]:
-    """Return a field as JSON has it: a row for each rank and step."""
-    ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
-    values, tensors = field.values.tolist(), field["tensors"].values.tolist()
-    elements, non_finite = field["elements"].values.tolist(), field["non_finite"].values.tolist()
-    return [
-        {
-            "rank": rank,
-            "step": step,
-            "value": values[row][column],
-            "tensors": tensors[row][column],
-            "elements": whole_count(elements[row][column]),
-            "non_finite": whole_count(non_finite[row][column]),
-            "statistic": field.attrs["statistic"],
-            "aggregate": field.attrs["aggregate"],
-        }
-        for row, rank in enumerate(ranks)
-        for column, step in enumerate(steps)
-    ]
 
 
 def write_plots(title: str, field: xr.DataArray, *, png: Path | None, html: Path | None) -> None:

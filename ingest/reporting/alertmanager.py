@@ -12,6 +12,7 @@ import xxhash
 
 from ingest.findings.incidents import Incident
 from ingest.reader.ranges import format_ranges
+from ingest.reporting.page_link import incident_link
 from workers.store.model import Finding
 
 #: The zero time of Go: Alertmanager writes it for an alert that fires.
@@ -37,8 +38,11 @@ def payload(store: str, findings: Sequence[Finding], total: int) -> dict[str, An
     }
 
 
-def incident_payload(incident: Incident) -> dict[str, Any]:
-    """Return the message about one incident: a group with one alert, whose fingerprint is the id."""
+def incident_payload(incident: Incident, page_url: str = "") -> dict[str, Any]:
+    """Return the message about one incident: a group with one alert, whose fingerprint is the id.
+
+    With the URL of the page, the alert leads to the incident on it.
+    """
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     labels = {
         "alertname": "DumpIngestIncident",
@@ -74,7 +78,7 @@ def incident_payload(incident: Incident) -> dict[str, Any]:
         "groupLabels": {name: labels[name] for name in ("alertname", "store", "incident")},
         "commonLabels": labels,
         "commonAnnotations": {},
-        "externalURL": "",
+        "externalURL": page_url,
         "alerts": [
             {
                 "status": "firing",
@@ -82,7 +86,7 @@ def incident_payload(incident: Incident) -> dict[str, Any]:
                 "annotations": {name: text for name, text in annotations.items() if text},
                 "startsAt": now,
                 "endsAt": _NO_END,
-                "generatorURL": "",
+                "generatorURL": incident_link(page_url, incident.store, incident.id),
                 "fingerprint": incident.id,
             }
         ],

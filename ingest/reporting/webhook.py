@@ -84,6 +84,8 @@ class Webhook:
     severity: str = "warning"
     incidents: IncidentPosts | None = None
     """Which incidents to post; None to post findings."""
+    page_url: str = ""
+    """By what URL people reach the page that `dump-ingest serve` shows; "" if there is none."""
     observers: list[Observer] = field(default_factory=list)
     """Called from the thread that posts."""
     first_pause_s: float = FIRST_PAUSE_S
@@ -171,7 +173,7 @@ class Webhook:
             return messages
         return [
             _Message(
-                json.dumps(incident_payload(incident), allow_nan=False).encode(),
+                json.dumps(incident_payload(incident, self.page_url), allow_nan=False).encode(),
                 incident.findings,
                 incident.first_step,
                 incident.id,

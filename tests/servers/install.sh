@@ -14,6 +14,7 @@ need systemd-analyze systemd
 command -v alertmanager >/dev/null || need prometheus-alertmanager prometheus-alertmanager
 need ip iproute2
 need openssl openssl
+need chromium chromium
 # Containers, and the base of their image where no registry can be reached.
 need podman podman
 need runc runc
@@ -32,7 +33,7 @@ if [[ ${1-} == --check ]]; then
 fi
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
     echo "Cannot install ${packages[*]}: this needs root and apt-get (Debian 12 or newer)." >&2
-    echo "On other systems, install Ceph (mon, osd, radosgw), Prometheus, Alertmanager and Podman with your package manager." >&2
+    echo "On other systems, install Ceph (mon, osd, radosgw), Prometheus, Alertmanager, Chromium and Podman with your package manager." >&2
     exit 1
 fi
 

@@ -34,7 +34,7 @@ FLOORS = (
     ("ingest.findings",),
     ("ingest.consolidating", "ingest.service", "ingest.store_gc"),
     ("ingest.metrics", "ingest.reporting", "ingest.repairing"),
-    ("ingest.wiring",),
+    ("ingest.page", "ingest.wiring"),
     ("ingest.api", "ingest.doctor"),
     ("ingest.cli",),
 )

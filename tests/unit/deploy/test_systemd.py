@@ -16,6 +16,7 @@ NAMES = {
     "dump-ingest-worker@.service": "dump-ingest-worker@3.service",
     "dump-ingest-scheduler.service": "dump-ingest-scheduler.service",
     "dump-ingest-consolidator.service": "dump-ingest-consolidator.service",
+    "dump-ingest-page.service": "dump-ingest-page.service",
     "dump-ingest-gc.service": "dump-ingest-gc.service",
 }
 #: Runs to its end.

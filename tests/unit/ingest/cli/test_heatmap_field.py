@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from ingest.cli.heatmap_field import json_rows, print_field
+from ingest.cli.heatmap_field import print_field
+from ingest.questions.heatmap_rows import heatmap_rows
 
 
 def field(
@@ -103,7 +104,7 @@ def test_ranks_beyond_the_limit_are_counted(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_row_is_a_rank_and_step() -> None:
-    rows = json_rows(field([[1, np.nan]], bad=[[2, 0]]))
+    rows = heatmap_rows(field([[1, np.nan]], bad=[[2, 0]]))
     assert [(row["rank"], row["step"], row["tensors"], row["non_finite"]) for row in rows] == [
         (0, 10, 1, 2),
         (0, 11, 0, None),

@@ -1,0 +1,111 @@
+"""`dump-ingest serve`: a page to look at a store."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ingest.cli.opening import load_settings
+from ingest.cli.options import ConfigOption, StoreArgument
+from ingest.cli.printing import say
+from workers.errors import UsageError
+
+
+def command(
+    store: StoreArgument = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+    ] = "127.0.0.1:8000",
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.", show_default=False)
+    ] = False,
+    base_path: Annotated[
+        str, typer.Option(metavar="PATH", help="The path below which a proxy shows the page, such as /dumps.")
+    ] = "",
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="By what URL people reach the page. Default: the `page_url` setting.",
+            show_default=False,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Ask viewers for the token in this file.", show_default=False),
+    ] = None,
+    trust_header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Let in whom a proxy names in this header, such as X-Forwarded-User.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_anyone: Annotated[
+        bool,
+        typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
+    ] = False,
+    cache: Annotated[
+        str, typer.Option(metavar="SIZE", help="How many bytes of answers are kept for all viewers.")
+    ] = "64MiB",
+    refresh: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.2, help="How often the store is asked for new steps, at most."),
+    ] = 5.0,
+    config: ConfigOption = None,
+) -> None:
+    """Serve a page to look at a store, or at all stores below a URL, until Ctrl-C.
+
+    It shows incidents, a matrix of ranks and steps, operators in order of execution, tensors with their
+    values, and the progress of a running job. Nothing can be changed from it. `report` writes a file.
+
+    [bold]dump-ingest serve run.zarr --open[/]
+    [bold]dump-ingest serve s3://bucket/runs --listen 0.0.0.0:8000 --token-file token[/]
+    """
+    # deferred: tornado and the store take 0.5 s to import
+    from ingest.page.library import Library
+    from ingest.page.web.access import Listen, access_for
+    from ingest.page.web.server import PageServer, PageSettings
+    from ingest.page.web.server import base_path as checked_base
+    from ingest.units import parse_size
+
+    settings = load_settings(config, store=store).settings
+    if settings.store is None:
+        raise UsageError(
+            "no store is named",
+            hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
+        )
+    address = Listen.parse(listen)
+    access = access_for(
+        address, token_file, trust_header, base_url or settings.page_url, is_open=allow_anyone
+    )
+    try:
+        cache_nbytes = parse_size(cache)
+    except ValueError as exc:
+        raise UsageError(f"--cache: {exc}") from exc
+    library = Library(settings.store, settings.store_options, refresh)
+    library.names()  # a wrong URL is reported before anything listens
+    server = PageServer(library, PageSettings(address, access, checked_base(base_path), cache_nbytes))
+    url = server.bind()
+    say(f"serving {settings.store} at {url}")
+    if open_browser:
+        webbrowser.open(url)
+    asyncio.run(_serve(server))
+
+
+async def _serve(server: object) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    from ingest.page.web.server import PageServer  # deferred, as above
+
+    assert isinstance(server, PageServer)  # noqa: S101  (for the type checker: its module is loaded late)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await server.serve(stop)

@@ -1,0 +1,74 @@
+"""Levels of values, for colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+#: Colours between the least and the greatest value.
+LEVELS = 7
+#: The level of values that are all equal.
+ONLY_LEVEL = 5
+#: The ratio of the greatest to the least value above which levels are logarithmic.
+_LOGARITHMIC = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The limits of the levels of values above zero, or of all values if some are negative."""
+
+    low: float
+    high: float
+    is_logarithmic: bool
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.float64], *, is_count: bool) -> Scale | None:
+        """Return the scale of some values, of any shape; None if there are none that need a level.
+
+        Zeros do not: they have a colour of their own, unless values are negative.
+        """
+        finite = values[np.isfinite(values)]
+        has_negative = bool((finite < 0).any())
+        shown = finite if has_negative else finite[finite > 0]
+        if not shown.size:
+            return None
+        low, high = float(shown.min()), float(shown.max())
+        ratio = math.log(high) - math.log(low) if low > 0 else 0
+        return cls(low, high, low > 0 and (is_count or ratio > math.log(_LOGARITHMIC)))
+
+    def levels(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the level of each value, 1 to `LEVELS`; 0 for zero; -1 for what is not known."""
+        level = np.full(values.shape, -1, np.int64)
+        known = np.isfinite(values)
+        zero = known & (values == 0) & (self.low > 0)
+        level[zero] = 0
+        rest = known & ~zero
+        level[rest] = np.clip(np.ceil(self._share(values[rest]) * LEVELS), 1, LEVELS).astype(np.int64)
+        level[np.isposinf(values)] = LEVELS
+        return level
+
+    def limits(self) -> Sequence[float]:
+        """Return the limits of the levels, one more than levels."""
+        shares = np.linspace(0, 1, LEVELS + 1)
+        if self.is_logarithmic:
+            return [
+                float(value)
+                for value in np.exp(math.log(self.low) + shares * (math.log(self.high) - math.log(self.low)))
+            ]
+        # Halved first: the difference of two large numbers is infinite.
+        return [2 * (self.low / 2 + (self.high / 2 - self.low / 2) * float(share)) for share in shares]
+
+    def _share(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return where between the least and the greatest value each value lies, 0 to 1."""
+        if self.low == self.high:
+            return np.full(values.shape, ONLY_LEVEL / LEVELS - 1e-9)
+        if self.is_logarithmic:
+            share = (np.log(values) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
+        else:
+            share = (values / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        clipped: npt.NDArray[np.float64] = np.clip(share, 0, 1)
+        return clipped

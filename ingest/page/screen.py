@@ -1,0 +1,75 @@
+"""What every screen has: a moment of the run, what was asked, URLs, and lines with the same answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ingest.page.arguments import Arguments, Parameter
+from ingest.page.library import Library
+from ingest.page.links import Links
+from ingest.page.moment import Moment
+from ingest.page.words import command
+from workers.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One view that somebody asks for."""
+
+    moment: Moment
+    arguments: Arguments
+    links: Links
+    library: Library | None = None
+    """The other runs; None in a report."""
+
+    def runs(self) -> list[str]:
+        """Return the names of all runs."""
+        return self.library.names() if self.library is not None else [self.links.run]
+
+    def moment_of(self, run: str) -> Moment:
+        """Return another run as it is now.
+
+        Raises:
+            UsageError: there is no such run.
+            StoreError: it cannot be read.
+        """
+        if self.library is None:
+            raise UsageError(f"no run {run!r}")
+        return self.library.run(run).moment()
+
+    def storage_options(self) -> dict[str, Any]:
+        """Return the options with which the stores are opened."""
+        return dict(self.library.options) if self.library is not None else {}
+
+    @property
+    def url(self) -> str:
+        """The URL of the store."""
+        return self.moment.store.url
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The command line and the Python that give the same answer as a view."""
+
+    shell: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """A kind of view: its name in the URL, what it may be asked, and how it is made."""
+
+    name: str
+    title: str
+    template: str
+    parameters: tuple[Parameter, ...]
+    show: Callable[[Asked], dict[str, Any]]
+    """Returns what the template shows; `lines` among it."""
+
+
+def lines(asked: Asked, shell: tuple[object, ...], python: str) -> Lines:
+    """Return the lines for a store: a command, and an expression on `store`."""
+    opening = f"import ingest\nstore = ingest.open_store({asked.url!r})\n"
+    return Lines(command(*shell), opening + python)

@@ -1,0 +1,59 @@
+"""Answers that viewers share: each is made once, however many ask for it, and kept while there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from workers.model import MIB
+
+#: What a server keeps by default, in bytes of ready answers.
+DEFAULT_NBYTES = 64 * MIB
+
+
+@dataclass(eq=False)
+class SharedAnswers:
+    """Ready answers by question, of at most `limit` bytes; the least recently asked one goes first.
+
+    It belongs to one event loop. Answers are made in the threads of `pool`.
+    """
+
+    pool: ThreadPoolExecutor
+    limit: int = DEFAULT_NBYTES
+    hits: int = 0
+    made: int = 0
+    nbytes: int = 0
+    """Of the kept answers."""
+    _kept: OrderedDict[Hashable, bytes] = field(default_factory=OrderedDict)
+    _under_way: dict[Hashable, asyncio.Future[bytes]] = field(default_factory=dict)
+
+    async def answer(self, question: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Return the answer to a question: a kept one, the one being made, or a new one."""
+        if question in self._kept:
+            self.hits += 1
+            self._kept.move_to_end(question)
+            return self._kept[question]
+        if question in self._under_way:
+            self.hits += 1
+            return await asyncio.shield(self._under_way[question])
+        self.made += 1
+        future = asyncio.get_running_loop().run_in_executor(self.pool, make)
+        self._under_way[question] = future
+        # A viewer who leaves does not take the answer from the others.
+        future.add_done_callback(lambda done: self._settle(question, done))
+        return await asyncio.shield(future)
+
+    def _settle(self, question: Hashable, done: asyncio.Future[bytes]) -> None:
+        del self._under_way[question]
+        if done.cancelled() or done.exception() is not None:
+            return
+        answer = done.result()
+        if len(answer) > self.limit:
+            return
+        self._kept[question] = answer
+        self.nbytes += len(answer)
+        while self.nbytes > self.limit:
+            self.nbytes -= len(self._kept.popitem(last=False)[1])

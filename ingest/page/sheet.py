@@ -1,0 +1,81 @@
+"""Windows on the values of a tensor, which is seen as a table: its last axis across, the others down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.reader.tensor import Tensor
+from workers.errors import UsageError
+
+#: The most values of one window.
+MAX_VALUES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """How a tensor is seen as a table."""
+
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int]) -> Sheet:
+        """Return the table of a shape; a vector is one column."""
+        if len(lengths) < 2:
+            return cls(math.prod(lengths), 1)
+        return cls(math.prod(lengths[:-1]), lengths[-1])
+
+
+def window(tensor: Tensor, row: int, column: int, rows: int, columns: int) -> dict[str, Any]:
+    """Return a window as texts, with the names of its rows and columns. Reads what is in its rows alone.
+
+    Raises:
+        UsageError: it is outside of the tensor, or has too many values; or the tensor has no values.
+        DamagedStore: it is damaged.
+    """
+    sheet = Sheet.of(tensor.shape)
+    if rows * columns > MAX_VALUES:
+        raise UsageError(f"{rows} x {columns} values at once", hint=f"At most {MAX_VALUES}.")
+    if row >= max(sheet.rows, 1) or column >= max(sheet.columns, 1):
+        raise UsageError(f"there is no row {row}, column {column} in {tensor.name}")
+    values = _rows(tensor, row, min(row + rows, sheet.rows))[:, column : column + columns]
+    return {
+        "row": row,
+        "column": column,
+        "rows": [_name(tensor.shape, number) for number in range(row, row + values.shape[0])],
+        "columns": [str(number) for number in range(column, column + values.shape[1])],
+        "values": [[text_of(value) for value in line] for line in values.tolist()],
+    }
+
+
+def _rows(tensor: Tensor, begin: int, end: int) -> npt.NDArray[Any]:
+    """Return rows of the table, (row, column)."""
+    lengths = tensor.shape
+    if not lengths:
+        return np.asarray(tensor.read()).reshape(1, 1)
+    inner = math.prod(lengths[1:-1]) if len(lengths) > 1 else 1
+    first, last = begin // max(inner, 1), -(-end // max(inner, 1))
+    block = np.asarray(tensor[first:last]).reshape(-1, lengths[-1] if len(lengths) > 1 else 1)
+    return block[begin - first * inner : end - first * inner]
+
+
+def text_of(value: Any) -> str:
+    """Return a value in few characters: eight significant digits."""
+    if isinstance(value, bool | int):
+        return str(value)
+    if isinstance(value, complex):
+        return f"{value:.5g}"
+    return f"{float(value):.8g}"
+
+
+def _name(lengths: Sequence[int], row: int) -> str:
+    """Return the index of a row in all axes but the last."""
+    if len(lengths) < 2:
+        return str(row)
+    return ", ".join(str(int(place)) for place in np.unravel_index(row, tuple(lengths[:-1])))

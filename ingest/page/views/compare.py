@@ -1,0 +1,137 @@
+"""Two runs: what differs, where first, and one statistic of both over the steps."""
+
+from __future__ import annotations
+
+import glob
+from typing import Any
+
+from ingest.page.answers import RANK, STAT, STEP
+from ingest.page.arguments import Parameter
+from ingest.page.drawing.charts import Series, series_picture
+from ingest.page.moment import Moment
+from ingest.page.screen import Asked, Screen, lines
+from ingest.questions.compare import Comparison, compare
+from ingest.questions.compare.matching import MatchedBy
+from ingest.questions.compare.result import GOOD, ComparedTensor, Verdict
+from ingest.questions.trend import statistic_named, trend
+from workers.errors import DamagedStore, UsageError
+
+#: Tensors that are listed.
+_LISTED = 40
+_LINES = 3
+#: What is shown of the metrics of a pair.
+_METRICS = ("max_abs", "relative_euclidean", "cosine")
+
+
+def show(asked: Asked) -> dict[str, Any]:
+    """Return the other runs to choose from; with one of them, the comparison of a step."""
+    arguments = asked.arguments
+    other, rank = arguments.text("with"), arguments.integer("rank")
+    stat = statistic_named(arguments.text("stat", "l2_norm"))
+    names = [name for name in asked.runs() if name != asked.links.run]
+    shown: dict[str, Any] = {"names": names, "other": other, "rank": rank, "stat": stat, "answer": None}
+    if not other:
+        return {**shown, "lines": None, "step": None, "common": []}
+    mine, its = asked.moment, asked.moment_of(other)
+    common = sorted(set(mine.numbers) & set(its.numbers))
+    if not common:
+        raise UsageError(f"{asked.links.run} and {other} have no step in common")
+    wanted = arguments.integer("step")
+    step = wanted if wanted is not None else common[-1]
+    sides = [_side(moment, rank, step) for moment in (mine, its)]
+    answer = compare(*sides, storage_options=asked.storage_options(), include_partial=True)
+    first = answer.first
+    return {
+        **shown,
+        "answer": answer,
+        "step": step,
+        "common": common,
+        "counts": [
+            (verdict, answer.counts[verdict], verdict in GOOD)
+            for verdict in Verdict
+            if answer.counts[verdict]
+        ],
+        "first": first,
+        "first_url": _url(asked, first.tensor) if first is not None else "",
+        "rows": [_row(asked, tensor) for tensor in answer.worst(_LISTED) if tensor.verdict not in GOOD],
+        "metrics": _METRICS,
+        "overlay": _overlay(asked, its, answer, stat),
+        "lines": lines(asked, ("compare", *sides), f"ingest.compare({sides[0]!r}, {sides[1]!r})"),
+    }
+
+
+def _side(moment: Moment, rank: int | None, step: int) -> str:
+    chosen = f"step={step}" if rank is None else f"rank={rank},step={step}"
+    return f"{moment.store.url}@{chosen}"
+
+
+def _row(asked: Asked, tensor: ComparedTensor) -> dict[str, Any]:
+    known = tensor.metrics
+    return {
+        "tensor": tensor,
+        "url": _url(asked, tensor),
+        "metrics": [getattr(known, name, None) if known is not None else None for name in _METRICS],
+        "is_guess": tensor.ambiguous or tensor.matched == MatchedBy.ORDER,
+    }
+
+
+def _url(asked: Asked, tensor: ComparedTensor) -> str:
+    if not tensor.name_a:
+        return ""
+    key = tensor.key_a
+    return asked.links.view("tensor", rank=key.rank, step=key.step, name=tensor.name_a, graph=tensor.graph)
+
+
+def _overlay(asked: Asked, its: Moment, answer: Comparison, stat: str) -> Any:
+    """Return one tensor of both runs over the steps: the one asked for, else the first that differs."""
+    name = asked.arguments.text("name")
+    if not name and answer.first is not None:
+        name = glob.escape(answer.first.tensor.name_a or answer.first.tensor.name_b)
+    if not name:
+        return None
+    rank = asked.arguments.integer("rank")
+    series = [
+        *_series(asked.moment, asked.links.run, name, stat, rank),
+        *_series(its, asked.arguments.text("with"), name, stat, rank),
+    ]
+    if not series:
+        return None
+    return {
+        "name": name,
+        "picture": series_picture(series, f"{stat} of {name} in both runs"),
+        "names": [line.name for line in series],
+    }
+
+
+def _series(moment: Moment, run: str, name: str, stat: str, rank: int | None) -> list[Series]:
+    """Return a line for each of the first ranks; none if the run does not have the tensor."""
+    ranks = moment.ranks[:_LINES] if rank is None else [rank]
+    try:
+        frame = trend(moment.store, name, stat, rank=ranks, include_partial=True)
+    except (UsageError, DamagedStore):
+        return []
+    first = frame[(frame["name"] == frame["name"].iloc[0]) & (frame["graph"] == frame["graph"].iloc[0])]
+    return [
+        Series(
+            f"{run}, rank {number}",
+            part["step"].tolist(),
+            part["value"].tolist(),
+            (part["non_finite"] > 0).tolist(),
+        )
+        for number, part in first.groupby("rank")
+    ]
+
+
+SCREEN = Screen(
+    "compare",
+    "Two runs",
+    "compare.html.j2",
+    (
+        Parameter("with", "string", "The other run."),
+        STEP,
+        RANK,
+        STAT,
+        Parameter("name", "string", "The tensor whose statistic is drawn for both runs, or a glob."),
+    ),
+    show,
+)

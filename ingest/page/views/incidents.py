@@ -1,0 +1,92 @@
+"""Incidents: a card for each NaN, Inf, overflow, divergence or rule that fired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ingest.findings.incidents import Incident, incidents
+from ingest.page.arguments import Parameter
+from ingest.page.drawing.spread import spread_picture
+from ingest.page.drawing.timeline import timeline_picture
+from ingest.page.screen import Asked, Screen, lines
+from ingest.questions.origin import OriginTensor
+
+#: Cards on the page; the rest are named in a table.
+_CARDS = 12
+_ELEMENTS = 6
+
+
+def show(asked: Asked) -> dict[str, Any]:
+    """Return the incidents, the worst first, or a single one."""
+    wanted = asked.arguments.text("id")
+    answer = incidents(asked.moment.store)
+    listed = [incident for incident in answer.incidents if wanted in ("", incident.id)]
+    return {
+        "wanted": wanted,
+        "cards": [card(asked, incident) for incident in listed[:_CARDS]],
+        "rest": listed[_CARDS:],
+        "total": len(answer.incidents),
+        "by_severity": answer.by_severity,
+        "left_out": answer.left_out,
+        "damaged": answer.damaged,
+        "not_evaluated": answer.not_evaluated,
+        "steps": asked.moment.numbers,
+        "ranks": asked.moment.ranks,
+        "lines": lines(asked, ("anomalies", asked.url), "ingest.incidents(store)"),
+    }
+
+
+def card(asked: Asked, incident: Incident) -> dict[str, Any]:
+    """Return what a card shows."""
+    answer = incident.origin
+    spread = answer.spread if answer is not None and answer.found else None
+    steps = asked.moment.numbers
+    return {
+        "incident": incident,
+        "origin": answer,
+        "before": [_tensor(asked, incident, tensor) for tensor in answer.inputs] if answer else [],
+        "after": [_tensor(asked, incident, tensor) for tensor in answer.outputs] if answer else [],
+        "why": answer.why if answer else None,
+        "elements": answer.why.elements[:_ELEMENTS] if answer and answer.why else (),
+        "picture": spread_picture(spread.graph) if spread is not None else None,
+        "spread": spread,
+        "timeline": timeline_picture(
+            steps,
+            _affected(incident, steps),
+            f"{incident.kind}: first in step {incident.first_step}, last in step {incident.last_step}",
+        ),
+        "url": asked.links.view("incidents", id=incident.id),
+        "cell": (
+            asked.links.view("cell", rank=incident.rank, step=incident.first_step)
+            if incident.rank is not None
+            else asked.links.view("matrix", steps=f"{incident.first_step}-{incident.last_step}")
+        ),
+    }
+
+
+def _tensor(asked: Asked, incident: Incident, tensor: OriginTensor) -> dict[str, Any]:
+    return {
+        "tensor": tensor,
+        "statistics": tensor.statistics,
+        "url": asked.links.view(
+            "tensor", rank=incident.rank, step=incident.first_step, name=tensor.name, graph=incident.graph
+        ),
+    }
+
+
+def _affected(incident: Incident, steps: Sequence[int]) -> set[int]:
+    """Return the steps in which an incident was seen, as far as it tells."""
+    spread = incident.origin.spread if incident.origin is not None else None
+    if spread is not None and spread.steps:
+        return {incident.first_step, *(later.step for later in spread.steps)}
+    return {step for step in steps if incident.first_step <= step <= incident.last_step}
+
+
+SCREEN = Screen(
+    "incidents",
+    "Incidents",
+    "incidents.html.j2",
+    (Parameter("id", "string", "Only the incident with this id."),),
+    show,
+)

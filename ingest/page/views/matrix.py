@@ -1,0 +1,96 @@
+"""The matrix: a number for each rank and step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ingest.page.answers import MATRIX_COLUMNS, MATRIX_ROWS, PATTERN, RANKS, STAT, STEPS
+from ingest.page.drawing.matrix import legend, matrix_picture
+from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
+from ingest.page.screen import Asked, Screen, lines
+from ingest.page.words import number, whole
+
+#: How many of the greatest cells are listed.
+_LISTED = 12
+#: What should not be: it has a colour of its own.
+_HOT = frozenset(
+    [
+        "non_finite",
+        "anomalous_tensors",
+        "findings",
+        "overflows",
+        "problems",
+        "nan_count",
+        "pos_inf_count",
+        "neg_inf_count",
+        "inf_count",
+        "non_finite_count",
+    ]
+)
+
+
+def show(asked: Asked) -> dict[str, Any]:
+    """Return the matrix, its legend, and its greatest cells."""
+    moment, arguments = asked.moment, asked.arguments
+    what, pattern = arguments.text("stat", "non_finite"), arguments.text("name", "*")
+    ranks = parse_range(arguments.text("ranks"), moment.ranks, "ranks")
+    steps = parse_range(arguments.text("steps"), moment.numbers, "steps")
+    whole_matrix = matrix_of(moment, what, pattern, ranks, steps)
+    matrix = whole_matrix.binned(MATRIX_ROWS, MATRIX_COLUMNS)
+    label = f"{matrix.title} over {len(ranks)} ranks and {len(steps)} steps"
+    state = {name: arguments.text(name) for name in ("stat", "name", "ranks", "steps")}
+    return {
+        "picture": matrix_picture(matrix, label),
+        "legend": legend(matrix),
+        "label": label,
+        "matrix": matrix,
+        "is_aggregated": matrix is not whole_matrix,
+        "worst": _worst(asked, whole_matrix, what),
+        "what": what,
+        "is_hot": what in _HOT,
+        "pattern": pattern,
+        "summaries": SUMMARIES,
+        "statistics": [name for name in known_statistics() if name not in SUMMARIES],
+        "state": state,
+        "is_brushed": bool(state["ranks"] or state["steps"]),
+        "data_url": asked.links.api("matrix", **state),
+        "lines": _lines(asked, what, pattern),
+    }
+
+
+def _worst(asked: Asked, matrix: Matrix, what: str) -> list[dict[str, Any]]:
+    """Return the cells with the greatest numbers, each with the URL of its operators."""
+    values = np.where(np.isnan(matrix.values), -np.inf, matrix.values)
+    order = np.argsort(values, axis=None, kind="stable")[::-1][:_LISTED]
+    cells = []
+    for place in order:
+        row, column = np.unravel_index(place, values.shape)
+        value = float(matrix.values[row, column])
+        if not value > 0:
+            break
+        rank, step = matrix.ranks[int(row)][0], matrix.steps[int(column)][0]
+        cells.append(
+            {
+                "rank": rank,
+                "step": step,
+                "value": whole(value) if matrix.is_count else number(value),
+                "url": asked.links.view("cell", rank=rank, step=step, stat="" if what in SUMMARIES else what),
+            }
+        )
+    return cells
+
+
+def _lines(asked: Asked, what: str, pattern: str) -> Any:
+    if what in SUMMARIES and what != "non_finite":
+        return lines(asked, ("ls", asked.url), "for step in store.select():\n    print(step.commit.summary)")
+    stat = "non_finite_count" if what == "non_finite" else what
+    return lines(
+        asked,
+        ("heatmap", asked.url, pattern, "--stat", stat),
+        f"ingest.heatmap(store, {pattern!r}, {stat!r})",
+    )
+
+
+SCREEN = Screen("matrix", "Matrix", "matrix.html.j2", (STAT, PATTERN, RANKS, STEPS), show)

@@ -1,0 +1,235 @@
+"""One tensor: its values, pictures and histograms, its neighbours, and the same tensor elsewhere."""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
+from ingest.page.arguments import Parameter
+from ingest.page.choice import tensor_of
+from ingest.page.drawing.charts import Series, bars, series_picture
+from ingest.page.drawing.png import Image, as_matrix, image_of
+from ingest.page.screen import Asked, Screen, lines
+from ingest.page.sheet import Sheet
+from ingest.page.words import number
+from ingest.questions.trend import statistic_named, trend
+from ingest.reader.context import context_of
+from ingest.reader.tensor import SMALL_NBYTES, Tensor
+from workers.errors import DamagedStore, UsageError
+
+#: A line over the steps is drawn at once if this many indexes have to be read for it; else on demand.
+_AT_ONCE = 200
+_LINES = 8
+_MIN_EXPONENT = -1100
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the values say."""
+
+    image: Image | None
+    anatomy: Any
+    histogram: Any
+    exponents: Any
+
+
+def show(asked: Asked) -> dict[str, Any]:
+    """Return all that is known of one tensor."""
+    tensor = tensor_of(asked.moment, asked.arguments)
+    context = context_of(asked.moment.store, tensor.rank)
+    stat = statistic_named(asked.arguments.text("stat", "l2_norm"))
+    content, problem = _content(tensor)
+    sheet = Sheet.of(tensor.shape)
+    state = {"rank": tensor.rank, "step": tensor.step, "name": tensor.name, "graph": tensor.graph}
+    return {
+        "tensor": tensor,
+        "statistics": [
+            (field, value)
+            for field, value in tensor.to_dict().items()
+            if isinstance(value, int | float) and field in _SHOWN
+        ],
+        "source": context.source_line(tensor),
+        "content": content,
+        "problem": problem,
+        "sheet": sheet if content is not None and sheet.rows and sheet.columns else None,
+        "values_url": asked.links.api("values", **state),
+        "producers": [_neighbour(asked, neighbour) for neighbour in tensor.producers],
+        "consumers": [_neighbour(asked, neighbour) for neighbour in tensor.consumers][:40],
+        "operands": [_link(asked, operand) for operand in tensor.operands],
+        "elsewhere": _elsewhere(asked, tensor),
+        "over": _over(asked, tensor, stat),
+        "over_url": asked.links.view("tensor", **state, stat=asked.arguments.text("stat"), over=1),
+        "stat": stat,
+        "state": state,
+        "lines": lines(
+            asked,
+            (
+                "show",
+                asked.url,
+                tensor.name,
+                "--rank",
+                tensor.rank,
+                *(() if tensor.step is None else ("--step", tensor.step)),
+            ),
+            f"store.tensors(rank={tensor.rank}, step={tensor.step}, name={glob.escape(tensor.name)!r})[0]",
+        ),
+    }
+
+
+_SHOWN = (
+    "count",
+    "nan_count",
+    "pos_inf_count",
+    "neg_inf_count",
+    "zero_count",
+    "negative_count",
+    "min",
+    "max",
+    "mean",
+    "std",
+    "l2_norm",
+)
+
+
+def _content(tensor: Tensor) -> tuple[_Content | None, str]:
+    """Return what the values say; None, and why, if there are none to read."""
+    if not tensor.is_dumped:
+        return None, "Only statistics of this tensor were dumped."
+    if tensor.removed:
+        return None, tensor.removed
+    if math.prod(tensor.shape) == 0:
+        return None, "It has no elements."
+    if tensor.nbytes > SMALL_NBYTES:
+        return _Content(None, None, None, None), ""
+    try:
+        values = _as_float(tensor.read())
+        anatomy = tensor.examine(bins=32)
+    except DamagedStore as exc:
+        return None, exc.message
+    edges = anatomy.edges
+    labels = [f"{number(low)} to {number(high)}" for low, high in pairwise(edges)]
+    histogram = None
+    if anatomy.counts:
+        ends = number(edges[0]), number(edges[-1])
+        histogram = bars(labels, anatomy.counts, f"Histogram of {tensor.name}", ticks=ends)
+    image = image_of(as_matrix(values)) if values.size > 1 else None
+    return _Content(image, anatomy, histogram, _exponents(values)), ""
+
+
+def _as_float(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return values as float64; of complex numbers, their absolute values."""
+    if values.dtype.kind == "c":
+        values = np.abs(values)
+    converted: npt.NDArray[np.float64] = np.asarray(values).astype(np.float64)
+    return converted
+
+
+def _exponents(values: npt.NDArray[np.float64]) -> Any:
+    """Return the histogram of binary exponents, which shows underflow and overflow; None without any."""
+    usable = values[np.isfinite(values) & (values != 0)]
+    if usable.size < 2:
+        return None
+    exponents = np.frexp(usable)[1] - 1
+    low, high = int(exponents.min()), int(exponents.max())
+    if high == low:
+        return None
+    every = max(-(-(high - low + 1) // 48), 1)
+    counts = np.bincount((exponents - low) // every)
+    labels = [f"2^{low + place * every}" for place in range(len(counts))]
+    return bars(labels, counts.tolist(), "Histogram of binary exponents")
+
+
+def _neighbour(asked: Asked, neighbour: Any) -> dict[str, Any]:
+    doubt = "" if neighbour.is_certain else "equal constants: may be by chance"
+    if neighbour.by == "graph":
+        doubt = "by the graph; it holds other bytes"
+    return {**_link(asked, neighbour.tensor), "doubt": doubt}
+
+
+def _link(asked: Asked, tensor: Tensor) -> dict[str, Any]:
+    statistics = tensor.statistics
+    bad = statistics.nan_count + statistics.pos_inf_count + statistics.neg_inf_count
+    return {
+        "name": tensor.name,
+        "op_type": tensor.op_type,
+        "io": f"{tensor.io} {tensor.slot}",
+        "is_bad": bad > 0,
+        "url": asked.links.view(
+            "tensor", rank=tensor.rank, step=tensor.step, name=tensor.name, graph=tensor.graph
+        ),
+    }
+
+
+def _elsewhere(asked: Asked, tensor: Tensor) -> dict[str, Any]:
+    """Return the same name in the steps before and after, and on all ranks."""
+    numbers = [
+        opened.key.step
+        for opened in asked.moment.steps
+        if opened.key.rank == tensor.rank and opened.key.step is not None
+    ]
+    ranks = [opened.key.rank for opened in asked.moment.steps if opened.key.step == tensor.step]
+
+    def url(rank: int, step: int | None) -> str:
+        return asked.links.view("tensor", rank=rank, step=step, name=tensor.name, graph=tensor.graph)
+
+    before = [step for step in numbers if tensor.step is not None and step < tensor.step]
+    after = [step for step in numbers if tensor.step is not None and step > tensor.step]
+    return {
+        "previous": url(tensor.rank, max(before)) if before else "",
+        "next": url(tensor.rank, min(after)) if after else "",
+        "ranks": [(rank, url(rank, tensor.step)) for rank in ranks] if len(ranks) <= 32 else [],
+        "cell": asked.links.view("cell", rank=tensor.rank, step=tensor.step)
+        if tensor.step is not None
+        else "",
+    }
+
+
+def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
+    """Return lines over the steps, one for each rank; None if that takes long and is not asked for."""
+    moment = asked.moment
+    ranks = _near(moment.ranks, tensor.rank)
+    if len(ranks) * len(moment.numbers) > _AT_ONCE and not asked.arguments.flag("over"):
+        return None
+    try:
+        frame = trend(moment.store, glob.escape(tensor.name), stat, rank=ranks, include_partial=True)
+    except UsageError:
+        return None
+    series = [
+        Series(
+            f"rank {rank}",
+            part["step"].tolist(),
+            part["value"].tolist(),
+            (part["non_finite"] > 0).tolist(),
+        )
+        for rank, part in frame[frame["graph"] == tensor.graph].groupby("rank")
+    ]
+    picture = series_picture(series, f"{stat} of {tensor.name} over the steps, by rank", tensor.step)
+    return {"picture": picture, "names": [line.name for line in series]}
+
+
+def _near(ranks: Sequence[int], rank: int) -> list[int]:
+    """Return the rank and others up to eight."""
+    others = [other for other in ranks if other != rank]
+    return sorted([rank, *others[: _LINES - 1]])
+
+
+SCREEN = Screen(
+    "tensor",
+    "Tensor",
+    "tensor.html.j2",
+    (
+        THE_RANK,
+        *THE_TENSOR,
+        STAT,
+        Parameter("over", "boolean", "Draw the lines over the steps, however many they are."),
+    ),
+    show,
+)

@@ -1,0 +1,365 @@
+"""What answers each kind of request. Store reads run in threads, never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+from tornado.httputil import url_concat
+from tornado.web import RequestHandler
+
+from ingest.page import rendering
+from ingest.page.answers import Question
+from ingest.page.arguments import Arguments
+from ingest.page.library import Library, Run
+from ingest.page.links import Links
+from ingest.page.moment import Moment
+from ingest.page.screen import Asked, Screen
+from ingest.page.sharing import SharedAnswers
+from ingest.page.views import SCREENS, TABS
+from ingest.page.web.access import COOKIE, Access
+from ingest.page.web.metrics import PageMetrics
+from ingest.page.words import clock
+from workers.errors import DamagedStore, DumpIngestError, StoreError, UsageError
+from workers.store import strict_json
+
+#: Nothing but files of the page itself is loaded, and no script that is written into a page runs.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
+#: How often a page asks for news, at most.
+_LEAST_POLL_S = 0.5
+_ASSETS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all requests share."""
+
+    library: Library
+    answers: SharedAnswers
+    access: Access
+    metrics: PageMetrics
+    base: str = ""
+
+
+class Handler(RequestHandler):
+    """Headers, access and errors, the same for all requests."""
+
+    site: Site
+    is_public = False
+    is_api = False
+
+    def initialize(self, site: Site) -> None:
+        """Take what all requests share."""
+        self.site = site
+
+    def set_default_headers(self) -> None:
+        """Set the headers of every answer, errors included."""
+        for name, value in HEADERS.items():
+            self.set_header(name, value)
+        self.clear_header("Server")
+
+    async def prepare(self) -> None:
+        """Refuse who may not look, and take a token out of the URL."""
+        access = self.site.access
+        if not access.knows_host(self.request.host):
+            self.refuse(HTTPStatus.MISDIRECTED_REQUEST, "this page is not called by that name", "")
+            return
+        if self.is_public:
+            return
+        given = self.get_query_argument("token", "")
+        if access.token and given and access.is_token(given):
+            self.set_cookie(
+                COOKIE, access.cookie, httponly=True, samesite="Strict", path=f"{self.site.base}/"
+            )
+            rest = [
+                (name, value.decode("utf-8", "replace"))
+                for name, values in self.request.query_arguments.items()
+                for value in values
+                if name != "token"
+            ]
+            self.redirect(url_concat(f"{self.site.base}{self.request.path}", rest))
+            return
+        if not access.admits(self.request.headers, self.get_cookie(COOKIE, "") or ""):
+            hint = (
+                "Open the page with ?token=TOKEN, or send `Authorization: Bearer TOKEN`."
+                if access.token
+                else f"The proxy must set {access.header}."
+            )
+            self.refuse(HTTPStatus.UNAUTHORIZED, "this page asks for a token or a proxy", hint)
+
+    def refuse(self, status: HTTPStatus, message: str, hint: str, links: Links | None = None) -> None:
+        """Answer with an error, as a page or as JSON."""
+        self.set_status(status.value)
+        if self.is_api:
+            self.send_json(strict_json.dumps({"error": {"message": message, "hint": hint}}).encode())
+            return
+        page = rendering.render(
+            "error.html.j2",
+            title=status.phrase,
+            status=f"{status.value} {status.phrase}",
+            message=message,
+            hint=hint,
+            **frame(links or Links(self.site.base)),
+        )
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.finish(page)
+
+    def send_json(self, body: bytes) -> None:
+        """Answer with JSON."""
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(body)
+
+    async def answer(
+        self, run: Run, name: str, make: Callable[[Moment], bytes], *, beside: str = ""
+    ) -> bytes:
+        """Return what `make` returns of a run as it is now, which viewers share.
+
+        Args:
+            run: the run.
+            name: the view or question.
+            make: makes the answer.
+            beside: the name of another run that the answer is about, too.
+        """
+        site, loop = self.site, asyncio.get_running_loop()
+        moment = await loop.run_in_executor(site.answers.pool, run.moment)
+        token = moment.token
+        if beside:
+            other = await loop.run_in_executor(site.answers.pool, site.library.run, beside)
+            token += (await loop.run_in_executor(site.answers.pool, other.moment)).token
+        question = (run.name, token, name, self.request.query, bool(run.away))
+        with site.metrics.answering(name):
+            return await site.answers.answer(question, lambda: make(moment))
+
+    def query(self) -> dict[str, str]:
+        """Return the parameters of the URL."""
+        return {name: self.get_query_argument(name) for name in self.request.query_arguments}
+
+    def write_error(self, status_code: int, **_details: Any) -> None:
+        """Answer with what went wrong, without a traceback."""
+        status = HTTPStatus(status_code)
+        self.refuse(status, status.phrase.lower() if status_code != 500 else "an error in this program", "")
+
+    async def guarded(self, links: Links, show: Callable[[], Any]) -> None:
+        """Run a request, and turn errors of this project into answers."""
+        try:
+            await show()
+        except DumpIngestError as exc:
+            self.site.metrics.failed(exc.reason)
+            self.refuse(status_of(exc), exc.message, exc.hint, links)
+
+
+def status_of(error: DumpIngestError) -> HTTPStatus:
+    """Return the status of an answer that an error ended."""
+    if isinstance(error, UsageError):
+        return HTTPStatus.NOT_FOUND
+    if isinstance(error, DamagedStore):
+        return HTTPStatus.UNPROCESSABLE_ENTITY
+    return HTTPStatus.SERVICE_UNAVAILABLE if isinstance(error, StoreError) else HTTPStatus.BAD_GATEWAY
+
+
+def frame(links: Links, **given: Any) -> dict[str, Any]:
+    """Return what the frame of every page shows."""
+    return {
+        "links": links,
+        "tabs": TABS,
+        "tab": "",
+        "moment": None,
+        "away": "",
+        "url": "",
+        "report": None,
+    } | given
+
+
+class Home(Handler):
+    """`/`: the list of runs, or the only run."""
+
+    async def get(self) -> None:
+        """Answer."""
+        links = Links(self.site.base)
+
+        async def show() -> None:
+            library, loop = self.site.library, asyncio.get_running_loop()
+            names = await loop.run_in_executor(self.site.answers.pool, library.names)
+            if library.is_single:
+                self.redirect(links.of_run(names[0]).view("incidents"))
+                return
+            context = frame(links, url=library.url)
+            self.finish(rendering.render("runs.html.j2", title="Runs", runs=names, **context))
+
+        await self.guarded(links, show)
+
+
+class View(Handler):
+    """`/runs/RUN/VIEW`: a screen."""
+
+    async def get(self, run_name: str, view: str) -> None:
+        """Answer."""
+        name = unquote(run_name)
+        links = Links(self.site.base, name)
+
+        async def show() -> None:
+            screen = SCREENS.get(view)
+            if screen is None:
+                raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
+            asked = Arguments.of(self.query(), screen.parameters)
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, name)
+            body = await self.answer(
+                run,
+                view,
+                lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library), run),
+                beside=asked.text("with"),
+            )
+            self.finish(body)
+
+        await self.guarded(links, show)
+
+
+def page_of(screen: Screen, asked: Asked, run: Run) -> bytes:
+    """Return a screen as a page."""
+    context = frame(
+        links=asked.links,
+        moment=asked.moment,
+        away=run.away,
+        url=asked.url,
+        tab=screen.name,
+        # Asking more often than the store is asked would say nothing new.
+        poll_ms=round(1000 * max(run.refresh_s, _LEAST_POLL_S)),
+    )
+    shown = {"title": screen.title} | context | screen.show(asked)
+    return rendering.render(screen.template, **shown).encode()
+
+
+class Answer(Handler):
+    """`/api/v1/runs/RUN/QUESTION`: JSON."""
+
+    is_api = True
+
+    def initialize(self, site: Site, question: Question) -> None:  # type: ignore[override]
+        """Take what all requests share, and the question of this path."""
+        super().initialize(site)
+        self.question = question
+
+    async def get(self, run_name: str) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            asked = Arguments.of(self.query(), self.question.parameters)
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            name = f"api/{self.question.name}"
+            self.send_json(
+                await self.answer(
+                    run, name, lambda moment: strict_json.dumps(self.question.answer(moment, asked)).encode()
+                )
+            )
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class Now(Handler):
+    """`/api/v1/runs/RUN/moment`: what is committed now, as one word; and whether the store answers."""
+
+    is_api = True
+
+    async def get(self, run_name: str) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            moment = await loop.run_in_executor(self.site.answers.pool, run.moment)
+            now = {"token": moment.token, "clock": clock(moment.read_at), "away": run.away}
+            self.send_json(json.dumps(now).encode())
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class Runs(Handler):
+    """`/api/v1/runs`: the names of all runs."""
+
+    is_api = True
+
+    async def get(self) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            loop = asyncio.get_running_loop()
+            names = await loop.run_in_executor(self.site.answers.pool, self.site.library.names)
+            self.send_json(json.dumps([{"run": name} for name in names]).encode())
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class Asset(Handler):
+    """`/static/NAME`: a file of the page itself."""
+
+    is_public = True
+
+    async def get(self, name: str) -> None:
+        """Answer."""
+        kind = _ASSETS.get(name)
+        if kind is None:
+            self.refuse(HTTPStatus.NOT_FOUND, f"no file {name[:80]!r}", "")
+            return
+        self.set_header("Content-Type", f"{kind}; charset=utf-8")
+        self.finish(rendering.asset(name))
+
+
+class Health(Handler):
+    """`/healthz`: whether the server answers; it says nothing about the store."""
+
+    is_public = True
+    is_api = True
+
+    async def get(self) -> None:
+        """Answer."""
+        self.send_json(b'{"ok": true}')
+
+
+class Metrics(Handler):
+    """`/metrics`: figures of the server, for Prometheus."""
+
+    is_public = True
+
+    async def get(self) -> None:
+        """Answer."""
+        self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.finish(self.site.metrics.text(self.site.answers))
+
+
+class Contract(Handler):
+    """`/openapi.json`: what the API answers."""
+
+    is_api = True
+
+    def initialize(self, site: Site, document: bytes) -> None:  # type: ignore[override]
+        """Take the document."""
+        super().initialize(site)
+        self.document = document
+
+    async def get(self) -> None:
+        """Answer."""
+        self.send_json(self.document)
+
+
+class Unknown(Handler):
+    """Any other path."""
+
+    async def get(self) -> None:
+        """Answer."""
+        self.refuse(HTTPStatus.NOT_FOUND, "no such page", "The first page lists all runs.")

@@ -1,0 +1,89 @@
+"""The description of the HTTP API, made from the very table that the server serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ingest.page.answers import QUESTIONS, Question
+from workers import __version__
+
+_RUN = {
+    "name": "run",
+    "in": "path",
+    "required": True,
+    "description": "A name from /api/v1/runs.",
+    "schema": {"type": "string"},
+}
+_JSON: dict[str, Any] = {"application/json": {"schema": {}}}
+_ERROR = {
+    "application/json": {
+        "schema": {
+            "type": "object",
+            "properties": {
+                "error": {
+                    "type": "object",
+                    "properties": {"message": {"type": "string"}, "hint": {"type": "string"}},
+                }
+            },
+        }
+    }
+}
+_FAILURES = {
+    "401": "A token is missing.",
+    "404": "There is no such run, rank, step or parameter.",
+    "422": "What was asked for is damaged.",
+    "503": "The store does not answer.",
+}
+
+
+def document(base: str) -> dict[str, Any]:
+    """Return the OpenAPI document of a server with this base path."""
+    paths = {
+        "/api/v1/runs": _path("All runs.", "", []),
+        "/api/v1/runs/{run}/moment": _path(
+            "What is committed now, as a token that changes with it; and whether the store answers.",
+            "",
+            [_RUN],
+        ),
+    }
+    for question in QUESTIONS:
+        paths[f"/api/v1/runs/{{run}}/{question.name}"] = _path(
+            question.words, question.command, [_RUN, *_parameters(question)]
+        )
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "dump-ingest page",
+            "version": __version__,
+            "description": "Read-only. Numbers that are NaN or infinite are null.",
+        },
+        "servers": [{"url": base or "/"}],
+        "paths": paths,
+    }
+
+
+def _path(words: str, command: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    same = f" The same JSON as `dump-ingest {command}`." if command else ""
+    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": _JSON}}
+    responses |= {code: {"description": why, "content": _ERROR} for code, why in _FAILURES.items()}
+    return {
+        "get": {
+            "summary": words,
+            "description": f"{words}{same}",
+            "parameters": parameters,
+            "responses": responses,
+        }
+    }
+
+
+def _parameters(question: Question) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": parameter.name,
+            "in": "query",
+            "required": parameter.is_required,
+            "description": parameter.words,
+            "schema": {"type": parameter.kind},
+        }
+        for parameter in question.parameters
+    ]

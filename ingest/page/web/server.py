@@ -1,0 +1,128 @@
+"""The server: paths, sockets, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.routing import Rule, URLSpec
+from tornado.web import Application
+
+from ingest.page.answers import QUESTIONS
+from ingest.page.library import Library
+from ingest.page.sharing import DEFAULT_NBYTES, SharedAnswers
+from ingest.page.web import handlers, openapi
+from ingest.page.web.access import Access, Listen
+from ingest.page.web.metrics import PageMetrics
+from workers.errors import UsageError
+
+#: Answers that are made at once. More would only share the same processors.
+_THREADS = 4
+_RUN = r"([^/]+)"
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """How a page is served."""
+
+    listen: Listen
+    access: Access = field(default_factory=Access)
+    base: str = ""
+    """"" or a path such as `/dumps`, below which a proxy shows the page."""
+    cache_nbytes: int = DEFAULT_NBYTES
+
+
+def base_path(words: str) -> str:
+    """Return a base path as it stands before other paths: `` or `/dumps`.
+
+    Raises:
+        UsageError: it is not a path.
+    """
+    path = "/" + words.strip("/") if words.strip("/") else ""
+    if path and not re.fullmatch(r"(/[\w.~-]+)+", path, re.ASCII):
+        raise UsageError(f"{words!r} is not a base path", hint="Such as /dumps.")
+    return path
+
+
+def application(library: Library, settings: PageSettings, pool: ThreadPoolExecutor) -> Application:
+    """Return the paths and what answers them."""
+    site = handlers.Site(
+        library,
+        SharedAnswers(pool, settings.cache_nbytes),
+        settings.access,
+        PageMetrics(),
+        settings.base,
+    )
+    shared: dict[str, Any] = {"site": site}
+    contract = json.dumps(openapi.document(settings.base)).encode()
+    api = r"/api/v1/runs"
+    paths: list[tuple[str, type[handlers.Handler], dict[str, Any]]] = [
+        (r"/", handlers.Home, shared),
+        (rf"/runs/{_RUN}/([a-z]+)", handlers.View, shared),
+        (r"/static/([a-z.]+)", handlers.Asset, shared),
+        (r"/healthz", handlers.Health, shared),
+        (r"/metrics", handlers.Metrics, shared),
+        (r"/openapi\.json", handlers.Contract, {**shared, "document": contract}),
+        (api, handlers.Runs, shared),
+        (rf"{api}/{_RUN}/moment", handlers.Now, shared),
+        *(
+            (rf"{api}/{_RUN}/{question.name}", handlers.Answer, {**shared, "question": question})
+            for question in QUESTIONS
+        ),
+    ]
+    # A proxy may take the base path off, or leave it on.
+    prefixes = ["", re.escape(settings.base)] if settings.base else [""]
+    rules: list[Rule | list[Any]] = [
+        URLSpec(f"{prefix}{path}", handler, given) for prefix in prefixes for path, handler, given in paths
+    ]
+    return Application(
+        rules,
+        default_handler_class=handlers.Unknown,
+        default_handler_args=shared,
+        compress_response=True,
+        log_function=lambda _handler: None,
+    )
+
+
+@dataclass(eq=False)
+class PageServer:
+    """A server that is bound to its sockets, and serves while `serve` runs."""
+
+    library: Library
+    settings: PageSettings
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    def bind(self) -> str:
+        """Take the address, and return it as a URL.
+
+        Raises:
+            UsageError: it cannot be had.
+        """
+        listen = self.settings.listen
+        try:
+            self._sockets = bind_sockets(listen.port, listen.host)
+        except OSError as exc:
+            raise UsageError(f"cannot listen at {listen.shown}: {exc.strerror or exc}") from exc
+        port = self._sockets[0].getsockname()[1]
+        return f"http://{Listen(listen.host, port).shown}{self.settings.base}/"
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool:
+            server = HTTPServer(
+                application(self.library, self.settings, pool),
+                max_header_size=32 * 1024,
+                max_body_size=0,
+                idle_connection_timeout=75,
+            )
+            server.add_sockets(self._sockets)
+            await stop.wait()
+            server.stop()
+            await server.close_all_connections()

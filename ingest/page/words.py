@@ -1,0 +1,71 @@
+"""How numbers, times and places are written on the page."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from ingest.reader.ranges import format_ranges
+from ingest.units import human_bytes
+
+__all__ = ["format_ranges", "human_bytes"]
+
+
+def number(value: float | None) -> str:
+    """Return a number with at most six significant digits; an en dash if it is not known."""
+    if value is None or math.isnan(value):
+        return "\u2013"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "\u2212Inf"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}".replace(",", "\u202f").replace("-", "\u2212")
+    return f"{value:.6g}".replace("-", "\u2212")
+
+
+def exact(value: float | None) -> str:
+    """Return an element of a tensor, which may be `NaN`; an en dash if it is not known."""
+    return "NaN" if value is not None and math.isnan(value) else number(value)
+
+
+def whole(value: float | None) -> str:
+    """Return a count with thin spaces between thousands; an en dash if it is not known."""
+    if value is None or math.isnan(value):
+        return "\u2013"
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 tensor`, `2 tensors`."""
+    return f"{whole(count)} {noun}{'s' * (count != 1)}"
+
+
+def shape(lengths: Sequence[int]) -> str:
+    """Return a shape such as `2 x 3`, with a sign for times; `scalar` for none."""
+    return " \u00d7 ".join(map(str, lengths)) or "scalar"
+
+
+def short(name: str, most: int = 56) -> str:
+    """Return a name without its middle if it is long; the last part says more than the first."""
+    return name if len(name) <= most else f"{name[: most // 3]}…{name[-(most - most // 3 - 1) :]}"
+
+
+def clock(seconds: float) -> str:
+    """Return a time of day, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S UTC")
+
+
+def moment(committed_at: str) -> str:
+    """Return the time of a commit as people write it."""
+    return f"{committed_at[:19].replace('T', ' ')} UTC"
+
+
+def command(*words: object) -> str:
+    """Return a command line that can be pasted into a shell."""
+    return shlex.join(["dump-ingest", *map(str, words)])
+
+
+def span(first: int, last: int) -> str:
+    """Return `step 3`, or `steps 3 to 5`."""
+    return f"step {first}" if first == last else f"steps {first} to {last}"

@@ -1,0 +1,34 @@
+"""A heatmap as flat rows: the documented contract of what `heatmap --json` prints."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def heatmap_rows(field: xr.DataArray) -> list[dict[str, Any]]:
+    """Return a heatmap as JSON has it: a row for each rank and step."""
+    ranks, steps = field["rank"].values.tolist(), field["step"].values.tolist()
+    columns = {name: field[name].values.tolist() for name in ("tensors", "elements", "non_finite")}
+    values = field.values.tolist()
+    return [
+        {
+            "rank": rank,
+            "step": step,
+            "value": values[row][column],
+            "tensors": columns["tensors"][row][column],
+            "elements": _whole(columns["elements"][row][column]),
+            "non_finite": _whole(columns["non_finite"][row][column]),
+            "statistic": field.attrs["statistic"],
+            "aggregate": field.attrs["aggregate"],
+        }
+        for row, rank in enumerate(ranks)
+        for column, step in enumerate(steps)
+    ]
+
+
+def _whole(value: float) -> int | None:
+    return None if math.isnan(value) else int(value)

@@ -1,0 +1,41 @@
+"""Pictures of values."""
+
+import base64
+import struct
+import zlib
+
+import numpy as np
+
+from ingest.page.drawing.png import MAX_SIDE, Image, as_matrix, image_of
+
+
+def pixels(image: Image) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
+    data = base64.b64decode(image.url.partition(",")[2])
+    start = data.index(b"IDAT")
+    (length,) = struct.unpack(">I", data[start - 4 : start])
+    lines = zlib.decompress(data[start + 4 : start + 4 + length])
+    return np.frombuffer(lines, np.uint8).reshape(image.height, image.width + 1)[:, 1:]
+
+
+def test_values_that_are_not_finite_have_colours_of_their_own() -> None:
+    image = image_of(np.array([[0, np.nan, 1], [np.inf, -np.inf, 0.5]]))
+    assert pixels(image).tolist() == [[0, 253, 252], [254, 255, 126]]
+    assert (image.low, image.high, image.has_both_signs) == (0, 1, False)
+
+
+def test_a_single_nan_is_not_lost_in_a_large_tensor() -> None:
+    values = np.zeros((3000, 1000))
+    values[1234, 567] = np.nan
+    image = image_of(values)
+    assert max(image.width, image.height) <= MAX_SIDE
+    assert (pixels(image) == 253).sum() == 1
+
+
+def test_zero_is_in_the_middle_if_there_are_both_signs() -> None:
+    assert pixels(image_of(np.array([[-1.0, 0, 3]]))).tolist() == [[84, 126, 252]]
+
+
+def test_any_shape_becomes_a_matrix() -> None:
+    assert as_matrix(np.zeros((2, 3, 4))).shape == (6, 4)
+    assert as_matrix(np.zeros(10)).shape == (1, 10)
+    assert as_matrix(np.zeros(1000)).shape == (32, 32)

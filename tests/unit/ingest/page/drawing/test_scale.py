@@ -1,0 +1,34 @@
+"""Levels of values."""
+
+import numpy as np
+
+from ingest.page.drawing.scale import LEVELS, ONLY_LEVEL, Scale
+
+
+def levels(values: list[float], *, is_count: bool = False) -> list[int]:
+    array = np.array(values)
+    scale = Scale.of(array, is_count=is_count)
+    assert scale is not None
+    return [int(level) for level in scale.levels(array)]
+
+
+def test_zero_some_and_unknown_differ() -> None:
+    assert levels([0, 1, 1000, np.nan], is_count=True) == [0, 1, LEVELS, -1]
+
+
+def test_counts_and_values_far_apart_are_logarithmic() -> None:
+    assert levels([1, 10, 100], is_count=True)[1] == 4
+    assert levels([1, 10, 100])[1] == 1
+
+
+def test_zero_among_negative_values_is_a_value() -> None:
+    assert levels([-1, 0, 1]) == [1, 4, LEVELS]
+
+
+def test_equal_values_and_the_largest_numbers() -> None:
+    assert levels([3, 3]) == [ONLY_LEVEL, ONLY_LEVEL]
+    assert levels([-1.7e308, 1.7e308, np.inf]) == [1, LEVELS, LEVELS]
+
+
+def test_nothing_known_has_no_scale() -> None:
+    assert Scale.of(np.array([np.nan, 0]), is_count=True) is None

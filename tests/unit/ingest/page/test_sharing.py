@@ -1,0 +1,56 @@
+"""One answer for many viewers."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ingest.page.sharing import SharedAnswers
+
+
+def test_many_viewers_cost_one_answer() -> None:
+    made = []
+    go = threading.Event()
+
+    def make() -> bytes:
+        go.wait(30)
+        made.append(1)
+        return b"answer"
+
+    async def look() -> list[bytes]:
+        with ThreadPoolExecutor(4) as pool:
+            answers = SharedAnswers(pool)
+            viewers = [asyncio.create_task(answers.answer("question", make)) for _ in range(20)]
+            await asyncio.sleep(0)
+            viewers[0].cancel()  # a viewer who leaves does not take it from the others
+            go.set()
+            return await asyncio.gather(*viewers[1:])
+
+    assert asyncio.run(look()) == [b"answer"] * 19
+    assert made == [1]
+
+
+def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
+    async def look() -> tuple[int, int, int]:
+        with ThreadPoolExecutor(1) as pool:
+            answers = SharedAnswers(pool, limit=10)
+            for question in ("a", "b", "a", "c", "a"):
+                await answers.answer(question, lambda: b"1234")
+            made = answers.made
+            await answers.answer("b", lambda: b"1234")
+            await answers.answer("large", lambda: b"x" * 100)
+            return made, answers.made, answers.nbytes
+
+    assert asyncio.run(look()) == (3, 5, 8)
+
+
+def test_an_error_is_not_kept() -> None:
+    async def look() -> bytes:
+        with ThreadPoolExecutor(1) as pool:
+            answers = SharedAnswers(pool)
+            with pytest.raises(ZeroDivisionError):
+                await answers.answer("question", lambda: bytes(1 // 0))
+            return await answers.answer("question", lambda: b"better")
+
+    assert asyncio.run(look()) == b"better"

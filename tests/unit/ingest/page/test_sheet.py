@@ -1,0 +1,47 @@
+"""Windows on values."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.page.sheet import Sheet, window
+from ingest.reader.dump_store import open_store
+from ingest.reader.tensor import Tensor
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import UsageError
+
+
+def stored(made: MadeDump, store: Path, values: np.ndarray[Any, Any]) -> Tensor:
+    made.add(values, tensor_name())
+    ingest_directly(made.root, store)
+    return open_store(store).tensors()[0]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_window_is_a_part_of_the_last_axis_and_of_the_others(
+    made: MadeDump, store: Path, order: str
+) -> None:
+    values = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    tensor = stored(made, store, np.asarray(values, order=order))  # type: ignore[call-overload]
+    shown = window(tensor, 5, 1, 4, 3)
+    assert shown["rows"] == ["1, 1", "1, 2", "1, 3", "2, 0"]
+    assert shown["columns"] == ["1", "2", "3"]
+    expected = values.reshape(12, 5)[5:9, 1:4]
+    assert [[float(word) for word in line] for line in shown["values"]] == expected.tolist()
+
+
+def test_a_vector_is_a_column_and_a_scalar_a_cell(made: MadeDump, store: Path) -> None:
+    assert Sheet.of((7,)) == Sheet(7, 1)
+    tensor = stored(made, store, np.array(np.nan, np.float32))
+    assert window(tensor, 0, 0, 5, 5)["values"] == [["nan"]]
+
+
+def test_too_much_and_too_far_are_refused(made: MadeDump, store: Path) -> None:
+    tensor = stored(made, store, np.zeros((3, 2), np.float32))
+    with pytest.raises(UsageError, match="no row 3"):
+        window(tensor, 3, 0, 1, 1)
+    with pytest.raises(UsageError, match="at once"):
+        window(tensor, 0, 0, 1000, 1000)

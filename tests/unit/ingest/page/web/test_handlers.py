@@ -1,0 +1,232 @@
+"""The server, asked over HTTP: the same answers as the commands, and errors that say what to do."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+
+import ingest
+from ingest.page.web.access import Access
+from ingest.page.web.handlers import HEADERS
+from tests.npy_files import MadeDump, tensor_name
+from tests.page_server import RunningPage
+from tests.pipeline import ingest_directly
+from workers.store import strict_json
+
+RUN = "/runs/run.zarr"
+API = f"/api/v1{RUN}"
+LOG = "Log.Default_net-LogLoss_Log-op0.output.0"
+TOKEN = "a-token-of-sixteen-letters"  # noqa: S105  (opens the page of this test alone)
+
+
+def as_json(answer: object) -> object:
+    return json.loads(strict_json.dumps(answer))
+
+
+def test_a_single_store_leads_to_its_incidents(page: RunningPage) -> None:
+    home = page.get("/")
+    assert (home.status, home.headers["Location"]) == (302, f"{RUN}/incidents")
+    assert "NaN born in Log" in page.get(f"{RUN}/incidents").text
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        ("matrix", "NaN and Inf"),
+        ("matrix?stat=l2_norm&ranks=1&steps=2-3", "l2_norm of *"),
+        ("cell?rank=1&step=2", "Log"),
+        (f"tensor?rank=1&step=2&name={LOG}", "-0.88"),
+        ("live", "Step 3"),
+        ("incidents", "logarithm of a number that is not positive"),
+    ],
+)
+def test_every_view_shows_its_answer_and_the_line_that_gives_it(
+    page: RunningPage, view: str, words: str
+) -> None:
+    got = page.get(f"{RUN}/{view}")
+    assert got.status == 200, got.text
+    assert words.replace("-", "\u2212") in got.text or words in got.text
+    assert "dump-ingest " in got.text
+    assert "ingest.open_store(" in got.text
+
+
+def test_the_api_answers_what_python_and_commands_answer(page: RunningPage, nan_log: Path) -> None:
+    store = ingest.open_store(nan_log)
+    incidents = [incident.to_dict() for incident in ingest.incidents(store).incidents]
+    assert page.get(f"{API}/incidents").json == as_json(incidents)
+    assert page.get(f"{API}/origin").json == as_json(ingest.origin(store).to_dict())
+    tensors = [tensor.to_dict() for tensor in store.step(1, 2).tensors()]
+    assert page.get(f"{API}/tensors?rank=1&step=2").json == as_json(tensors)
+    assert [row["value"] for row in page.get(f"{API}/heatmap?stat=nan").json] == [0, 0, 0, 0, 7, 7]
+    assert len(page.get(f"{API}/findings").json) == len(ingest.anomalies(store).findings)
+    assert page.get("/api/v1/runs").json == [{"run": "run.zarr"}]
+
+
+def test_values_come_in_windows(page: RunningPage) -> None:
+    asked = urlencode({"rank": 1, "step": 2, "name": LOG, "row": 2, "rows": 3, "column": 1, "columns": 2})
+    window = page.get(f"{API}/values?{asked}").json
+    assert (window["rows"], window["columns"]) == (["2", "3", "4"], ["1", "2"])
+    assert window["values"][0][0] == "nan"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        (f"{RUN}/cell?rank=7&step=2", 404, "rank 7 step 2 is not in the store"),
+        (f"{RUN}/cell?step=2", 404, "the parameter rank is missing"),
+        (f"{RUN}/matrix?steps=x", 404, "is not a range"),
+        (f"{RUN}/matrix?stat=nonsense", 404, "is not a statistic"),
+        (f"{RUN}/tensor?rank=1&step=2&name=Lag", 404, "has no tensor"),
+        (f"{RUN}/nonsense", 404, "no view"),
+        (f"{RUN}/matrix?evil=1", 404, "no parameter"),
+        ("/runs/..%2F..%2Fetc/matrix", 404, "no run"),
+        ("/nothing", 404, "no such page"),
+        ("/static/..%2Fserver.py", 404, "no such page"),
+    ],
+)
+def test_errors_say_what_is_wrong(page: RunningPage, path: str, status: int, words: str) -> None:
+    got = page.get(path)
+    assert got.status == status
+    assert words in got.text
+    assert "Traceback" not in got.text
+
+
+def test_errors_of_the_api_are_json(page: RunningPage) -> None:
+    error = page.get(f"{API}/tensors?rank=9&step=9").json["error"]
+    assert "not in the store" in error["message"]
+    assert error["hint"]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_nothing_can_be_changed(page: RunningPage, method: str) -> None:
+    assert page.get(f"{RUN}/incidents", method=method).status == 405
+
+
+def test_every_answer_forbids_what_the_page_does_not_need(page: RunningPage) -> None:
+    for path in (f"{RUN}/live", f"{API}/steps", "/static/page.js", "/nothing", "/openapi.json"):
+        headers = page.get(path).headers
+        assert {name: headers[name] for name in HEADERS} == HEADERS
+    assert "unsafe" not in HEADERS["Content-Security-Policy"]
+
+
+def test_a_foreign_name_is_refused_on_loopback(nan_log: Path) -> None:
+    access = Access(hosts=frozenset(["127.0.0.1"]))
+    with RunningPage(nan_log, access=access) as own:
+        assert own.get("/healthz").status == 200
+        assert own.get(f"{RUN}/live", Host="evil.example").status == 421
+
+
+def test_a_token_is_asked_for_once(nan_log: Path) -> None:
+    with RunningPage(nan_log, access=Access(token=TOKEN)) as own:
+        assert own.get(f"{RUN}/live").status == 401
+        assert own.get(f"{API}/steps").json["error"]["message"]
+        assert own.get(f"{RUN}/live", Authorization=f"Bearer {TOKEN}").status == 200
+        assert own.get(f"{RUN}/live?token=wrong").status == 401
+        first = own.get(f"{RUN}/cell?token={TOKEN}&rank=1&step=2")
+        assert (first.status, first.headers["Location"]) == (302, f"{RUN}/cell?rank=1&step=2")
+        cookie = first.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert TOKEN not in cookie
+        assert own.get(f"{RUN}/live", Cookie=cookie.partition(";")[0]).status == 200
+        assert own.get("/healthz").status == 200
+
+
+def test_a_proxy_names_the_user(nan_log: Path) -> None:
+    with RunningPage(nan_log, access=Access(header="X-Forwarded-User")) as own:
+        assert own.get(f"{RUN}/live").status == 401
+        assert own.get(f"{RUN}/live", X_Forwarded_User="someone").status == 200
+
+
+def test_a_base_path_is_before_every_link(nan_log: Path) -> None:
+    with RunningPage(nan_log, base="/dumps") as own:
+        text = own.get(f"/dumps{RUN}/incidents").text
+        assert 'href="/dumps/static/page.css"' in text
+        assert 'href="/static' not in text
+        assert 'href="/runs' not in text
+
+
+@pytest.fixture
+def hostile_page(made: MadeDump, tmp_path: Path) -> Iterator[RunningPage]:
+    """The page of a store with names that would be markup, script or a path."""
+    import numpy as np
+
+    for number, name in enumerate(HOSTILE):
+        made.add(np.array([1, np.nan], np.float32), tensor_name(f"{name}.op{number}"), step=1)
+    (tmp_path / "runs").mkdir()
+    ingest_directly(made.root, tmp_path / "runs" / "<b>run.zarr")
+    with RunningPage(tmp_path / "runs") as own:
+        yield own
+
+
+HOSTILE = (
+    "<script>alert(1)<",
+    "\"onload=alert(1) x='",
+    "{{7*7}}${7*7}",
+    "javascript:alert(1)",
+    "\u202eevil",
+    "%2e%2e%2f",
+    "&lt;img src=x onerror=alert(1)&gt;",
+)
+
+
+def test_hostile_names_are_only_text(hostile_page: RunningPage) -> None:
+    run = quote("<b>run.zarr", safe="")
+    assert "&lt;b&gt;run.zarr" in hostile_page.get("/").text
+    for view in ("cell?rank=0&step=1", "incidents", "matrix?stat=max", "live"):
+        got = hostile_page.get(f"/runs/{run}/{view}")
+        assert got.status == 200, got.text
+        for evil in ("<script>alert", "<img src=x", "<b>run", '"onload', "4949"):
+            assert evil not in got.text
+
+
+def test_a_store_that_is_away_shows_what_was_read_and_comes_back(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    with RunningPage(store, refresh_s=0) as own:
+        before = own.get(f"{RUN}/live").text
+        assert 'role="alert" hidden' in before
+        store.rename(tmp_path / "away")
+        (tmp_path / "run.zarr").write_text("not a directory")
+        now = own.get(f"{API}/moment").json
+        assert now["away"]
+        shown = own.get(f"{RUN}/live").text
+        assert "Step 3" in shown
+        assert 'role="alert" hidden' not in shown
+        store.unlink()
+        (tmp_path / "away").rename(store)
+        assert own.get(f"{API}/moment").json["away"] == ""
+
+
+def test_new_steps_appear(nan_log: Path, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    shutil.copytree(nan_log, store)
+    hidden = tmp_path / "step_3"
+    (store / "rank_1" / "step_3").rename(hidden)
+    with RunningPage(store, refresh_s=0) as own:
+        before = own.get(f"{API}/moment").json["token"]
+        assert len(own.get(f"{API}/steps?step=3").json) == 1
+        hidden.rename(store / "rank_1" / "step_3")
+        assert own.get(f"{API}/moment").json["token"] != before
+        assert len(own.get(f"{API}/steps?step=3").json) == 2
+
+
+def test_two_runs_are_compared_by_name_alone(nan_log: Path, tmp_path: Path) -> None:
+    for name in ("a.zarr", "b.zarr"):
+        shutil.copytree(nan_log, tmp_path / "runs" / name)
+    with RunningPage(tmp_path / "runs") as own:
+        assert "Choose the run to compare with" in own.get("/runs/a.zarr/compare").text
+        equal = own.get("/runs/a.zarr/compare?with=b.zarr&step=2").text
+        assert "Equal in step 2" in equal
+        assert "<dt>equal</dt><dd>486</dd>" in equal
+        assert own.get(f"/runs/a.zarr/compare?with={quote(str(nan_log), safe='')}").status == 404
+
+
+def test_metrics_tell_what_is_kept(page: RunningPage) -> None:
+    page.get(f"{RUN}/live")
+    text = page.get("/metrics").text
+    assert 'dump_ingest_page_answer_seconds_count{view="live"}' in text
+    assert "dump_ingest_page_kept_limit_bytes 1.048576e+06" in text

@@ -1,0 +1,27 @@
+"""The contract is that of the server."""
+
+from ingest.page.answers import QUESTIONS
+from tests.page_server import RunningPage
+
+
+def test_every_path_of_the_contract_is_served_and_the_other_way_round(page: RunningPage) -> None:
+    document = page.get("/openapi.json").json
+    assert document["openapi"].startswith("3.1")
+    paths = document["paths"]
+    assert set(paths) == {
+        "/api/v1/runs",
+        "/api/v1/runs/{run}/moment",
+        *(f"/api/v1/runs/{{run}}/{question.name}" for question in QUESTIONS),
+    }
+    values = {"rank": "1", "step": "2", "name": "Log.Default_net-LogLoss_Log-op0.output.0"}
+    for path, methods in paths.items():
+        assert set(methods) == {"get"}
+        required = [
+            parameter["name"]
+            for parameter in methods["get"]["parameters"]
+            if parameter["in"] == "query" and parameter["required"]
+        ]
+        query = "&".join(f"{name}={values[name]}" for name in {*required, *(["step"] if required else [])})
+        got = page.get(f"{path.replace('{run}', 'run.zarr')}?{query}".rstrip("?"))
+        assert (got.status, path) == (200, path), got.text
+        got.json  # noqa: B018  (it must be JSON)

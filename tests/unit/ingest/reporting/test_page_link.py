@@ -1,0 +1,25 @@
+"""Where an alert leads."""
+
+from pathlib import Path
+
+import ingest
+from ingest.reporting.alertmanager import incident_payload
+from ingest.reporting.page_link import incident_link
+from tests.page_server import RunningPage
+
+
+def test_an_alert_leads_to_its_incident_on_the_page(nan_log: Path) -> None:
+    (incident,) = ingest.incidents(ingest.open_store(nan_log)).incidents
+    with RunningPage(nan_log) as page:
+        message = incident_payload(incident, f"{page.url}/")
+        url = message["alerts"][0]["generatorURL"]
+        assert url.startswith(page.url)
+        got = page.get(url.removeprefix(page.url))
+        assert (got.status, f"Incident {incident.id}" in got.text) == (200, True)
+
+
+def test_without_a_page_there_is_no_link() -> None:
+    assert incident_link("", "s3://bucket/run.zarr", "0") == ""
+    assert incident_link("https://page/dumps", "s3://bucket/a b.zarr", "0f") == (
+        "https://page/dumps/runs/a%20b.zarr/incidents?id=0f"
+    )
