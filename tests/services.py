@@ -40,7 +40,7 @@ def make_service(
     chosen: dict[str, Any] = {
         "policy": StepPolicy(CompletenessPolicy(quiet_s=10, settle_s=1)),
         "limits": DispatchLimits(10**9, max_attempts=2, first_pause_s=0.01),
-        "quiet_clock": QuietClock(wall=lambda: time.time() + 60),
+        "quiet_clock": QuietClock(files=lambda _: time.time() + 60),
         "poll_s": 0.02,
     } | options
     client = client or FakeClient(eager=True)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 #: store, and did not list.
 _SHARE_OF_LOOKS = 0.1
 _SHARE_OF_FAILED_LOOKS = 0.5
+#: How long nothing is looked at after a look that took far longer than the one before: something else than
+#: the size of the dump may have held it up.
+_LONGEST_FIRST_REST_S = 60.0
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class LookSchedule:
     next_at: float = 0.0
     rests_until: float = 0.0
     """Before this time, a change in the dump does not make a look due."""
+    _last_took_s: float = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -46,5 +50,8 @@ class LookSchedule:
         """Record a look that has just ended."""
         share = _SHARE_OF_FAILED_LOOKS if failed else _SHARE_OF_LOOKS
         now = self.clock()
-        self.rests_until = now + (now - started) * (1 / share - 1)
+        took_s, last_took_s, rest_per_s = now - started, self._last_took_s, 1 / share - 1
+        self._last_took_s = took_s
+        rest_s = min(took_s * rest_per_s, max(last_took_s * rest_per_s, _LONGEST_FIRST_REST_S))
+        self.rests_until = now + rest_s
         self.next_at = max(now + self.poll_s, self.rests_until)

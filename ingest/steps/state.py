@@ -121,22 +121,22 @@ class StepState:
 
     # -- what the dump has
 
-    def see(self, listing: Listing, *, now: float, wall_time: float, at_most_s: float = math.inf) -> None:
+    def see(self, listing: Listing, *, now: float, reached: float, at_most_s: float = math.inf) -> None:
         """Record the listing of a look.
 
         Args:
             listing: of this step; it has files, or a problem that denies it.
             now: the time of the look by the monotonic clock.
-            wall_time: the same by the clock that the file system has. It counts only for a step that is seen
-                for the first time: such a step has been quiet since its newest change. From then on only what
-                is observed counts.
+            reached: a Unix time that the clock of the file system has reached. It counts only for a step that
+                is seen for the first time: such a step has been quiet since its newest change. From then on
+                only what is observed counts.
             at_most_s: how long such a step can have been quiet, whatever that clock says: it was not there
                 before.
         """
         before = self.listing
         self.listing = listing
         if before is None:
-            self.quiet_for_s = min(max(wall_time - listing.newest_change, 0.0), at_most_s)
+            self.quiet_for_s = min(max(reached - listing.newest_change, 0.0), at_most_s)
             self.quiet_since = now - self.quiet_for_s
             self.fingerprint = ""
             return

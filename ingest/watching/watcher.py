@@ -118,12 +118,17 @@ class Watcher:
 
     def _see(self, present: dict[StepKey, Listing]) -> None:
         """Record the listings of a look, and that the other steps have no files."""
-        now, wall_time = self.clock.monotonic(), self.clock.wall()
+        now = self.clock.monotonic()
         # At the first look, only the times of files tell for how long a step has been quiet. One that comes
         # later was not there at the look before, however wrong the clocks of this host and of its disk are.
         since_last_s = math.inf if self._looked_at is None else now - self._looked_at
-        for key, listing in present.items():
-            self.table.ensure(key).see(listing, now=now, wall_time=wall_time, at_most_s=since_last_s)
+        states = [(self.table.ensure(key), listing) for key, listing in present.items()]
+        reached = 0.0
+        if not all(state.is_present for state, _ in states):
+            newest_change = max(listing.newest_change for listing in present.values())
+            reached = self.clock.reached(self.dump.root, newest_change)
+        for state, listing in states:
+            state.see(listing, now=now, reached=reached, at_most_s=since_last_s)
         self._looked_at = now
         if len(present) < len(self.table):
             for state in self.table:

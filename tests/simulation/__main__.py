@@ -9,13 +9,13 @@ import time
 from typing import get_args
 
 from tests.simulation.search import Found, Played, play_in_processes, shortest, trace
-from tests.simulation.world import OPEN, Cast, Setting
+from tests.simulation.world import Cast, Setting
 
 
 def main(words: list[str] | None = None) -> int:
     """Play the schedules; return 1 if one violates an invariant."""
     options = _parser().parse_args(words)
-    setting = Setting(options.cast, frozenset(options.also))
+    setting = Setting(options.cast)
     if options.trace:
         return _show(options.seed, setting)
     began, total = time.monotonic(), Played()
@@ -46,9 +46,6 @@ def _parser() -> argparse.ArgumentParser:
         "--cast", choices=get_args(Cast), help="who takes part; drawn from the seed if not given"
     )
     parser.add_argument(
-        "--also", action="append", choices=tuple(OPEN), default=[], help="what the service does not stand yet"
-    )
-    parser.add_argument(
         "--trace", action="store_true", help="play the schedule of --seed alone, and print it"
     )
     return parser
@@ -73,8 +70,7 @@ def _show(seed: int, setting: Setting) -> int:
 def _report(found: Found, options: argparse.Namespace) -> None:
     """Print how to play a schedule again, and the shortest one like it."""
     words = [f"--cast {options.cast}"] if options.cast else []
-    words += [f"--also '{name}'" for name in options.also]
-    setting = Setting(options.cast, frozenset(options.also))
+    setting = Setting(options.cast)
     print(f"\nseed {found.seed} violates an invariant.\n{found.message}")
     command = " ".join([f"python -m tests.simulation --trace --seed {found.seed}", *words])
     print(f"\nto see all of it: {command}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ingest.consolidating.lease import Lease, LeaseHeld
@@ -24,7 +25,7 @@ from tests.simulation.cluster import Client, Cluster, FinishedTasks, read_genera
 from tests.simulation.dump import Content, DumpView, SimulatedDump
 from tests.simulation.faults import Faults
 from tests.simulation.judge import CUBES, GRACE_S, LEASE, Judge
-from tests.simulation.kernel import Killed, Process, Violation
+from tests.simulation.kernel import EPOCH, Killed, Process, Violation
 from tests.simulation.objects import Bucket, SimulatedObjects
 from tests.simulation.seams import DeletingThread, SimulatedProbe
 from workers.errors import DamagedStore, StoreError, UsageError
@@ -169,6 +170,8 @@ class Watcher:
     deletes: bool
     clock_s: float = 0.0
     """By how much the wall clock of its host is wrong."""
+    dump_tells_time: bool = True
+    """Whether it can find out what the clock of the file system says."""
     process: Process | None = None
     service: Service | None = None
     client: Client | None = None
@@ -208,7 +211,7 @@ class Watcher:
             poll_s=5.0,
             retry_forever=True,
             retention=RetentionPolicy() if self.deletes else None,
-            quiet_clock=QuietClock(process.monotonic, process.wall),
+            quiet_clock=QuietClock(process.monotonic, process.wall, self._file_system_time),
             clock=process.monotonic,
             task_timeout_s=TASK_TIMEOUT_S,
         )
@@ -223,6 +226,9 @@ class Watcher:
             service.retention._threads = DeletingThread(process, self.dump, self.faults)  # type: ignore[assignment]
         self.service = service
         return service
+
+    def _file_system_time(self, _: Path) -> float | None:
+        return EPOCH + self.dump.kernel.now if self.dump_tells_time else None
 
     def _observe(self, event: Event) -> None:
         """Remember which steps a person has to decide about, as they are now."""

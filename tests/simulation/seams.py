@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, Self, cast
 from unittest.mock import patch
@@ -162,7 +164,13 @@ def simulated() -> Iterator[None]:
         "pack_publish": lambda plan, receipts: (plan, receipts),
         "pack_read_back": lambda job: job,
     }
+    clock = SimpleNamespace(time_ns=itertools.count(1).__next__)
     with ExitStack() as stack:
+        # Only in names, which would differ from one replay to the next.
+        for module in ("ingest.dispatch.parts", "ingest.dump_retention.read_backs"):
+            stack.enter_context(patch(f"{module}.time", clock))
+        names = SimpleNamespace(uuid4=partial(uuid.UUID, int=0))
+        stack.enter_context(patch("ingest.store_gc.execute.uuid", names))
         for name, function in same.items():
             stack.enter_context(patch.object(tasks, name, function))
         stack.enter_context(patch.object(commit, "parse", lru_cache(maxsize=256)(commit.parse)))

@@ -27,20 +27,12 @@ _FAULTS_END_S = 200.0
 _RATES = (0.0, 0.01, 0.03, 0.1)
 
 
-#: What the service does not stand yet; it happens only where it is asked for.
-OPEN = {
-    "clock ahead": "the clock of a watcher is ahead of that of the file system",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What is not drawn."""
 
     cast: Cast | None = None
     """None to draw it."""
-    also: frozenset[str] = frozenset()
-    """Of `OPEN`: what may happen, too."""
     only: frozenset[str] = frozenset()
     """The kinds of faults that may happen; empty for all."""
 
@@ -122,6 +114,7 @@ class World:
                 self.judge,
                 grid,
                 deletes=self.cast in ("delete", "all"),
+                dump_tells_time=bool(pick(2)),
             )
             self.watchers.append(watcher)
             kernel.spawn(watcher.run)
@@ -154,8 +147,6 @@ class World:
         for _ in range(1 + pick(2)):
             host, at = hosts[pick(len(hosts))], 160.0 * pick(64) / 64
             seconds = JUMPS_S[pick(len(JUMPS_S))]
-            if isinstance(host, Watcher) and "clock ahead" not in self.setting.also:
-                seconds = -abs(seconds)
             self.kernel.call_at(at, partial(self._set_clock, host, seconds))
 
     def _hosts(self) -> list[Watcher | Consolidator | Collector]:

@@ -28,7 +28,7 @@ def explained(made: MadeDump, store: Path, **options: Any) -> dict[tuple[int, in
     """Return the rows by rank and step; to them, all of the dump has been quiet for a minute."""
     chosen: dict[str, Any] = {
         "policy": StepPolicy(CompletenessPolicy(10, 1)),
-        "quiet_clock": QuietClock(wall=lambda: _newest(made) + 60),
+        "quiet_clock": QuietClock(files=lambda _: _newest(made) + 60),
         "host": "test-host",
     } | options
     objects = open_objects(resolve(str(store)))
@@ -60,7 +60,7 @@ def test_every_step_says_where_it_is_and_neither_dump_nor_store_is_touched(
     filled.directory(4)
     short = filled.add(WHOLE[:200], step=5)
     before = tree(store), tree(filled.root)
-    rows = explained(filled, store, quiet_clock=QuietClock(wall=lambda: _newest(filled) + 5))
+    rows = explained(filled, store, quiet_clock=QuietClock(files=lambda _: _newest(filled) + 5))
     assert {step: row.phase for (_, step), row in rows.items()} == {
         0: "committed",
         1: "committed",
@@ -73,7 +73,7 @@ def test_every_step_says_where_it_is_and_neither_dump_nor_store_is_touched(
     assert (tree(store), tree(filled.root)) == before
     filled.directory(6)
     filled.add(WHOLE, step=6)
-    waiting = explained(filled, store, quiet_clock=QuietClock(wall=lambda: _newest(filled) + 5))[0, 5]
+    waiting = explained(filled, store, quiet_clock=QuietClock(files=lambda _: _newest(filled) + 5))[0, 5]
     assert (waiting.waits_for, waiting.reason) == (
         "content",
         f"{short.relative_to(filled.root)} is not whole yet",

@@ -61,7 +61,7 @@ def started(made: MadeDump, store: Path, **options: Any) -> tuple[Service, Count
         objects,
         observers=[lambda event: views.append(event) if isinstance(event, DumpState) else None],
         policy=StepPolicy(CompletenessPolicy(0, 0)),
-        quiet_clock=QuietClock(wall=lambda: 4e9),
+        quiet_clock=QuietClock(files=lambda _: 4e9),
         poll_s=0.01,
         **options,
     )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ingest.steps.phases import Pause
 from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from ingest.steps.table import StepTable
-from ingest.watching.quiet_clock import QuietClock
+from ingest.watching.quiet_clock import QuietClock, file_system_time
 from ingest.watching.watcher import DumpState, Watcher
 from tests.npy_files import MadeDump, npy_bytes, tensor_name
 from workers.model import StepKey
@@ -42,7 +43,7 @@ class Bench:
     def __post_init__(self) -> None:
         (self.made.root / "rank_0").mkdir(exist_ok=True)
         # By the clock of the file system everything was written just now.
-        clock = QuietClock(monotonic=lambda: self.now, wall=lambda: 0.0)
+        clock = QuietClock(monotonic=lambda: self.now, files=lambda _: 0.0)
         self.table = StepTable()
         self.stored = Committed(open_objects(resolve(f"{self.made.root}.zarr")), self.table)
         self.watcher = Watcher(find_dump(self.made.root), Grid(), self.table, clock)
@@ -128,9 +129,38 @@ def test_old_dump_is_taken_at_once(made: MadeDump) -> None:
     """A finished dump needs no waiting: its files say how long they have been quiet."""
     made.add(WHOLE, step=0)
     bench = Bench(made)
-    bench.watcher.clock = QuietClock(wall=lambda: time.time() + 60)
+    bench.watcher.clock = QuietClock(files=lambda _: time.time() + 60)
     bench.look()
     assert len(bench.complete()) == 1
+
+
+@pytest.mark.parametrize("tells_time", [True, False])
+def test_a_clock_that_is_ahead_makes_no_step_old(made: MadeDump, *, tells_time: bool) -> None:
+    """As on a host whose clock is an hour ahead of that of its file server."""
+    made.add(WHOLE, step=0)
+    bench = Bench(made)
+    files = file_system_time if tells_time else lambda _: None
+    bench.watcher.clock = QuietClock(lambda: bench.now, lambda: time.time() + 3600, files)
+    assert bench.steps() == []
+    assert bench.steps(after=10.1) == [0]
+
+
+def test_only_the_last_steps_of_a_dump_that_tells_no_time_are_waited_for(made: MadeDump) -> None:
+    """All of them at once: a large backlog costs no more than a small one."""
+    for step in range(6):
+        made.add(WHOLE, step=step)
+    bench = Bench(made)
+    bench.watcher.clock = QuietClock(lambda: bench.now, files=lambda _: None)
+    dump = bench.watcher.dump
+    shown = dump.scan({})
+    listings = shown.listings
+    old = [replace(listing, newest_change=listing.newest_change - 3600) for listing in listings[:3]]
+    scan = replace(shown, listings=(*old, *listings[3:]))
+    seen: Any = SimpleNamespace(root=made.root, scan=lambda *_: scan, describe=dump.describe)
+    bench.watcher.dump = seen
+    assert bench.steps() == [0, 1, 2]
+    assert bench.steps(after=1.1) == [3, 4]
+    assert bench.steps(after=9.0) == [5]
 
 
 def test_growing_file_keeps_its_step_open_until_it_is_whole(bench: Bench) -> None:
