@@ -11,7 +11,7 @@ from ingest.reader.verify_listing import damage_in_listing
 from ingest.service.damage_look import expected_of
 from ingest.service.report import Report
 from ingest.service.service import INTERRUPTED_DRAIN_S, Service, without_old_objects
-from ingest.service.stopping import drain_time
+from ingest.service.stopping import is_interrupted
 from ingest.steps.completeness import CompletenessPolicy
 from workers.errors import StoreError
 from workers.model import StepKey
@@ -71,7 +71,7 @@ def _ingest(service: Service, stop: threading.Event, report: Report) -> None:
         if _is_done(service, report, wanted):
             break
     # On SIGTERM at once: whoever sends it starts the same command again.
-    service.drain(service.clock() + drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=0.0))
+    service.drain(service.clock() + (INTERRUPTED_DRAIN_S if is_interrupted(stop) else 0.0))
     if service.view is not None:
         report.close(service.table, service.view)
     report.missing_steps = _not_in_store(service, report.missing_steps)

@@ -27,7 +27,7 @@ from ingest.service.observers import Observers
 from ingest.service.offering import Offering
 from ingest.service.rechecks import Rechecks
 from ingest.service.settling import believable, settle
-from ingest.service.stopping import drain_time
+from ingest.service.stopping import is_interrupted
 from ingest.steps.committed import Committed
 from ingest.steps.events import CommitReverted, ContentReplaced, StoreRecovered
 from ingest.steps.policy import StepPolicy
@@ -37,10 +37,10 @@ from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event
 
 _TICK_S = 0.25
-#: How long what is under way may take to finish after Ctrl-C, in seconds.
-INTERRUPTED_DRAIN_S = 2.0
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.
 _SHORT_TICK_S = 0.05
+#: How long what is under way may take to finish after Ctrl-C, in seconds.
+INTERRUPTED_DRAIN_S = 2.0
 
 
 @dataclass(slots=True)
@@ -160,9 +160,9 @@ class Service:
                 self.tick(wake=stop.wait)
                 if self.view is not None and self.committed.is_checked:
                     self._report_all(look.poll(self.table))
-            limit_s = drain_time(stop, interrupted_s=INTERRUPTED_DRAIN_S, terminated_s=drain_s)
-            until = self.clock() + limit_s
-            if before_end is not None and limit_s >= drain_s:
+            is_hurried = is_interrupted(stop)
+            until = self.clock() + (INTERRUPTED_DRAIN_S if is_hurried else drain_s)
+            if before_end is not None and not is_hurried:
                 before_end(until)
             self.drain(until)
 

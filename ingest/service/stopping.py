@@ -18,6 +18,6 @@ class StopRequest(threading.Event):
         """Whether somebody waits for the end: Ctrl-C."""
 
 
-def drain_time(stop: threading.Event, *, interrupted_s: float, terminated_s: float) -> float:
-    """Return how long to finish what is under way, in seconds: after Ctrl-C, or after SIGTERM."""
-    return interrupted_s if isinstance(stop, StopRequest) and stop.is_interrupt else terminated_s
+def is_interrupted(stop: threading.Event) -> bool:
+    """Return whether somebody waits for the end: after Ctrl-C, and not after SIGTERM."""
+    return isinstance(stop, StopRequest) and stop.is_interrupt
