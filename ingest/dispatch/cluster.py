@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import math
 import os
 import time
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from ingest.dispatch.futures import NO_WORKER_HINT
@@ -19,10 +18,10 @@ from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
 from workers.model import MIB
 from workers.plugin import IngestPlugin
-from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S, replace_lost_workers
+from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S
 
 if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client, Scheduler, SpecCluster
+    from distributed import Client, SpecCluster
 
     from ingest.dispatch.own_cluster import OwnCluster
 
@@ -120,8 +119,6 @@ class Cluster:
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
             self._local = start_workers(lambda: OwnCluster(workers, self._settings.worker_resources))
-            scheduler = cast("Scheduler", self._local.cluster.scheduler)
-            replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
         return self._local.cluster
 
     def _wait_for_resources(self, client: Client) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import math
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from distributed.worker_memory import parse_memory_limit
 from ingest.dispatch.own_workers import end_workers
 from workers.host.temporary import own_directory
 from workers.plugin import PortlessWorker
-from workers.scheduler import PortlessScheduler, keep_no_spans
+from workers.scheduler import PortlessScheduler, keep_no_spans, replace_lost_workers
 
 _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -62,7 +63,9 @@ class OwnCluster:
                     security=security,
                     silence_logs=logging.CRITICAL,
                 )
-            keep_no_spans(cast("PortlessScheduler", self.cluster.scheduler))
+            scheduler = cast("PortlessScheduler", self.cluster.scheduler)
+            keep_no_spans(scheduler)
+            replace_lost_workers(scheduler, math.inf)  # as often as the configuration of Dask says
             self._at_end = stack.pop_all()
 
     def __enter__(self) -> Self:

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import resource_tracker
@@ -40,9 +39,7 @@ def start_workers(start: Callable[[], Started]) -> Started:
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Port .* is already in use", UserWarning)
-                started.append(start())
+            started.append(start())
         except BaseException as exc:  # noqa: BLE001  (raised where it is waited for)
             started.append(exc)
 
