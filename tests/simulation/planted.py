@@ -147,6 +147,7 @@ BUGS = (
         "only what is stored is deleted",
         _no_read_back,
         _SPOILED,
+        first=1100,
     ),
     Planted("retries that are lost", "ingest", "nothing is late", _lost_retry),
     Planted("steps without silence", "ingest", "no half step is visible", _no_silence),
