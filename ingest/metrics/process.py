@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlsplit, urlunsplit
 
 from prometheus_client import CollectorRegistry
 
 from ingest.metrics.declare import Declare
 from ingest.watching.watcher import DumpState
 from workers.events import Event
+from workers.host.credentials import masked
 from workers.tasks.metrics import register_build_info
 
 
@@ -28,7 +28,7 @@ class ProcessMetrics:
         Args:
             registry: where.
             clock: returns Unix time.
-            store: the URL of the store; credentials in it are left out.
+            store: the URL of the store; credentials in it are masked.
             expected_ranks: how many ranks the run is to have; 0 for any number, None if a rank table in the
                 dump is to tell.
         """
@@ -38,7 +38,7 @@ class ProcessMetrics:
             "time_seconds", "Unix time by the clock of this host; its distance from the scrape is its error."
         ).set_function(clock)
         declare.gauge("store_info", "1, with the URL of the store.", "store").labels(
-            store=without_credentials(store)
+            store=masked(store)
         ).set(1)
         self._expected = declare.gauge(
             "expected_ranks", "Ranks that the run is to have, by its settings or rank tables; 0: not known."
@@ -50,11 +50,3 @@ class ProcessMetrics:
         """Show how many ranks the rank tables of the dump name, unless the settings say it."""
         if isinstance(event, DumpState) and not self._is_given and event.expected_ranks is not None:
             self._expected.set(event.expected_ranks)
-
-
-def without_credentials(url: str) -> str:
-    """Return a URL without user and password."""
-    if "@" not in url:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
