@@ -11,8 +11,8 @@ from workers import events
 from workers.errors import StoreSilent
 from workers.model import MIB
 from workers.store.backends.deadline import NoAnswer, call_within
+from workers.store.backends.wrapper import WrapperObjects
 from workers.store.events import RequestAbandoned
-from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
@@ -35,12 +35,11 @@ class Outage:
     """When the store answered last, by the monotonic clock."""
     error: StoreSilent | None = None
     """What it was silent to; None if it is there."""
-    _since: float = 0.0
 
     def begin(self, error: StoreSilent) -> None:
         """Record that the store is silent."""
         if self.error is None:
-            self.error, self._since = error, time.monotonic()
+            self.error = error
 
     def end(self) -> None:
         """Record that it has answered."""
@@ -50,11 +49,10 @@ class Outage:
     def refuse(self) -> None:
         """Raise StoreSilent if the store is away."""
         if (error := self.error) is not None:
-            for_s = time.monotonic() - self._since
-            raise StoreSilent(f"{error.message}; that was {for_s:.0f} s ago, and it is still silent")
+            raise StoreSilent(f"{error.message}; it is still silent")
 
 
-class BoundedObjects:
+class BoundedObjects(WrapperObjects):
     """Does what the store inside does, each request in another thread, and abandons those that hang.
 
     An abandoned write may still reach the store later, as one may that a network delayed.
@@ -68,27 +66,12 @@ class BoundedObjects:
             timeout_s: how long a request may go on without progress, in seconds.
             outage: if given, nothing is asked of a store that is away.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._timeout_s = timeout_s
         self._outage = outage
 
     def __repr__(self) -> str:
         return f"BoundedObjects({self._inner!r}, {self._timeout_s:g})"
-
-    @property
-    def address(self) -> StoreAddress:
-        """Where the store inside is."""
-        return self._inner.address
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the store inside is a directory."""
-        return self._inner.is_local
-
-    @property
-    def tells_progress(self) -> bool:
-        """Whether the store inside tells of the progress of its requests."""
-        return self._inner.tells_progress
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object."""

@@ -9,41 +9,19 @@ from typing import TypeVar
 
 from workers import events
 from workers.errors import StoreError
+from workers.store.backends.wrapper import WrapperObjects
 from workers.store.events import StoreRequested
-from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
+from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 T = TypeVar("T")
 
 
-class ObservedObjects:
+class ObservedObjects(WrapperObjects):
     """Does what the store inside does, and emits `StoreRequested` for each request when it has ended.
 
     `flush` and `prune` are not requests.
     """
-
-    def __init__(self, inner: ObjectStore) -> None:
-        """Pass everything on to `inner`."""
-        self._inner = inner
-
-    def __repr__(self) -> str:
-        return f"ObservedObjects({self._inner!r})"
-
-    @property
-    def address(self) -> StoreAddress:
-        """Where the store inside is."""
-        return self._inner.address
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the store inside is a directory."""
-        return self._inner.is_local
-
-    @property
-    def tells_progress(self) -> bool:
-        """Whether the store inside tells of the progress of its requests."""
-        return self._inner.tells_progress
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         """Write one object: a `put`."""
