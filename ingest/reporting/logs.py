@@ -263,12 +263,12 @@ class ServiceLog:
             self._reminders.keep([])
             self._log.info("store_is_back")
             return
-        # What is said of a silent store counts the seconds.
         error = event.error
+        # What is said of a silent store names another object each time.
         trouble = error.reason if isinstance(error, StoreSilent) else error.message
         self._reminders.keep([trouble])
         if self._reminders.is_due(trouble):
-            self._log.error("trouble", error=event.error.message, hint=event.error.hint)
+            self._log.error("trouble", error=error.message, hint=error.hint)
 
 
 class PostLog:
