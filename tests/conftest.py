@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.dumps import DumpLibrary, unpack
+from tests.hanging import HangingFiles, cannot_hang
 from tests.servers import alertmanager as alertmanager_server
 from tests.servers import ceph as ceph_server
 from tests.servers import containers
@@ -109,6 +110,15 @@ def other_user(pytestconfig: pytest.Config) -> int:
     if os.geteuid() != 0:
         _do_not_run(pytestconfig, "only root can act as a second user")
     return 65534
+
+
+@pytest.fixture
+def make_hanging(pytestconfig: pytest.Config) -> Iterator[Callable[[Callable[[], None]], HangingFiles]]:
+    """Make files hang when another process reads them, until the test ends."""
+    if reason := cannot_hang():
+        _do_not_run(pytestconfig, reason)
+    with ExitStack() as hanging:
+        yield lambda on_hang: hanging.enter_context(HangingFiles(on_hang))
 
 
 @pytest.fixture

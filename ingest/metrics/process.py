@@ -37,9 +37,9 @@ class ProcessMetrics:
         declare.gauge(
             "time_seconds", "Unix time by the clock of this host; its distance from the scrape is its error."
         ).set_function(clock)
-        declare.gauge("store_info", "1, with the URL of the store.", "store").labels(
-            store=masked(store)
-        ).set(1)
+        declare.gauge("store_info", "1, with the URL of the store.", "store").labels(store=masked(store)).set(
+            1
+        )
         self._expected = declare.gauge(
             "expected_ranks", "Ranks that the run is to have, by its settings or rank tables; 0: not known."
         )

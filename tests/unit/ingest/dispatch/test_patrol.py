@@ -2,8 +2,10 @@
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,6 +16,7 @@ from ingest.dispatch.own_workers import end_workers, start_workers
 from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
 from ingest.dispatch.patrol import Patrol, WorkerReplaced
 from ingest.dispatch.window import TaskWindow
+from tests.hanging import HangingFiles
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event
 
@@ -89,6 +92,27 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
     assert isinstance(replaced, WorkerReplaced)
     assert replaced.task == "rank 0 step 7"
     assert replaced.seconds >= 1.0
+    assert _pid(client) != before
+
+
+def test_a_worker_that_reads_a_file_that_hangs_is_replaced(
+    client: Client, tmp_path: Path, make_hanging: Callable[[Callable[[], None]], HangingFiles]
+) -> None:
+    """The real thing: it is in uninterruptible sleep within the kernel, and all the rest of it goes on."""
+    hangs = threading.Event()
+    hanging = make_hanging(hangs.set)
+    (tmp_path / "file").write_bytes(b"bytes")
+    hanging.add(tmp_path / "file")
+    patrol = Patrol(timeout_s=0.5, young_s=0.2, pause_s=0.2)
+    window: TaskWindow[str] = TaskWindow(1, patrol=patrol)
+    before = _pid(client)
+    window.add(client.submit(Path.read_bytes, tmp_path / "file", pure=False), "job", 1)
+    assert hangs.wait(60)
+    until, ended = time.monotonic() + 60, window.ended(client)
+    while not ended and time.monotonic() < until:
+        time.sleep(0.1)
+        ended = window.ended(client)
+    assert isinstance(ended[0][1], WorkerDied)
     assert _pid(client) != before
 
 

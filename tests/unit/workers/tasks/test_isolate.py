@@ -1,13 +1,21 @@
 """Processes of their own, that really die."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from ingest import open_store
+from ingest.dispatch.outcomes import StepCommitted, StepFailed
+from tests.fake_client import FakeClient
+from tests.hanging import HangingFiles
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import plan_all
 from tests.poison.sitecustomize import EATS_MEMORY, KILLS_DECODER, KILLS_ONCE, KILLS_READER
+from tests.services import observed_service
 from workers.errors import ClusterError, PoisonedFile, SourceChanged, WorkerDied
 from workers.model import MIB
 from workers.tasks import isolate
@@ -111,6 +119,52 @@ def test_process_that_cannot_even_begin_blames_no_file(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ClusterError, match="SIGABRT"):
         convert_in_subprocess(job)
+
+
+@pytest.mark.timeout(300)
+def test_file_that_hangs_when_it_is_read_costs_itself_alone(
+    made: MadeDump,
+    store: Path,
+    processes: list[str],
+    make_hanging: Callable[[Callable[[], None]], HangingFiles],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read that the kernel does not let go on, as of a file server that has gone, in real processes.
+
+    What the task did not come to an end for before is up to the patrol, and is left out here.
+    """
+    carry_out = isolate._carry_out
+
+    def patiently(order: isolate._Order) -> isolate._Outcome:
+        # Until the process hangs: one that starts slowly must not count as one that hangs.
+        monkeypatch.setattr(isolate, "ROW_TIMEOUT_S", 60.0)
+        return carry_out(order)
+
+    monkeypatch.setattr(isolate, "_carry_out", patiently)
+    monkeypatch.setattr(isolate, "_WATCH_CHILD_S", 0.1)
+    monkeypatch.setattr(isolate, "DEATHS_ALONE", 1)
+    hanging = make_hanging(lambda: monkeypatch.setattr(isolate, "ROW_TIMEOUT_S", 0.2))
+    job = job_with(made, store, b"harmless")
+    (path,) = {entry.source.path for entry in job.entries.values() if ".output.1." in entry.source.path}
+    hanging.add(made.root / path)
+    client = FakeClient()
+    service, heard = observed_service(made, store, client=cast("Any", client))
+    service.tick()
+    client.pending[0].fail(WorkerDied("a task did not come to an end"))
+    until = time.monotonic() + 240
+    while not heard.of(StepCommitted) and time.monotonic() < until:
+        service.tick()
+        for future in client.pending:
+            future.run()
+    # First its content counts as what cannot be decoded, and then as what cannot be read.
+    assert processes == [*["write", "read", "control"] * 2, "write"]
+    for failed in heard.of(StepFailed):
+        assert f"a process that read {path} died (it hung)" in failed.error.message
+    (committed,) = heard.of(StepCommitted)
+    assert (committed.summary.tensors, committed.summary.quarantined) == (2, 1)
+    tables = open_store(store).step(0, 0).tables
+    kinds = dict(zip(tables.label("source"), tables.label("kind"), strict=True))
+    assert [source for source, kind in kinds.items() if kind == "quarantined"] == [path]
 
 
 def test_other_errors_come_as_they_are(made: MadeDump, store: Path) -> None:
