@@ -101,6 +101,8 @@ class Patrol:
     _seen: dict[Any, _Seen] = field(default_factory=dict)
     _given_up: dict[Any, ClusterError] = field(default_factory=dict)
     """Why tasks are given up whose owners have not asked since."""
+    _replaced_at: dict[str, float] = field(default_factory=dict)
+    """When workers were replaced just now."""
     _asked_at: float = 0.0
     _answers: queue.SimpleQueue[_Answer] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
@@ -154,8 +156,11 @@ class Patrol:
         worker, for_s = place[0], now - seen.since
         if for_s < self.timeout_s + task.nbytes * _S_PER_BYTE:
             return None
-        self._replace(client, worker)
-        self.notify(WorkerReplaced(worker, task.name, for_s))
+        self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < _RESTART_S}
+        if worker not in self._replaced_at:  # for another task that it had
+            self._replaced_at[worker] = now
+            self._replace(client, worker)
+            self.notify(WorkerReplaced(worker, task.name, for_s))
         return WorkerDied(
             f"{task.name}: a task did not come to an end on {worker} for {for_s:.0f} s; "
             "the worker is replaced"

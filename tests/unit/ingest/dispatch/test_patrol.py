@@ -1,11 +1,13 @@
 """Tasks that take long, on workers that we start ourselves."""
 
 import os
+import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -50,9 +52,9 @@ class _Plan:
     key = "rank 0 step 7"
 
 
-def _task(patrol: Patrol, client: Client, seconds: float, priority: int = 0) -> InflightTask:
+def _task(patrol: Patrol, client: Client, seconds: float) -> InflightTask:
     step = cast("OfferedStep", type("Step", (), {"plan": _Plan()}))
-    future = client.submit(time.sleep, seconds, pure=False, priority=priority)
+    future = client.submit(time.sleep, seconds, pure=False)
     task = InflightTask([TaskPart(step, 0, 0)], 0, future, time.monotonic())
     patrol.add(task)
     return task
@@ -98,21 +100,27 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: Client) -> No
 def test_a_worker_that_reads_a_file_that_hangs_is_replaced(
     client: Client, tmp_path: Path, make_hanging: Callable[[Callable[[], None]], HangingFiles]
 ) -> None:
-    """The real thing: it is in uninterruptible sleep within the kernel, and all the rest of it goes on."""
+    """It is in uninterruptible sleep within the kernel, and all the rest of it goes on.
+
+    In a window: what reads committed files again must not wait for ever, either.
+    """
     hangs = threading.Event()
     hanging = make_hanging(hangs.set)
     (tmp_path / "file").write_bytes(b"bytes")
     hanging.add(tmp_path / "file")
     patrol = Patrol(timeout_s=0.5, young_s=0.2, pause_s=0.2)
-    window: TaskWindow[str] = TaskWindow(1, patrol=patrol)
+    window: TaskWindow[str] = TaskWindow(1, describe=lambda job: f"file {job}", patrol=patrol)
     before = _pid(client)
-    window.add(client.submit(Path.read_bytes, tmp_path / "file", pure=False), "job", 1)
+    window.add(client.submit(Path.read_bytes, tmp_path / "file", pure=False), "a", 1)
     assert hangs.wait(60)
     until, ended = time.monotonic() + 60, window.ended(client)
     while not ended and time.monotonic() < until:
         time.sleep(0.1)
         ended = window.ended(client)
-    assert isinstance(ended[0][1], WorkerDied)
+    ((job, error),) = ended
+    assert (job, type(error)) == ("a", WorkerDied)
+    assert error.message.startswith("file a: a task did not come to an end on tls://127.0.0.1:")
+    assert window.has_room(1)
     assert _pid(client) != before
 
 
@@ -138,17 +146,58 @@ def test_a_task_that_is_at_work_is_left_alone(client: Client) -> None:
     assert task.future.status == "finished"
 
 
-def test_a_task_that_others_overtake_is_left_alone(client: Client) -> None:
-    """A worker is given more tasks than it has threads; conversions go before what is read back."""
-    patrol = Patrol(timeout_s=1.0, young_s=0.0, pause_s=0.1)
-    before, first = _pid(client), _task(patrol, client, 0.5)
-    overtaken = _task(patrol, client, 0.0, priority=-10)
-    others = [_task(patrol, client, 0.6) for _ in range(4)]
-    while others[-1].future.status == "pending":
-        assert patrol.look(client, [first, overtaken, *others]) == []
-        time.sleep(0.05)
-    overtaken.future.result(timeout=60)
-    assert _pid(client) == before
+class _Answering:
+    """A client of a scheduler with one worker, to whom time means nothing."""
+
+    scheduler = SimpleNamespace(get_task_status="status", processing="processing", proxy="proxy")
+
+    def __init__(self, *keys: str) -> None:
+        self.keys, self.at_work = keys, keys[0]
+        self.replaced: queue.SimpleQueue[Sequence[str]] = queue.SimpleQueue()
+
+    def sync(self, question: str, **_: object) -> object:
+        match question:
+            case "status":
+                return dict.fromkeys(self.keys, "processing")
+            case "processing":
+                return {"worker": list(self.keys)}
+        return {self.at_work: ["frames"]}
+
+    def restart_workers(self, workers: Sequence[str], **_: object) -> None:
+        self.replaced.put(workers)
+
+
+@pytest.mark.parametrize("last", ["overtaking 19", "of nobody here"])
+def test_a_task_that_others_overtake_is_left_alone(last: str) -> None:
+    """A worker is given more tasks than it has threads; conversions go before what is read back.
+
+    The one that keeps it busy at last does not come to an end: another task of the service, or of a client
+    that has gone.
+    """
+    names = ["overtaken", *(f"overtaking {number}" for number in range(20))]
+    answering: Any = _Answering(*names)
+    now = [0.0]
+    patrol = Patrol(timeout_s=100.0, clock=lambda: now[0])
+    in_flight = [SimpleNamespace(name=name, nbytes=0, future=SimpleNamespace(key=name)) for name in names]
+    tasks: list[Any] = [SimpleNamespace(**vars(task), submitted_at=0.0) for task in in_flight]
+    for task in tasks:
+        patrol.add(task)
+
+    def given_up(at_work: str) -> list[str]:
+        answering.at_work = at_work
+        now[0] += 50.0
+        patrol.look(answering, tasks)
+        if patrol._thread is not None:
+            patrol._thread.join()
+        return [task.name for task, _ in patrol.look(answering, tasks)]
+
+    assert [given_up(name) for name in names[1:]] == [[]] * 20
+    outcomes = [given_up(last) for _ in range(3)]
+    assert answering.replaced.get(timeout=10) == ["worker"]
+    assert answering.replaced.empty(), "once is enough for all tasks that it has"
+    assert outcomes[0] == []
+    # Those that wait for another task of the service are not judged: it is.
+    assert outcomes[-1] == ([last] if last in names else names)
 
 
 def test_a_task_that_waits_for_one_whose_client_has_gone_is_not_left_alone(
@@ -164,23 +213,6 @@ def test_a_task_that_waits_for_one_whose_client_has_gone_is_not_left_alone(
     error = _patrolled(patrol, client, task)
     assert isinstance(error, WorkerDied)
     task.future.result(timeout=60)
-    assert _pid(client) != before
-
-
-def test_a_task_of_a_window_that_does_not_come_to_an_end_makes_room(client: Client) -> None:
-    """What reads committed files again must not wait for ever, either, nor keep a worker from conversions."""
-    before = _pid(client)
-    patrol = Patrol(timeout_s=1.0, young_s=0.2, pause_s=0.2)
-    window: TaskWindow[str] = TaskWindow(1, describe=lambda job: f"file {job}", patrol=patrol)
-    window.add(client.submit(time.sleep, 3600, pure=False), "a", 1)
-    until, ended = time.monotonic() + 60, window.ended(client)
-    while not ended and time.monotonic() < until:
-        time.sleep(0.1)
-        ended = window.ended(client)
-    ((job, error),) = ended
-    assert (job, type(error)) == ("a", WorkerDied)
-    assert error.message.startswith("file a: a task did not come to an end on tls://127.0.0.1:")
-    assert window.has_room(1)
     assert _pid(client) != before
 
 
