@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -11,22 +10,17 @@ from tests.simulation.planted import BUGS, Planted, planted
 from tests.simulation.search import play, shortest, trace
 from tests.simulation.world import Cast, Setting
 
-#: Schedules of the suite; `make simulate` plays more. At most this many, and for about so long.
-SCHEDULES, SECONDS = 4000, 8.0
+#: Schedules of the suite, about ten seconds on a quiet core; `make simulate` plays more.
+SCHEDULES = 3000
 #: In so many schedules each planted bug shows.
 _MOST = 3000
 
 
 def test_no_invariant_is_violated() -> None:
-    """Always the same schedules, as far as the time reaches: a machine under load plays fewer of them."""
-    began, schedules = time.monotonic(), 0
-    for start in range(1, SCHEDULES, 200):
-        played = play(range(start, start + 200), Setting())
-        assert played.found == []
-        schedules += played.schedules
-        if time.monotonic() > began + SECONDS:
-            break
-    assert schedules >= 200
+    """Always the same schedules, on any machine."""
+    played = play(range(1, SCHEDULES + 1), Setting())
+    assert played.found == []
+    assert played.schedules == SCHEDULES
 
 
 @pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all"])
