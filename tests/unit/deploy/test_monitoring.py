@@ -16,8 +16,10 @@ from ingest.disk.pressure import Pressure
 from ingest.disk.space import DiskSpace
 from ingest.metrics import ConsolidatorMetrics, WatcherMetrics
 from ingest.watching.watcher import DumpState
+from tests.alert_failures import SILENT_FAILURES
+from tests.alert_false_alarms import FALSE_ALARMS
 from tests.alert_rules import ALERTMANAGER, DEPLOY, PROMETHEUS, RULES, alerts, quickened, recorded
-from tests.alert_states import FALSE_ALARMS, SILENT_FAILURES, STATES, rules_tests
+from tests.alert_states import STATES, rules_tests
 from tests.servers.process import run_tool
 from tests.servers.prometheus import StartPrometheus
 from workers.errors import REASONS

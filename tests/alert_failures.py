@@ -1,0 +1,288 @@
+"""States of a deployment in which somebody must be told."""
+
+from __future__ import annotations
+
+from tests.alert_series import (
+    BREAK,
+    BROKEN_AT_BREAK,
+    C1,
+    C2,
+    IDLE,
+    K1,
+    S1,
+    STOPPED,
+    STORE,
+    W1,
+    W2,
+    a_consolidator,
+    belongs_to,
+    breaking,
+    c1,
+    constant,
+    down,
+    gone,
+    growing,
+    healthy,
+    never,
+    renamed,
+    series,
+    w1,
+)
+from tests.alert_state import (
+    GC_JOB,
+    LATER_LAG,
+    LOOP_STARTS,
+    LOOP_UP,
+    NO_DUMP,
+    NOW,
+    RUN_B,
+    SLOW_WORK,
+    STEADY_STARTS,
+    STEADY_UP,
+    State,
+    alerts,
+    finding,
+)
+
+#: States in which somebody must be told.
+SILENT_FAILURES = (
+    State(
+        "a dump that the user may not read, of one rank",
+        w1("problems", breaking("0+0x{n}", "3+0x{n}"), kind="denied"),
+        alerts("CannotRead"),
+    ),
+    State(
+        "a dump that the user may not read, of all ranks of a host",
+        {
+            **w1("problems", constant(8), kind="denied"),
+            **{series("dump_ingest_watcher_newest_step", W1, rank=rank): constant(-1) for rank in "01"},
+            **{series("dump_ingest_watcher_committed_step", W1, rank=rank): constant(-1) for rank in "01"},
+        },
+        alerts("CannotRead", "NothingReadable"),
+        from_start=True,
+    ),
+    State(
+        "a rank whose directory has a name that no dump system uses",
+        w1("problems", breaking("0+0x{n}", "1+0x{n}"), kind="name"),
+        alerts("CannotRead"),
+    ),
+    State("a path that never shows a dump", NO_DUMP, alerts("NoDumpSeen"), from_start=True),
+    State(
+        "a store that does not answer the watchers",
+        {
+            series(
+                "dump_ingest_store_request_errors_total", W1, op="get", reason="store_unavailable"
+            ): BROKEN_AT_BREAK
+        },
+        alerts("StoreErrors"),
+    ),
+    State(
+        "a store that rejects the credentials, from the first request on",
+        {series("dump_ingest_store_request_errors_total", W1, op="get", reason="store_denied"): constant(3)},
+        alerts("StoreDenied"),
+        from_start=True,
+    ),
+    State(
+        "a consolidator whose store does not exist",
+        {**c1("lease_held", constant(0)), **c1("last_round_timestamp_seconds", constant(0))},
+        alerts("ConsolidatorIdle"),
+        from_start=True,
+    ),
+    State(
+        "a consolidator with another store than the watchers'",
+        {
+            series("dump_ingest_store_info", C1, store=STORE): None,
+            series("dump_ingest_store_info", C1, store="s3://dumps/other.zarr"): constant(1),
+        },
+        alerts("StoresDiffer"),
+        from_start=True,
+    ),
+    State(
+        "a consolidator with another store, which does not exist either",
+        {
+            series("dump_ingest_store_info", C1, store=STORE): None,
+            series("dump_ingest_store_info", C1, store="s3://dumps/other.zarr"): constant(1),
+            **c1("lease_held", constant(0)),
+            **c1("last_round_timestamp_seconds", constant(0)),
+        },
+        alerts("StoresDiffer", "ConsolidatorIdle"),
+        from_start=True,
+    ),
+    State(
+        "two consolidators, neither with the lease",
+        {
+            **a_consolidator(C2),
+            series("dump_ingest_consolidator_lease_held", C2): constant(0),
+            **c1("lease_held", breaking("1+0x{n}", "0+0x{n}")),
+        },
+        alerts("ConsolidatorIdle"),
+    ),
+    State(
+        "a watcher that is killed every minute",
+        {series("process_start_time_seconds", W1): breaking("1+0x{n}", f"{NOW}+60x{{n}}")},
+        alerts("Restarting"),
+    ),
+    State(
+        "a worker that is killed every minute",
+        {series("process_start_time_seconds", K1): breaking("1+0x{n}", f"{NOW}+60x{{n}}")},
+        alerts("Restarting"),
+    ),
+    State(
+        "a watcher in CrashLoopBackOff",
+        {
+            **gone(W1),
+            series("up", W1): breaking("1+0x{n}", LOOP_UP),
+            series("process_start_time_seconds", W1): breaking("1+0x{n}", LOOP_STARTS),
+        },
+        alerts("Restarting"),
+        later=alerts("WatcherDown"),
+    ),
+    State(
+        "a consolidator that backs off for five minutes each time",
+        {
+            **gone(C1),
+            series("up", C1): breaking("1+0x{n}", STEADY_UP),
+            series("process_start_time_seconds", C1): breaking("1+0x{n}", STEADY_STARTS),
+        },
+        alerts("Restarting"),
+        later=alerts("ConsolidatorDown"),
+    ),
+    State("a watcher that is evicted", gone(W1), alerts("TargetsLost")),
+    State(
+        "all watchers of a run are evicted, and another run goes on",
+        {**gone(W1, W2), **RUN_B},
+        alerts("TargetsLost", "NoWatchers"),
+    ),
+    State("a scheduler that is evicted", gone(S1), alerts("TargetsLost")),
+    State("a consolidator that is scaled away", gone(C1), alerts("TargetsLost")),
+    State(
+        "watchers that wait for a node from the beginning",
+        never(W1, W2),
+        alerts("NoWatchers"),
+        from_start=True,
+    ),
+    State(
+        "a worker that is evicted while steps wait",
+        {**gone(K1), **SLOW_WORK, series("dask_scheduler_workers", S1, state="idle"): constant(1)},
+        alerts("WorkersLost"),
+        later=LATER_LAG,
+    ),
+    State(
+        "the last worker is evicted while steps wait",
+        {
+            **gone(K1),
+            **SLOW_WORK,
+            series("dask_scheduler_workers", S1, state="idle"): breaking("1+0x{n}", "0+0x{n}"),
+        },
+        alerts("WorkersLost", "NoDaskWorkers"),
+        later=LATER_LAG,
+    ),
+    State("a watcher that does not answer, at a fixed address", down(W1), alerts("WatcherDown")),
+    State("a scheduler that does not answer", down(S1), alerts("SchedulerDown")),
+    State("a consolidator that does not answer", down(C1), alerts("ConsolidatorDown")),
+    State(
+        "a host that always has a watcher is gone, and nothing else of the run exists",
+        {**never(W2, C1, S1, K1), **renamed(down(W1), 'run="a"', 'run="a", ends="never"'), **never(W1)},
+        alerts("WatcherDown"),
+    ),
+    State(
+        "a pod that does not answer, with everything else of its run",
+        {**never(W1, W2, C1, S1, K1), **renamed(down(W1, C1), 'run="a"', 'run="a", pod="p", node="h7"')},
+        alerts("WatcherDown", "ConsolidatorDown"),
+    ),
+    State(
+        "fewer ranks than the settings expect",
+        {series("dump_ingest_expected_ranks", C1): constant(8)},
+        alerts("RanksMissing"),
+        from_start=True,
+    ),
+    State(
+        "fewer ranks than the rank table names",
+        {series("dump_ingest_expected_ranks", W1): constant(8)},
+        alerts("RanksMissing"),
+        from_start=True,
+    ),
+    State(
+        "fewer ranks than expected, and no consolidator",
+        {**never(C1), series("dump_ingest_expected_ranks", W1): constant(8)},
+        alerts("RanksMissing"),
+        from_start=True,
+    ),
+    State(
+        "a rank that stops while others of its host go on",
+        w1("steps_behind", breaking("0+0x{n}", "0+0.5x{n}"), rank="1"),
+        alerts("RankStalled"),
+        due=BREAK + 17,
+    ),
+    State(
+        "a rank that stops committing while others go on, by the store",
+        {
+            **c1("rank_steps_behind", breaking("0+0x{n}", "0+0.5x{n}"), rank="1"),
+            **c1("committed_step", STOPPED, rank="1"),
+        },
+        alerts("RankBehind"),
+        due=BREAK + 30,
+    ),
+    State(
+        "a NaN in the last step, told by the consolidator alone",
+        {**IDLE, **gone(W1), **finding(C1, "{value}+0x600", NOW)},
+        alerts("NotFinite", "TargetsLost"),
+    ),
+    State(
+        "a NaN, and the watcher ends three minutes later",
+        {**finding(W1, "{value}+0x2 stale", NOW)},
+        alerts("NotFinite"),
+    ),
+    State(
+        "a NaN on a host whose clock is an hour behind",
+        {
+            series("dump_ingest_time_seconds", W1): growing(60, -3600),
+            **finding(W1, "{value}+0x600", NOW - 3600),
+            **w1("last_look_timestamp_seconds", growing(60, -3600)),
+            **w1("oldest_pending_timestamp_seconds", growing(60, -3600), rank="0"),
+            **w1("oldest_pending_timestamp_seconds", growing(60, -3600), rank="1"),
+        },
+        alerts("NotFinite", "ClockOff"),
+    ),
+    State(
+        "files that were quarantined before the first scrape",
+        w1("quarantined_files_total", constant(40)),
+        alerts("QuarantineGrowing"),
+        from_start=True,
+    ),
+    State(
+        "gc that fails",
+        {series("dump_ingest_gc_last_failure_timestamp_seconds", C1): breaking("0+0x{n}", f"{NOW}+0x{{n}}")},
+        alerts("GcFailing"),
+    ),
+    State(
+        "gc that fails before it can write to the store, in a CronJob",
+        {
+            f"kube_cronjob_status_last_schedule_time{{{GC_JOB}}}": breaking("600+0x{n}", f"{NOW}+0x{{n}}"),
+            f"kube_cronjob_status_last_successful_time{{{GC_JOB}}}": constant(660),
+            f"kube_cronjob_status_active{{{GC_JOB}}}": constant(0),
+        },
+        alerts("GcFailing"),
+    ),
+    State(
+        "gc that fails before it can write to the store, as a unit of systemd",
+        {
+            'node_systemd_unit_state{name="dump-ingest-gc.service", state="failed", instance="n1"}': breaking(
+                "0+0x{n}", "1+0x{n}"
+            )
+        },
+        alerts("GcFailing"),
+    ),
+    State(
+        "a watcher that is scraped under another name",
+        {
+            **gone(),
+            **renamed(
+                {s: v for s, v in healthy().items() if belongs_to(s, W1)}, "a/dump-ingest-watcher", "mine"
+            ),
+            **never(W1),
+        },
+        alerts("JobMisnamed"),
+        from_start=True,
+    ),
+)

@@ -1,0 +1,246 @@
+"""States of a deployment in which nobody must be woken."""
+
+from __future__ import annotations
+
+from tests.alert_series import (
+    ALL,
+    BREAK,
+    C1,
+    C2,
+    CLOCK,
+    END,
+    IDLE,
+    K1,
+    K2,
+    LEFT,
+    OLD_CLOCK,
+    S1,
+    STOPPED,
+    STORE,
+    W1,
+    W2,
+    a_consolidator,
+    begun_at_break,
+    breaking,
+    c1,
+    constant,
+    cut,
+    down,
+    gone,
+    growing,
+    healthy,
+    never,
+    renamed,
+    series,
+    target,
+    w1,
+)
+from tests.alert_state import (
+    NOW,
+    RUN_B,
+    State,
+    alerts,
+    finding,
+    steps_apart,
+)
+
+#: States in which nobody must be woken.
+FALSE_ALARMS = (
+    State("a run that is well", {}),
+    State(
+        "a job that ends, with its processes left running",
+        IDLE,
+        spares=alerts("RankStalled", "RankBehind", "LagHigh"),
+    ),
+    State(
+        "a job that is killed in the middle of a dump",
+        steps_apart(1),
+        spares=alerts("RankStalled", "RankBehind"),
+    ),
+    State(
+        "a job that is killed while its ranks are three steps apart",
+        steps_apart(3),
+        spares=alerts("RankStalled", "RankBehind"),
+    ),
+    State(
+        "a job that repeats steps from a checkpoint",
+        {**steps_apart(1), **{selector: CLOCK for selector in healthy() if "last_commit" in selector}},
+    ),
+    State("a job that evaluates for hours after an uneven dump", steps_apart(1)),
+    State(
+        "a job that ends in Slurm, with static targets",
+        down(*ALL),
+        spares=alerts("WatcherDown", "SchedulerDown", "ConsolidatorDown", "NoWatchers"),
+    ),
+    State(
+        "a job that ends, with targets that are taken out",
+        gone(*ALL),
+        spares=alerts("TargetsLost", "NoWatchers"),
+    ),
+    State(
+        "sidecars that end with their job, and the consolidator goes on",
+        {
+            **never(*ALL),
+            **renamed({**healthy(), **IDLE, **gone(W1, W2)}, 'run="a"', 'run="a", ends="with-job"'),
+        },
+        spares=alerts("TargetsLost", "NoWatchers"),
+    ),
+    State(
+        "a consolidator that stands by since it lost the lease",
+        {
+            **a_consolidator(C2),
+            series("dump_ingest_consolidator_lease_held", C2): breaking("1+0x{n}", "0+0x{n}"),
+            series("dump_ingest_consolidator_last_round_timestamp_seconds", C2): OLD_CLOCK,
+            series("dump_ingest_consolidator_oldest_waiting_timestamp_seconds", C2): OLD_CLOCK,
+            series("dump_ingest_consolidator_fastest_rank_step", C2): STOPPED,
+            **{series("dump_ingest_consolidator_committed_step", C2, rank=rank): STOPPED for rank in "0123"},
+        },
+        spares=alerts("ConsolidatorBehind", "ConsolidatorIdle"),
+    ),
+    *(
+        State(
+            f"a restart of the {one['job'].rpartition('-')[2]}",
+            {
+                series("up", one): breaking("1+0x{n}", "0+0x2 1+0x{n}"),
+                series("process_start_time_seconds", one): breaking("1+0x{n}", f"_x3 {NOW}+0x{{n}}"),
+            },
+            spares=alerts("Restarting", "WatcherDown"),
+        )
+        for one in (W1, C1, S1, K1)
+    ),
+    State(
+        "an upgrade that replaces all pods one after the other",
+        {
+            **renamed(
+                {
+                    s: begun_at_break(v)
+                    for s, v in healthy().items()
+                    if s.startswith(("up{", "process_start"))
+                },
+                'instance="',
+                'instance="new-',
+            ),
+            **{s: v for s, v in gone(*ALL).items() if s.startswith("up{")},
+        },
+        spares=alerts("TargetsLost", "Restarting"),
+    ),
+    State(
+        "a host whose clock is ten minutes behind, in an idle run",
+        {
+            **IDLE,
+            series("dump_ingest_time_seconds", W1): growing(60, -600),
+            **w1("last_look_timestamp_seconds", growing(60, -600)),
+            **w1("oldest_pending_timestamp_seconds", growing(60, -600), rank="0"),
+            **w1("oldest_pending_timestamp_seconds", growing(60, -600), rank="1"),
+        },
+        alerts("ClockOff"),
+        from_start=True,
+        spares=alerts("LagHigh", "WatcherStuck"),
+    ),
+    State(
+        "a host whose clock is ten minutes ahead",
+        {
+            series("dump_ingest_time_seconds", W1): growing(60, 600),
+            **w1("last_look_timestamp_seconds", growing(60, 600)),
+            **w1("oldest_pending_timestamp_seconds", growing(60, 600), rank="0"),
+            **w1("oldest_pending_timestamp_seconds", growing(60, 600), rank="1"),
+        },
+        alerts("ClockOff"),
+        from_start=True,
+        spares=alerts("LagHigh"),
+    ),
+    State(
+        "a clock that is a minute off",
+        {series("dump_ingest_time_seconds", W1): growing(60, 60)},
+        spares=alerts("ClockOff"),
+    ),
+    State(
+        "a large dump, a look at which takes a minute, every ten minutes",
+        {
+            **w1("last_look_timestamp_seconds", " ".join(f"{600 * n}+0x9" for n in range(END // 10))),
+            **w1("pending_steps", constant(1), rank="1"),
+            **w1(
+                "oldest_pending_timestamp_seconds",
+                " ".join(f"{600 * n}+0x9" for n in range(END // 10)),
+                rank="1",
+            ),
+        },
+        spares=alerts("WatcherStuck", "LagHigh"),
+    ),
+    State(
+        "a run that is over and scaled to nothing, beside a busy one",
+        {
+            **IDLE,
+            **RUN_B,
+            **gone(K1),
+            series("dask_scheduler_workers", S1, state="idle"): breaking("1+0x{n}", "0+0x{n}"),
+        },
+        spares=alerts("NoDaskWorkers", "WorkersLost"),
+    ),
+    State(
+        "workers that an autoscaler takes away while nothing waits",
+        {series("up", K2): cut(constant(1))},
+        spares=alerts("WorkersLost"),
+    ),
+    State(
+        "a consolidator that restarts while a rank works off a backlog",
+        {
+            **gone(C1),
+            **{
+                selector.replace('"c1"', '"c9"'): begun_at_break(values)
+                for selector, values in a_consolidator(C1).items()
+            },
+            series(
+                "dump_ingest_consolidator_committed_step", target("consolidator", "c9"), rank="1"
+            ): f"_x{BREAK} 100+0x16 101+1x{LEFT}",
+            series(
+                "dump_ingest_consolidator_rank_steps_behind", target("consolidator", "c9"), rank="1"
+            ): f"_x{BREAK} 1+1x16 0+0x{LEFT}",
+        },
+        spares=alerts("RankBehind"),
+    ),
+    State(
+        "fewer ranks for some minutes, while a job starts",
+        {series("dump_ingest_expected_ranks", C1): constant(4), **c1("ranks", "2+0x8 4+0x800")},
+        spares=alerts("RanksMissing"),
+    ),
+    State(
+        "gc that failed and has succeeded since",
+        {
+            series("dump_ingest_gc_last_failure_timestamp_seconds", C1): constant(600),
+            series("dump_ingest_gc_last_success_timestamp_seconds", C1): constant(700),
+        },
+        spares=alerts("GcFailing"),
+    ),
+    State(
+        "a NaN that is told again when a process starts, two hours later",
+        {**finding(W1, "{value}+0x600", NOW - 7200)},
+        spares=alerts("NotFinite"),
+    ),
+    State(
+        "files that were quarantined long ago, and a watcher that restarts",
+        w1("quarantined_files_total", breaking("0+0x{n}", "0+0x{n}")),
+        spares=alerts("QuarantineGrowing"),
+    ),
+    State(
+        "a dump of which links are left out",
+        w1("problems", constant(5), kind="other"),
+        spares=alerts("CannotRead"),
+    ),
+    State(
+        "two runs with a store each, without the label of a run",
+        {
+            **never(*ALL),
+            **renamed(healthy(), 'run="a", ', ""),
+            **renamed(
+                renamed(renamed(healthy(), 'run="a", ', ""), 'instance="', 'instance="b'), STORE, "s3://b"
+            ),
+        },
+        spares=alerts("StoresDiffer", "JobMisnamed"),
+    ),
+    State(
+        "a path that shows its dump after five minutes",
+        {**w1("last_look_timestamp_seconds", f"0+0x5 360+60x{END}")},
+        spares=alerts("NoDumpSeen", "NothingReadable"),
+    ),
+)
