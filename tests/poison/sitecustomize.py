@@ -30,8 +30,9 @@ def _kill_if_marked(content: bytes, mark: bytes) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _make_deadly(convert: ModuleType) -> None:
-    unpack, pieces = convert.unpack, convert.OpenFile.pieces
+def _make_deadly(decoder: ModuleType) -> None:
+    reader = importlib.import_module("workers.dump.source").OpenFile
+    unpack, pieces = decoder.unpack, reader.pieces
 
     def deadly_unpack(piece: memoryview, *rest: Any) -> Any:
         head = bytes(piece[:256])
@@ -51,8 +52,8 @@ def _make_deadly(convert: ModuleType) -> None:
             _kill_if_marked(bytes(piece[:256]), KILLS_READER)
             yield piece
 
-    convert.unpack = deadly_unpack  # type: ignore[attr-defined]
-    convert.OpenFile.pieces = deadly_pieces
+    decoder.unpack = deadly_unpack  # type: ignore[attr-defined]
+    reader.pieces = deadly_pieces
 
 
 class _Hook(importlib.abc.MetaPathFinder):
@@ -60,7 +61,7 @@ class _Hook(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if name != "workers.tasks.convert":
+        if name != "workers.tasks.entry_statistics":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -52,6 +52,8 @@ _HUNG = 1000
 ROW_TIMEOUT_S = 120.0
 _WATCH_CHILD_S = 1.0
 _WATCH_PARENT_S = 1.0
+#: How long a subprocess may take to end that was killed, in seconds.
+_KILLED_S = 5.0
 
 _PROGRAM = "import sys; from workers.tasks.isolate import serve; serve(*map(int, sys.argv[1:]))"
 _WRITE, _READ, _CONTROL = "write", "read", "control"
@@ -178,7 +180,7 @@ def _carry_out(order: _Order) -> _Outcome:
         try:
             code = _wait(process, fds[2], order.job)
         finally:
-            process.kill()
+            _end(process)
         if code == 0:
             # Written by this module. A file that could take over the subprocess could take over a worker as
             # well.
@@ -203,6 +205,15 @@ def _wait(process: subprocess.Popen[bytes], progress: int, job: ShardJob) -> int
         entry = job.entries.get(int.from_bytes(row, "little")) if row else None
         if at - since > ROW_TIMEOUT_S + (entry.nbytes if entry is not None else 0) / MIB:
             return _HUNG
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a subprocess. One that the kernel does not let go is waited for in a thread of its own."""
+    process.kill()
+    try:
+        process.wait(_KILLED_S)
+    except subprocess.TimeoutExpired:
+        threading.Thread(target=process.wait, daemon=True).start()
 
 
 def _python_path() -> str:
