@@ -21,7 +21,7 @@ tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
 
 test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
-	@$(BIN)/pytest -n 2 --dist loadfile
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check

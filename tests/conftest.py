@@ -107,9 +107,9 @@ def unprivileged(pytestconfig: pytest.Config) -> tuple[str, ...]:
     return ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(pytestconfig: pytest.Config) -> Iterator["Chromium"]:
-    """One browser for all tests."""
+    """One browser for the tests of a module; while it runs, this thread has an event loop."""
     from tests.servers.browser import Chromium  # deferred: Playwright takes 0.3 s, and most tests use none
 
     _need(pytestconfig, ("chromium",))

@@ -224,13 +224,13 @@ def _store(settings: Settings, scanned: _Scanned | None) -> list[Check]:
     now = time.time()
     objects.delete(key)
     clock = [] if written is None else [check_clock(written.modified_at, now)]
+    belongs = [_belongs(settings, scanned, objects)] if scanned and not settings.replace else []
     if root is None:
         detail = f"{settings.store}: writable, no store there yet"
-        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock]
+        return [Check("store", ok=True, detail=detail, hint=_NO_STORE_HINT), *clock, *belongs]
     detail = f"{settings.store}: writable, store format {root}"
     backlog = check_backlog(objects, scanned.scan.listings) if scanned and scanned.scan.listings else None
     checks = (backlog, check_view(objects), check_gc(objects))
-    belongs = [_belongs(settings, scanned, objects)] if scanned and not settings.replace else []
     return [Check("store", ok=True, detail=detail), *clock, *(check for check in checks if check), *belongs]
 
 

@@ -62,6 +62,7 @@ TENSOR_KEYS = {
     "io": str,
     "slot": int,
     "occurrence": int,
+    "role": str,
     "timestamp": int,
     "format": str,
     "dtype": str,

@@ -181,7 +181,10 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
         enter(consolidating(tmp_path / "b.zarr", ports["other"]))
         enter(watching(dump, store, ports["few"], "--expected-ranks", "8"))
         over = enter(watching(nowhere, tmp_path / "a.zarr", ports["over"]))
-        lives = {life: enter(watching(nowhere, tmp_path / "a.zarr", ports[life])) for life in LIVES}
+        lives = {}
+        for life in LIVES:
+            lives[life] = enter(watching(nowhere, tmp_path / "a.zarr", ports[life]))
+            time.sleep(0.05)  # the start of a process is known to a hundredth of a second
         nan = enter(watching(nan_dump, nan_store, ports["nan"]))
         enter(consolidating(nan_store, ports["nanc"]))
         settings = {
@@ -207,7 +210,6 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
         over.kill()
         nan.kill()
         run("gc", nan_store, "--plan", tmp_path / "no-plan.json", "--apply", code=2)
-        targets.remove("evicted", "watcher")
         pod = enter(PodAddress())
         targets.add("loop", "watcher", pod.port)
         server.wait_for('up{run="loop"} == 0', timeout_s=_TIMEOUT_S)
@@ -218,6 +220,10 @@ def test_whatever_goes_wrong_reaches_a_receiver_and_nothing_else_does(
             looping.kill()
             pod.serves = None
             server.wait_for('up{run="loop"} == 0', timeout_s=_TIMEOUT_S)
+        # A target that lived for less than the `for` of the rule is not missed: eight minutes are 16 seconds.
+        lived = 'count_over_time(up{job="evicted/dump-ingest-watcher"}[1h]) > 12'
+        server.wait_for(lived, timeout_s=_TIMEOUT_S)
+        targets.remove("evicted", "watcher")
         for alert, run_name in (
             ("NotFinite", "nan"),
             ("GcFailing", "nan"),

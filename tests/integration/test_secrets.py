@@ -98,6 +98,7 @@ def _commands(dump: Path, store: str, target: Path) -> dict[str, list[list[objec
         "gc": [["gc", store, "--keep-last", "1", "--json"]],
         "doctor": [["doctor", dump, "--store", store]],
         "rules": [["rules", "list"], ["rules", "test", store]],
+        "report": [["report", store, "--out", target.with_suffix(".html")]],
         "config": [["config", "show"], ["config", "validate"], ["config", "schema"]],
     }
 
@@ -111,7 +112,7 @@ def test_no_command_says_a_secret(
         "ingest": [["ingest", dump.root, "--store", url, "--scheduler", s3_cluster.address, "--json"]],
         **_commands(dump.root, url, target),
     }
-    assert words.keys() | {"watch"} == {command.name for command in COMMANDS}
+    assert words.keys() | {"watch", "serve"} == {command.name for command in COMMANDS}
     failed = {}
     for uses in words.values():
         for use in uses:
@@ -121,6 +122,7 @@ def test_no_command_says_a_secret(
             if said.startswith("2 "):  # a mistake in these words would prove nothing
                 failed[" ".join(map(str, use))] = said
     assert failed == {}
+    assert ceph.secret_key not in target.with_suffix(".html").read_text()
 
     planted = f"s3://somebody:{CANARY}@bucket/run.zarr"
     for uses in _commands(dump.root, planted, target).values():
@@ -129,6 +131,9 @@ def test_no_command_says_a_secret(
             assert CANARY not in said, use
             if planted in map(str, use):
                 assert said.startswith("2 "), use
+    said = says("serve", planted)
+    assert said.startswith("2 ")
+    assert CANARY not in said
 
     files = fsspec.filesystem("s3", **ceph.storage_options)
     files.invalidate_cache()

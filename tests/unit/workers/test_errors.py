@@ -17,7 +17,11 @@ def test_error_survives_pickling(cls: type[DumpIngestError]) -> None:
     """Dask sends what a task raised by pickle; a lost hint or type changes what happens next."""
     copy = pickle.loads(pickle.dumps(cls("what happened", hint="what to do")))  # noqa: S301
     assert type(copy) is cls
-    assert (str(copy), copy.message, copy.hint) == ("what happened", "what happened", "what to do")
+    assert (str(copy), copy.message, copy.hint) == (
+        "what happened\nwhat to do",
+        "what happened",
+        "what to do",
+    )
 
 
 @pytest.mark.parametrize("cls", [errors.UnreadableFile, errors.PoisonedFile])

@@ -28,7 +28,9 @@ def test_a_grid_counts_in_elements_and_bytes() -> None:
 
 
 def test_kinds_of_rows_are_their_text() -> None:
-    assert [str(kind) for kind in RowKind] == ["tensor", "statistics", "overflow", "file", "quarantined"]
+    assert [str(kind) for kind in RowKind] == [
+        *("tensor", "statistics", "overflow", "file", "part", "quarantined")
+    ]
 
 
 def test_the_worst_and_earliest_findings_come_first() -> None:
