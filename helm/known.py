@@ -35,6 +35,7 @@ SET_BY_CHART = {
         "--token-file": "page.existingSecret",
         "--trust-header": "page.trustHeader",
         "--allow-anyone": "page.allowAnyone",
+        "--watchers": "watcher.metrics",
         "--cache": "page.cacheSize",
         "--refresh": "page.refreshSeconds",
     },

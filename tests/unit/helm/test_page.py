@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
-from tests.charts import changed, containers, find, objects, of_profile, profile, words
+import pytest
+
+from tests.charts import changed, containers, find, objects, of_profile, profile, quick, words
 
 
 def page_pod(rendered: Any) -> Any:
@@ -70,3 +72,40 @@ def test_the_page_is_scraped_through_its_service_under_its_own_job() -> None:
     jobs = [one["replacement"] for one in endpoint["relabelings"] if one.get("targetLabel") == "job"]
     assert len(jobs) == 1
     assert re.fullmatch(r"run1/dump-ingest-page", jobs[0])
+
+
+@pytest.mark.parametrize(("name", "port"), [("page", "metrics"), ("sidecar", "di-metrics")])
+def test_the_page_may_ask_every_watcher_of_the_release(name: str, port: str) -> None:
+    """Also where only the monitoring may reach metrics, and where what leaves pods is restricted."""
+    values = changed(
+        quick(name),
+        page__enabled=True,
+        page__existingSecret="page-token",
+        networkPolicy__egress__enabled=True,
+        networkPolicy__monitoringFrom=[{"podSelector": {}}],
+    )
+    rendered = objects(values)
+    (container,) = containers(page_pod(rendered))
+    assert "--watchers=run1-dump-ingest-watchers.train.svc:9108" in words(container)
+    service = find(rendered, "Service", "-watchers")["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["ports"][0]["targetPort"] == port
+    labels = page_pod(rendered)["metadata"]["labels"]
+    rules = find(rendered, "NetworkPolicy", "-watcher")["spec"]["ingress"]
+    admitted = [
+        rule
+        for rule in rules
+        for peer in rule.get("from", ())
+        if peer["podSelector"].get("matchLabels", {"": ""}).items() <= labels.items()
+    ]
+    assert [rule["ports"] for rule in admitted] == [[{"protocol": "TCP", "port": port}]]
+    egress = find(rendered, "NetworkPolicy", "-egress")["spec"]["egress"]
+    to_watchers = {"podSelector": {"matchLabels": service["selector"]}}
+    assert {"to": [to_watchers], "ports": [{"protocol": "TCP", "port": 9108}]} in egress
+
+
+def test_without_watchers_the_page_asks_none() -> None:
+    values = changed(profile("page"), watcher__mode="none")
+    rendered = objects(values)
+    assert not [word for word in words(containers(page_pod(rendered))[0]) if "watchers" in word]
+    assert not [one for one in rendered if one["metadata"]["name"].endswith("-watchers")]
