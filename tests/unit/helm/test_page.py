@@ -53,7 +53,8 @@ def test_only_the_named_peers_reach_a_page_that_trusts_a_header() -> None:
     proxy = [{"podSelector": {"matchLabels": {"app": "oauth2-proxy"}}}]
     values = changed(profile("page"), page__existingSecret="", page__trustHeader="X-User", page__from=proxy)
     monitoring = values["networkPolicy"]["monitoringFrom"]
-    for scrapers in (monitoring, []):
+    choices: list[list[Any]] = [monitoring, []]
+    for scrapers in choices:
         rendered = objects(changed(values, networkPolicy__monitoringFrom=scrapers))
         (rule,) = find(rendered, "NetworkPolicy", "-page")["spec"]["ingress"]
         assert rule == {"ports": [{"protocol": "TCP", "port": "page"}], "from": proxy + scrapers}

@@ -91,5 +91,5 @@ def test_the_token_changes_with_what_viewers_see_and_not_with_each_byte() -> Non
         return Watched((replace(WATCHER, **change),)).token  # type: ignore[arg-type]  # fields by name
 
     assert token(disk=DumpDisk(10**9 + 1, 10**10, under_pressure=False)) == token()
-    changes = [{"steps": ()}, {"problem": "gone"}, {"ranks": ()}, {"disk": None}]
+    changes: list[dict[str, object]] = [{"steps": ()}, {"problem": "gone"}, {"ranks": ()}, {"disk": None}]
     assert len({token(), *(token(**change) for change in changes)}) == 5
