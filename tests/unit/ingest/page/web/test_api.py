@@ -52,7 +52,7 @@ def test_the_live_view_shows_what_each_step_waits_for_and_follows(made: MadeDump
         watchers = Watchers((url, "http://127.0.0.1:1"), 0.2)
         with RunningPage(store, watchers=watchers) as page:
             live = page.get(f"{RUN}/live").text
-            for words in ("What steps wait for", "backlog", "100 B of 1000 B", "no watcher answers at", url):
+            for words in ("What steps wait for", "backlog", "free of 1000 B", "no watcher answers at", url):
                 assert words in live, words
             (watcher, silent) = page.get(f"/api/v1{RUN}/watchers").json
             assert [row["step"] for row in watcher["steps"] if row["step"] is not None] == [7]
