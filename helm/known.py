@@ -26,6 +26,19 @@ SET_BY_CHART = {
         "--metrics": "consolidator.metricsPort",
         "--scheduler": "consolidator.useScheduler",
     },
+    "serve": {
+        "--config": "config",
+        "--listen": "page.port",
+        "--open": "nothing: a container has no browser",
+        "--base-path": "page.basePath",
+        "--base-url": "config.page_url",
+        "--token-file": "page.existingSecret",
+        "--trust-header": "page.trustHeader",
+        "--allow-anyone": "page.allowAnyone",
+        "--watchers": "watcher.metrics",
+        "--cache": "page.cacheSize",
+        "--refresh": "page.refreshSeconds",
+    },
     "gc": {"--config": "config", "--apply": "gc.enabled", "--plan": "the command itself, by hand"},
 }
 #: Options with which the command answers a question and ends, and those that belong to them.

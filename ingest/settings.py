@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     webhook_severity: Literal["info", "warning", "critical"] = "warning"
     """The mildest severity of findings that are posted."""
     page_url: str | None = None
-    """By what URL people reach `dump-ingest serve`: messages of the webhook lead to the incident there."""
+    """By what URL people reach `dump-ingest serve`: messages of the webhook and `origin` lead to it."""
     drain_s: float = Field(default=30.0, ge=0)
     """After SIGTERM: how many seconds work in progress may take to finish."""
     finish: bool = False

@@ -12,6 +12,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from ingest.page.library import Library
+from ingest.page.watchers import Watchers
 from ingest.page.web.access import Access, Listen
 from ingest.page.web.server import PageServer, PageSettings
 
@@ -41,8 +42,9 @@ class RunningPage:
         base: str = "",
         refresh_s: float = 0.2,
         cache_nbytes: int = 1 << 20,
+        watchers: Watchers | None = None,
     ) -> None:
-        settings = PageSettings(Listen("127.0.0.1", 0), access or Access(), base, cache_nbytes)
+        settings = PageSettings(Listen("127.0.0.1", 0), access or Access(), base, cache_nbytes, watchers)
         self.library = Library(str(url), refresh_s=refresh_s)
         self._server = PageServer(self.library, settings)
         self.url = self._server.bind().rstrip("/")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import ingest
 from ingest.cli.exits import exit_if_damaged
-from ingest.cli.opening import open_store
+from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import (
     ConfigOption,
     JsonOption,
@@ -19,6 +20,7 @@ from ingest.cli.options import (
     StoreArgument,
 )
 from ingest.cli.printing import print_json, print_line, say, say_left_out
+from ingest.reporting.page_link import place_link
 from workers.errors import UsageError
 
 
@@ -65,8 +67,10 @@ def command(
         )
     opened = open_store(store, config)
     answer = ingest.origin(opened, rank, step, cause=cause, where=where, include_partial=include_partial)
+    page = _page(answer, opened.url, config)
     if json:
-        print_json(answer.to_dict() | ({"spread_graph": answer.spread.graph.to_dict()} if graph else {}))
+        further = {"spread_graph": answer.spread.graph.to_dict()} if graph else {}
+        print_json(answer.to_dict() | further | ({"page": page} if page else {}))
     elif graph is not None:
         for text in answer.spread.graph.to_dot() if graph == "dot" else answer.spread.graph.to_text():
             print_line(text)
@@ -76,7 +80,17 @@ def command(
     say_left_out(answer.left_out)
     if answer.found and not json and graph is None:
         _say_next(answer, store or opened.url)
+    if page and not json and graph is None:
+        say(f"page: {page}")
     exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+
+
+def _page(answer: ingest.OriginAnswer, store: str, config: Path | None) -> str:
+    """Return where the answer is on the page; "" if nothing was found, or the settings name no page."""
+    page_url = load_settings(config).settings.page_url
+    if not answer.found or not page_url or answer.rank is None or answer.step is None:
+        return ""
+    return place_link(page_url, store, answer.rank, answer.step)
 
 
 def _say_next(answer: ingest.OriginAnswer, url: str) -> None:

@@ -51,6 +51,14 @@ def command(
         bool,
         typer.Option("--allow-anyone", help="Let in everybody who reaches the address.", show_default=False),
     ] = False,
+    watchers: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,...",
+            help="Where watchers serve their metrics: to show lag, backlog, disk, and what steps wait for.",
+            show_default=False,
+        ),
+    ] = "",
     cache: Annotated[
         str, typer.Option(metavar="SIZE", help="How many bytes of answers are kept for all viewers.")
     ] = "64MiB",
@@ -70,6 +78,7 @@ def command(
     """
     # deferred: tornado and the store take 0.5 s to import
     from ingest.page.library import Library
+    from ingest.page.watchers import Watchers, parse_addresses
     from ingest.page.web.access import Listen, access_for
     from ingest.page.web.server import PageServer, PageSettings
     from ingest.page.web.server import base_path as checked_base
@@ -89,9 +98,19 @@ def command(
         cache_nbytes = parse_size(cache)
     except ValueError as exc:
         raise UsageError(f"--cache: {exc}") from exc
+    urls = parse_addresses(watchers)
     library = Library(settings.store, settings.store_options, refresh)
     library.names()  # a wrong URL is reported before anything listens
-    server = PageServer(library, PageSettings(address, access, checked_base(base_path), cache_nbytes))
+    server = PageServer(
+        library,
+        PageSettings(
+            address,
+            access,
+            checked_base(base_path),
+            cache_nbytes,
+            Watchers(urls, refresh) if urls else None,
+        ),
+    )
     url = server.bind()
     say(f"serving {settings.store} at {url}")
     if open_browser:

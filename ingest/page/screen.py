@@ -10,6 +10,7 @@ from ingest.page.arguments import Arguments, Parameter
 from ingest.page.library import Library
 from ingest.page.links import Links
 from ingest.page.moment import Moment
+from ingest.page.watchers import Watched
 from ingest.page.words import command
 from workers.errors import UsageError
 
@@ -23,6 +24,8 @@ class Asked:
     links: Links
     library: Library | None = None
     """The other runs; None in a report."""
+    watched: Watched | None = None
+    """The watchers of the run; None if the page knows of none, or the view does not show them."""
 
     def runs(self) -> list[str]:
         """Return the names of all runs."""
@@ -67,6 +70,8 @@ class Screen:
     parameters: tuple[Parameter, ...]
     show: Callable[[Asked], dict[str, Any]]
     """Returns what the template shows; `lines` among it."""
+    shows_watchers: bool = False
+    """Whether it has `watched`, and follows it."""
 
 
 def lines(asked: Asked, shell: tuple[object, ...], python: str) -> Lines:

@@ -46,11 +46,12 @@ class LiveSteps:
         return json.dumps(page, allow_nan=False).encode()
 
 
-def fetch_steps(url: str) -> list[StepRow]:
+def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
     """Return the rows of a running watcher.
 
     Args:
         url: where it serves its metrics, such as `http://host:9108`.
+        timeout_s: how long to wait for it, in seconds.
 
     Raises:
         UsageError: the URL is not one of a web server.
@@ -58,7 +59,7 @@ def fetch_steps(url: str) -> list[StepRow]:
     """
     address = f"{_origin(url)}{PATH}"
     try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:  # noqa: S310 (http or https)
+        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
             return [StepRow.from_dict(row) for row in json.load(answer)["steps"]]
     except (OSError, http.client.HTTPException) as exc:
         reason = getattr(exc, "reason", None) or exc

@@ -125,6 +125,9 @@ The named ports of each component, as maps `dask` (ports on which code can be ru
 {{- if .Values.consolidator.enabled -}}
 {{- $_ := set $all "consolidator" (dict "dask" list "http" (list "metrics")) -}}
 {{- end -}}
+{{- if .Values.page.enabled -}}
+{{- $_ := set $all "page" (dict "dask" list "http" (list "page")) -}}
+{{- end -}}
 {{- range $component, $ports := $all -}}
 {{- $labels := include "dump-ingest.selectorLabels" (dict "root" $ "component" $component) | fromYaml -}}
 {{- if and (eq $component "watcher") (include "dump-ingest.inTrainingPod" $) -}}

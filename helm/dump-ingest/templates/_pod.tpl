@@ -176,8 +176,8 @@ resources:
 {{- end -}}
 
 {{/*
-Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "dump" bool "dask" bool "deletes" bool). Only
-containers that delete dumps may write to them.
+Mounts. Takes (dict "root" $ "role" ... "config" bool "store" bool "reads" bool "dump" bool "dask" bool "deletes" bool
+"token" bool). Only containers that delete dumps may write to them. Containers with `reads` do not write to the store.
 */}}
 {{- define "dump-ingest.mounts" -}}
 - name: dump-ingest-tmp
@@ -208,6 +208,9 @@ containers that delete dumps may write to them.
 {{- if .root.Values.storage.existingClaim }}
 - name: dump-ingest-store
   mountPath: {{ .root.Values.storage.mountPath | quote }}
+  {{- if .reads }}
+  readOnly: true
+  {{- end }}
 {{- end }}
 {{- end }}
 {{- if .dump }}
@@ -218,6 +221,11 @@ containers that delete dumps may write to them.
   # A file system that is mounted on the node later becomes visible here, too.
   mountPropagation: HostToContainer
   {{- end }}
+{{- end }}
+{{- if .token }}
+- name: dump-ingest-page-token
+  mountPath: /etc/dump-ingest-page
+  readOnly: true
 {{- end }}
 {{- with .role.extraVolumeMounts }}
 {{ toYaml . }}
@@ -280,6 +288,13 @@ containers that delete dumps may write to them.
   {{- default (dict "emptyDir" dict) .volume | toYaml | nindent 2 }}
   {{- end }}
   {{- end }}
+{{- end }}
+{{- if .token }}
+- name: dump-ingest-page-token
+  secret:
+    secretName: {{ .root.Values.page.existingSecret }}
+    items:
+      - {key: {{ .root.Values.page.tokenKey | quote }}, path: token}
 {{- end }}
 {{- with .role.extraVolumes }}
 {{ toYaml . }}

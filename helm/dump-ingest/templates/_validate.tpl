@@ -12,9 +12,10 @@ once.
 {{- include "dump-ingest.validateSidecar" . -}}
 {{- include "dump-ingest.validateScaling" . -}}
 {{- include "dump-ingest.validateGc" . -}}
+{{- include "dump-ingest.validatePage" . -}}
 {{- include "dump-ingest.validateMonitoring" . -}}
 {{- include "dump-ingest.validateLabels" (dict "root" . "path" "commonLabels" "labels" .Values.commonLabels) -}}
-{{- range $role := list "watcher" "scheduler" "worker" "consolidator" "gc" -}}
+{{- range $role := list "watcher" "scheduler" "worker" "consolidator" "page" "gc" -}}
 {{- include "dump-ingest.validateRole" (dict "root" $ "path" $role "role" (get $.Values $role)) -}}
 {{- end -}}
 {{- include "dump-ingest.validateResources" (dict "path" "watcher.worker.resources" "resources" .Values.watcher.worker.resources) -}}
@@ -75,7 +76,7 @@ once.
 {{- if and $v.storage.caBundle.existingConfigMap $v.storage.caBundle.existingSecret -}}
 {{- fail "storage.caBundle: set existingConfigMap or existingSecret, not both" -}}
 {{- end -}}
-{{- range $path, $url := dict "config.store" (default "" $v.config.store) "config.webhook" (default "" $v.config.webhook) "storage.endpointUrl" $v.storage.endpointUrl "worker.autoscaling.keda.serverAddress" $v.worker.autoscaling.keda.serverAddress "scheduler.address" $v.scheduler.address -}}
+{{- range $path, $url := dict "config.store" (default "" $v.config.store) "config.webhook" (default "" $v.config.webhook) "config.page_url" (default "" $v.config.page_url) "storage.endpointUrl" $v.storage.endpointUrl "worker.autoscaling.keda.serverAddress" $v.worker.autoscaling.keda.serverAddress "scheduler.address" $v.scheduler.address -}}
 {{- if regexMatch "^[A-Za-z0-9+.-]+://[^/?#]*@" $url -}}
 {{- fail (printf "%s: contains credentials, which everybody could read in the objects of the release; leave them out of the URL (storage.existingSecret has those of the store, webhook.existingSecret the token of the webhook)" $path) -}}
 {{- end -}}
@@ -156,7 +157,7 @@ fine. Takes (dict "path" ... "mount" ...).
 */}}
 {{- define "dump-ingest.validateMount" -}}
 {{- $mount := clean .mount -}}
-{{- $own := list "/tmp" "/etc/dump-ingest" "/etc/dask" "/etc/dask-tls" "/etc/store-ca" "/opt/dump-ingest" -}}
+{{- $own := list "/tmp" "/etc/dump-ingest" "/etc/dask" "/etc/dask-tls" "/etc/dump-ingest-page" "/etc/store-ca" "/opt/dump-ingest" -}}
 {{- range concat $own (list "/bin" "/dev" "/etc" "/lib" "/lib64" "/proc" "/sbin" "/sys" "/usr" "/usr/bin" "/usr/lib" "/usr/local") -}}
 {{- if or (eq $mount .) (eq $mount "/") (hasPrefix (printf "%s/" $mount) .) -}}
 {{- fail (printf "%s: %s would hide %s, which the containers need; choose another directory, such as /data" $.path $.mount .) -}}
@@ -277,6 +278,51 @@ fine. Takes (dict "path" ... "mount" ...).
 {{- end -}}
 {{- end -}}
 
+{{/* Nobody shall see tensors by accident, nor by writing a header. */}}
+{{- define "dump-ingest.validatePage" -}}
+{{- $v := .Values.page -}}
+{{- range $name := list "ingress" "httpRoute" -}}
+{{- $path := printf "page.%s.enabled" $name -}}
+{{- if (get $v $name).enabled -}}
+{{- if not $v.enabled -}}
+{{- fail (printf "%s: leads to a page that does not run; set page.enabled=true" $path) -}}
+{{- else if not (or $v.existingSecret $v.trustHeader) -}}
+{{- fail (printf "%s: would show every tensor to whoever reaches it; name a secret with a token in page.existingSecret, or the header of a proxy in page.trustHeader" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $v.enabled -}}
+{{- if not (or $v.existingSecret $v.trustHeader $v.allowAnyone) -}}
+{{- fail "page.enabled: every pod of the cluster could read every tensor; name a secret with a token in page.existingSecret, or the header of a proxy in page.trustHeader, or set page.allowAnyone=true" -}}
+{{- end -}}
+{{- if and $v.allowAnyone (or $v.existingSecret $v.trustHeader) -}}
+{{- fail "page.allowAnyone: contradicts page.existingSecret and page.trustHeader, which ask for a proof; set one of them, or page.allowAnyone" -}}
+{{- end -}}
+{{- if and (ne $v.service.type "ClusterIP") (not $v.existingSecret) -}}
+{{- fail (printf "page.service.type: %s opens the page to others, who need no token; name a secret with a token in page.existingSecret, or use ClusterIP" $v.service.type) -}}
+{{- end -}}
+{{- if and $v.trustHeader (not $v.existingSecret) -}}
+{{- if not $v.from -}}
+{{- fail (printf "page.from: is required with page.trustHeader, because every pod that reaches the page could write %s itself; name the pods of the proxy, such as [{podSelector: {matchLabels: {app: oauth2-proxy}}}]" $v.trustHeader) -}}
+{{- else if or (not .Values.networkPolicy.enabled) $v.hostNetwork -}}
+{{- fail (printf "page.trustHeader: every pod that reaches the page could write %s itself, because %s; name a secret with a token in page.existingSecret as well, or change that" $v.trustHeader (ternary "network policies do not apply with page.hostNetwork" "networkPolicy.enabled is false" $v.hostNetwork)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.from (not .Values.networkPolicy.enabled) -}}
+{{- fail "page.from: has no effect while networkPolicy.enabled is false; set that to true, or leave page.from empty" -}}
+{{- end -}}
+{{- if and $v.httpRoute.enabled (not $v.httpRoute.parentRefs) -}}
+{{- fail "page.httpRoute.parentRefs: is required: the gateways that the route belongs to, such as [{name: public, namespace: gateways}]" -}}
+{{- end -}}
+{{- with .Values.config.page_url -}}
+{{- $path := trimSuffix "/" (urlParse .).path -}}
+{{- if ne $path $v.basePath -}}
+{{- fail (printf "page.basePath: %q is not the path of config.page_url, %s, so links of messages would lead nowhere; set page.basePath=%s" $v.basePath . $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dump-ingest.validateMonitoring" -}}
 {{- range $name := list "podMonitor" "serviceMonitor" -}}
 {{- $values := get $.Values.monitoring $name -}}
@@ -346,7 +392,7 @@ fine. Takes (dict "path" ... "mount" ...).
 
 {{/* Options of our commands: known, and not set by the chart already. Takes (dict "root" $ "path" "gc" "role" map). */}}
 {{- define "dump-ingest.validateArguments" -}}
-{{- $command := get (dict "watcher" "watch" "consolidator" "consolidate" "gc" "gc") .path -}}
+{{- $command := get (dict "watcher" "watch" "consolidator" "consolidate" "page" "serve" "gc" "gc") .path -}}
 {{- $known := include "dump-ingest.known" .root | fromYaml -}}
 {{- $dask := dict "worker" (dict "--nthreads" "worker.threads" "--memory-limit" "worker.resources.limits.memory" "--worker-port" "worker.ports.worker" "--nanny-port" "worker.ports.nanny" "--dashboard-address" "worker.ports.http" "--protocol" "dask.tls.enabled" "--lifetime" "worker.lifetime" "--nworkers" "worker.replicas" "--resources" "watcher.nodeLocal") "scheduler" (dict "--port" "scheduler.port" "--dashboard-address" "scheduler.httpPort" "--protocol" "dask.tls.enabled") -}}
 {{- $setByChart := get (merge $dask $known.setByChart) (default .path $command) -}}
@@ -377,7 +423,7 @@ fine. Takes (dict "path" ... "mount" ...).
 
 {{/* Takes (dict "path" ... "env" list). */}}
 {{- define "dump-ingest.validateEnv" -}}
-{{- $own := dict "DUMP_INGEST_CONFIG" "config" "DUMP_INGEST_HOST" "nothing (it is always the name of the node)" "DUMP_INGEST_METRICS" "watcher.metrics" "DUMP_INGEST_CONSOLIDATOR_METRICS" "consolidator.metricsPort" "DUMP_INGEST_RULES" "anomalyRules" "DUMP_INGEST_SCHEDULER" "scheduler.address" "DUMP_INGEST_STORE" "config.store" "DUMP_INGEST_WORKER_RESOURCES" "watcher.nodeLocal" "DUMP_INGEST_EXPECTED_RANKS" "expectedRanks" "HOME" "nothing (only /tmp can be written to)" "NODE_NAME" "nothing" "POD_NAME" "nothing" -}}
+{{- $own := dict "DUMP_INGEST_CONFIG" "config" "DUMP_INGEST_HOST" "nothing (it is always the name of the node)" "DUMP_INGEST_METRICS" "watcher.metrics" "DUMP_INGEST_CONSOLIDATOR_METRICS" "consolidator.metricsPort" "DUMP_INGEST_RULES" "anomalyRules" "DUMP_INGEST_SCHEDULER" "scheduler.address" "DUMP_INGEST_STORE" "config.store" "DUMP_INGEST_WORKER_RESOURCES" "watcher.nodeLocal" "DUMP_INGEST_EXPECTED_RANKS" "expectedRanks" "DUMP_INGEST_PAGE_URL" "config.page_url" "HOME" "nothing (only /tmp can be written to)" "NODE_NAME" "nothing" "POD_NAME" "nothing" -}}
 {{- range $place, $one := .env -}}
 {{- $where := printf "%s[%d] (%s)" $.path $place $one.name -}}
 {{- if hasKey $own $one.name -}}

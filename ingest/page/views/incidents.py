@@ -20,10 +20,13 @@ _ELEMENTS = 6
 def show(asked: Asked) -> dict[str, Any]:
     """Return the incidents, the worst first, or a single one."""
     wanted = asked.arguments.text("id")
-    answer = incidents(asked.moment.store)
+    rank, step = asked.arguments.integer("rank"), asked.arguments.integer("step")
+    answer = incidents(asked.moment.store, rank, step)
+    place = {name: number for name, number in (("rank", rank), ("step", step)) if number is not None}
     listed = [incident for incident in answer.incidents if wanted in ("", incident.id)]
     return {
         "wanted": wanted,
+        "seen": ", ".join(f"{name} {number}" for name, number in place.items()),
         "cards": [card(asked, incident) for incident in listed[:_CARDS]],
         "rest": listed[_CARDS:],
         "total": len(answer.incidents),
@@ -33,7 +36,11 @@ def show(asked: Asked) -> dict[str, Any]:
         "not_evaluated": answer.not_evaluated,
         "steps": asked.moment.numbers,
         "ranks": asked.moment.ranks,
-        "lines": lines(asked, ("anomalies", asked.url), "ingest.incidents(store)"),
+        "lines": lines(
+            asked,
+            ("anomalies", asked.url, *(word for name in place for word in (f"--{name}", place[name]))),
+            f"ingest.incidents(store{''.join(f', {name}={number}' for name, number in place.items())})",
+        ),
     }
 
 
@@ -87,6 +94,10 @@ SCREEN = Screen(
     "incidents",
     "Incidents",
     "incidents.html.j2",
-    (Parameter("id", "string", "Only the incident with this id."),),
+    (
+        Parameter("id", "string", "Only the incident with this id."),
+        Parameter("rank", "integer", "Only incidents that were seen on this rank."),
+        Parameter("step", "integer", "Only incidents that were seen in this step."),
+    ),
     show,
 )

@@ -1,14 +1,20 @@
-"""Live: how far the run is, what each rank has committed last, and what was found last."""
+"""Live: how far the run is, what steps wait for, what each rank has committed last, what was found last."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from ingest.page.screen import Asked, Screen, lines
+from ingest.findings.stored import read_series
+from ingest.page.moment import Moment
+from ingest.page.screen import Asked, Lines, Screen, lines
+from ingest.page.watchers import Watched
+from ingest.page.words import command
 from ingest.reader.rows import step_row
 
-_NEWEST, _FINDINGS = 24, 20
+_NEWEST, _FINDINGS, _WAITING = 24, 20, 100
+#: The kind of rules that compare ranks which must hold the same.
+_OF_REPLICAS = "divergence"
 
 
 def show(asked: Asked) -> dict[str, Any]:
@@ -28,7 +34,14 @@ def show(asked: Asked) -> dict[str, Any]:
         totals.update(
             {name: row[name] for name in ("tensors", "files", "raw_bytes", "stored_bytes", "quarantined")}
         )
+    watched = asked.watched
+    answering = [] if watched is None else [one for one in watched.watchers if not one.problem]
+    shown = lines(asked, ("ls", asked.url), "[step for step in store.select()]")
+    commands = [shown.shell, *(command("watch", "--explain", "--from", one.url) for one in answering[:1])]
     return {
+        "watched": watched,
+        "live": None if watched is None or not answering else _live(watched),
+        "replicas": _replicas(moment),
         "last_step": last_step,
         "ranks": ranks,
         "behind": [row for row in ranks if row["behind"]],
@@ -38,8 +51,45 @@ def show(asked: Asked) -> dict[str, Any]:
         "totals": totals,
         "commits": len(rows),
         "since": newest[0]["committed_at"] if newest else None,
-        "lines": lines(asked, ("ls", asked.url), "[step for step in store.select()]"),
+        "lines": Lines("\n".join(commands), shown.python),
     }
+
+
+def _live(watched: Watched) -> dict[str, Any]:
+    """Return what watchers know and the store does not: lag, backlog, disk, and what each step waits for."""
+    watchers = watched.watchers
+    ranks = [rank for watcher in watchers for rank in watcher.ranks]
+    steps = [row for watcher in watchers for row in watcher.steps if row.step is not None]
+    disks = [watcher.disk for watcher in watchers if watcher.disk is not None]
+    return {
+        "lag_s": max((rank.lag_s for rank in ranks), default=0.0),
+        "pending_steps": sum(rank.pending_steps for rank in ranks),
+        "pending_bytes": sum(rank.pending_bytes for rank in ranks),
+        "disk": min(disks, key=lambda disk: disk.free_bytes / max(disk.size_bytes, 1), default=None),
+        "phases": Counter(row.phase for row in steps).most_common(),
+        "steps": sorted(steps, key=lambda row: (row.step, row.rank))[:_WAITING],
+        "left_out": max(len(steps) - _WAITING, 0),
+    }
+
+
+def _replicas(moment: Moment) -> dict[str, Any]:
+    """Return in how many of the newest steps rules compared replicas, and those in which they differ.
+
+    Takes one listing and one request, whatever the number of ranks.
+    """
+    newest = moment.numbers[-_NEWEST:] if len(moment.ranks) > 1 else []
+    damages: list[str] = []
+    documents = {
+        step: document
+        for step, document in read_series(moment.store.objects, newest, damages).items()
+        if not document.failed
+    }
+    differing = [
+        step
+        for step, document in sorted(documents.items())
+        if any(document.kinds.get(rule) == _OF_REPLICAS for rule, count in document.totals.items() if count)
+    ]
+    return {"newest": len(newest), "evaluated": len(documents), "differing": differing}
 
 
 def _rank_row(rank: int, rows: list[dict[str, Any]], last_step: int | None) -> dict[str, Any]:
@@ -71,4 +121,4 @@ def _counted_findings(summary: Any) -> list[dict[str, Any]]:
     ]
 
 
-SCREEN = Screen("live", "Live", "live.html.j2", (), show)
+SCREEN = Screen("live", "Live", "live.html.j2", (), show, shows_watchers=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -14,7 +13,6 @@ from tornado.httputil import url_concat
 from tornado.web import RequestHandler
 
 from ingest.page import rendering
-from ingest.page.answers import Question
 from ingest.page.arguments import Arguments
 from ingest.page.library import Library, Run
 from ingest.page.links import Links
@@ -22,9 +20,9 @@ from ingest.page.moment import Moment
 from ingest.page.screen import Asked, Screen
 from ingest.page.sharing import SharedAnswers
 from ingest.page.views import SCREENS, TABS
+from ingest.page.watchers import Watched, Watchers
 from ingest.page.web.access import COOKIE, Access
 from ingest.page.web.metrics import PageMetrics
-from ingest.page.words import clock
 from workers.errors import DamagedStore, DumpIngestError, StoreError, UsageError
 from workers.store import strict_json
 
@@ -53,6 +51,7 @@ class Site:
     access: Access
     metrics: PageMetrics
     base: str = ""
+    watchers: Watchers | None = None
 
 
 class Handler(RequestHandler):
@@ -123,8 +122,21 @@ class Handler(RequestHandler):
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish(body)
 
+    async def watched(self, run: Run) -> Watched | None:
+        """Return the watchers of a run; None if the page knows of none."""
+        watchers, loop = self.site.watchers, asyncio.get_running_loop()
+        if watchers is None:
+            return None
+        return await loop.run_in_executor(self.site.answers.pool, watchers.of_store, run.url)
+
     async def answer(
-        self, run: Run, name: str, make: Callable[[Moment], bytes], *, beside: str = ""
+        self,
+        run: Run,
+        name: str,
+        make: Callable[[Moment], bytes],
+        *,
+        beside: str = "",
+        watched: Watched | None = None,
     ) -> bytes:
         """Return what `make` returns of a run as it is now, which viewers share.
 
@@ -133,6 +145,7 @@ class Handler(RequestHandler):
             name: the view or question.
             make: makes the answer.
             beside: the name of another run that the answer is about, too.
+            watched: the watchers that it is about, too.
         """
         site, loop = self.site, asyncio.get_running_loop()
         moment = await loop.run_in_executor(site.answers.pool, run.moment)
@@ -140,6 +153,7 @@ class Handler(RequestHandler):
         if beside:
             other = await loop.run_in_executor(site.answers.pool, site.library.run, beside)
             token += (await loop.run_in_executor(site.answers.pool, other.moment)).token
+        token += watched.token if watched is not None else ""
         question = (run.name, token, name, self.request.query, bool(run.away))
         with site.metrics.answering(name):
             return await site.answers.answer(question, lambda: make(moment))
@@ -218,11 +232,13 @@ class View(Handler):
             asked = Arguments.of(self.query(), screen.parameters)
             loop = asyncio.get_running_loop()
             run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, name)
+            watched = await self.watched(run) if screen.shows_watchers else None
             body = await self.answer(
                 run,
                 view,
-                lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library), run),
+                lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library, watched), run),
                 beside=asked.text("with"),
+                watched=watched,
             )
             self.finish(body)
 
@@ -231,9 +247,12 @@ class View(Handler):
 
 def page_of(screen: Screen, asked: Asked, run: Run) -> bytes:
     """Return a screen as a page."""
+    watched = asked.watched
     context = frame(
         links=asked.links,
         moment=asked.moment,
+        token=asked.moment.token + (watched.token if watched is not None else ""),
+        news=asked.links.api("moment", watchers=None if watched is None else "true"),
         away=run.away,
         url=asked.url,
         tab=screen.name,
@@ -242,67 +261,6 @@ def page_of(screen: Screen, asked: Asked, run: Run) -> bytes:
     )
     shown = {"title": screen.title} | context | screen.show(asked)
     return rendering.render(screen.template, **shown).encode()
-
-
-class Answer(Handler):
-    """`/api/v1/runs/RUN/QUESTION`: JSON."""
-
-    is_api = True
-
-    def initialize(self, site: Site, question: Question) -> None:  # type: ignore[override]
-        """Take what all requests share, and the question of this path."""
-        super().initialize(site)
-        self.question = question
-
-    async def get(self, run_name: str) -> None:
-        """Answer."""
-
-        async def show() -> None:
-            asked = Arguments.of(self.query(), self.question.parameters)
-            loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
-            name = f"api/{self.question.name}"
-            self.send_json(
-                await self.answer(
-                    run, name, lambda moment: strict_json.dumps(self.question.answer(moment, asked)).encode()
-                )
-            )
-
-        await self.guarded(Links(self.site.base), show)
-
-
-class Now(Handler):
-    """`/api/v1/runs/RUN/moment`: what is committed now, as one word; and whether the store answers."""
-
-    is_api = True
-
-    async def get(self, run_name: str) -> None:
-        """Answer."""
-
-        async def show() -> None:
-            loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
-            moment = await loop.run_in_executor(self.site.answers.pool, run.moment)
-            now = {"token": moment.token, "clock": clock(moment.read_at), "away": run.away}
-            self.send_json(json.dumps(now).encode())
-
-        await self.guarded(Links(self.site.base), show)
-
-
-class Runs(Handler):
-    """`/api/v1/runs`: the names of all runs."""
-
-    is_api = True
-
-    async def get(self) -> None:
-        """Answer."""
-
-        async def show() -> None:
-            loop = asyncio.get_running_loop()
-            names = await loop.run_in_executor(self.site.answers.pool, self.site.library.names)
-            self.send_json(json.dumps([{"run": name} for name in names]).encode())
-
-        await self.guarded(Links(self.site.base), show)
 
 
 class Asset(Handler):
@@ -340,21 +298,6 @@ class Metrics(Handler):
         """Answer."""
         self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
         self.finish(self.site.metrics.text(self.site.answers))
-
-
-class Contract(Handler):
-    """`/openapi.json`: what the API answers."""
-
-    is_api = True
-
-    def initialize(self, site: Site, document: bytes) -> None:  # type: ignore[override]
-        """Take the document."""
-        super().initialize(site)
-        self.document = document
-
-    async def get(self) -> None:
-        """Answer."""
-        self.send_json(self.document)
 
 
 class Unknown(Handler):

@@ -14,6 +14,13 @@ _RUN = {
     "description": "A name from /api/v1/runs.",
     "schema": {"type": "string"},
 }
+_WATCHERS = {
+    "name": "watchers",
+    "in": "query",
+    "required": False,
+    "description": "Whether the token changes with the watchers, too.",
+    "schema": {"type": "boolean"},
+}
 _JSON: dict[str, Any] = {"application/json": {"schema": {}}}
 _ERROR = {
     "application/json": {
@@ -42,6 +49,13 @@ def document(base: str) -> dict[str, Any]:
         "/api/v1/runs": _path("All runs.", "", []),
         "/api/v1/runs/{run}/moment": _path(
             "What is committed now, as a token that changes with it; and whether the store answers.",
+            "",
+            [_RUN, _WATCHERS],
+        ),
+        "/api/v1/runs/{run}/watchers": _path(
+            "What the watchers of the run say of themselves: lag and backlog of each rank, the disk of the "
+            "dump, and what each step waits for. `steps` is as `watch --explain --from URL --json` prints "
+            "it, without the steps that are settled.",
             "",
             [_RUN],
         ),

@@ -18,7 +18,8 @@ from tornado.web import Application
 from ingest.page.answers import QUESTIONS
 from ingest.page.library import Library
 from ingest.page.sharing import DEFAULT_NBYTES, SharedAnswers
-from ingest.page.web import handlers, openapi
+from ingest.page.watchers import Watchers
+from ingest.page.web import api, handlers, openapi
 from ingest.page.web.access import Access, Listen
 from ingest.page.web.metrics import PageMetrics
 from workers.errors import UsageError
@@ -37,6 +38,8 @@ class PageSettings:
     base: str = ""
     """"" or a path such as `/dumps`, below which a proxy shows the page."""
     cache_nbytes: int = DEFAULT_NBYTES
+    watchers: Watchers | None = None
+    """The watchers that feed the runs; None to show what is in the store alone."""
 
 
 def base_path(words: str) -> str:
@@ -59,21 +62,23 @@ def application(library: Library, settings: PageSettings, pool: ThreadPoolExecut
         settings.access,
         PageMetrics(),
         settings.base,
+        settings.watchers,
     )
     shared: dict[str, Any] = {"site": site}
     contract = json.dumps(openapi.document(settings.base)).encode()
-    api = r"/api/v1/runs"
+    runs = r"/api/v1/runs"
     paths: list[tuple[str, type[handlers.Handler], dict[str, Any]]] = [
         (r"/", handlers.Home, shared),
         (rf"/runs/{_RUN}/([a-z]+)", handlers.View, shared),
         (r"/static/([a-z.]+)", handlers.Asset, shared),
         (r"/healthz", handlers.Health, shared),
         (r"/metrics", handlers.Metrics, shared),
-        (r"/openapi\.json", handlers.Contract, {**shared, "document": contract}),
-        (api, handlers.Runs, shared),
-        (rf"{api}/{_RUN}/moment", handlers.Now, shared),
+        (r"/openapi\.json", api.Contract, {**shared, "document": contract}),
+        (runs, api.Runs, shared),
+        (rf"{runs}/{_RUN}/moment", api.Now, shared),
+        (rf"{runs}/{_RUN}/watchers", api.WatchersNow, shared),
         *(
-            (rf"{api}/{_RUN}/{question.name}", handlers.Answer, {**shared, "question": question})
+            (rf"{runs}/{_RUN}/{question.name}", api.Answer, {**shared, "question": question})
             for question in QUESTIONS
         ),
     ]
@@ -126,3 +131,5 @@ class PageServer:
             await stop.wait()
             server.stop()
             await server.close_all_connections()
+            if self.settings.watchers is not None:
+                self.settings.watchers.close()

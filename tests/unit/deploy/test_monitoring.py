@@ -107,7 +107,7 @@ class TestAlert:
     def test_says_what_how_bad_and_what_to_do(self, rule: dict[str, Any]) -> None:
         assert re.fullmatch(r"DumpIngest([A-Z][a-z]+)+", rule["alert"])
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}
-        assert set(rule["annotations"]) - {"command"} == {"summary", "description", "runbook_url"}
+        assert set(rule["annotations"]) - {"command", "page_url"} == {"summary", "description", "runbook_url"}
         runbook = f"docs/runbooks.md#{rule['alert'].lower()}"
         assert rule["annotations"]["runbook_url"] == "{{ $externalLabels.runbooks }}" + runbook
         assert _FIND_STORE.match(rule["annotations"].get("command", "{{ $store := 1 }}{{ end -}} "))

@@ -182,7 +182,9 @@ def test_a_sidecar_lets_the_job_end_and_takes_its_last_step() -> None:
     assert ("--finish" in watcher["args"]) is ("--finish" in options)
 
 
-@pytest.mark.parametrize("name", [name for name in PROFILES if name not in {"standalone", "metrics-auth"}])
+@pytest.mark.parametrize(
+    "name", [name for name in PROFILES if name not in {"standalone", "metrics-auth", "page"}]
+)
 def test_dask_knows_everything_in_its_configuration(name: str, tmp_path: Path) -> None:
     """Dask says nothing about keys that it does not know."""
     files = data(of_profile(name), "-dask")

@@ -246,6 +246,33 @@ HOSTILE: list[tuple[str, dict[str, Any], str, str]] = [
     ("sidecar", {"watcher__hostNetwork": True}, "watcher.hostNetwork", "pod template of the training job"),
     ("sidecar", {"watcher__nodeSelector": {"a": "b"}}, "watcher.nodeSelector", "set it in the pod template"),
     ("daemonset", {"watcher__sidecar__dumpVolume": "d"}, "watcher.sidecar.dumpVolume", "use dump.hostPath"),
+    ("daemonset", {"page__enabled": True}, "page.enabled", "page.existingSecret"),
+    ("daemonset", {"page__ingress__enabled": True}, "page.ingress.enabled", "set page.enabled=true"),
+    *(
+        ("page", {"page__existingSecret": "", "page__allowAnyone": True} | change, path, remedy)
+        for change, path, remedy in (
+            ({"page__ingress__enabled": False}, "page.httpRoute.enabled", "page.trustHeader"),
+            ({"page__httpRoute__enabled": False}, "page.ingress.enabled", "page.existingSecret"),
+        )
+    ),
+    ("page", {"page__allowAnyone": True}, "page.allowAnyone", "set one of them"),
+    ("page", {"page__httpRoute__parentRefs": []}, "page.httpRoute.parentRefs", "name: public"),
+    ("page", {"page__basePath": "/other"}, "page.basePath", "set page.basePath=/llama-7b"),
+    ("page", {"page__basePath": "llama"}, "/page/basePath", "pattern"),
+    ("page", {"page__trustHeader": "X-User: me"}, "/page/trustHeader", "pattern"),
+    ("page", {"networkPolicy__enabled": False}, "page.from", "leave page.from empty"),
+    *(
+        ("page", {"page__existingSecret": "", "page__trustHeader": "X-User"} | change, path, remedy)
+        for change, path, remedy in (
+            ({"page__from": []}, "page.from", "app: oauth2-proxy"),
+            ({"networkPolicy__enabled": False}, "page.trustHeader", "networkPolicy.enabled is false"),
+            ({"page__hostNetwork": True}, "page.trustHeader", "page.existingSecret"),
+            ({"page__service__type": "LoadBalancer"}, "page.service.type", "use ClusterIP"),
+        )
+    ),
+    ("page", {"page__extraArgs": ["--token-file=/a"]}, "page.extraArgs[0]", "use page.existingSecret"),
+    ("page", {"page__extraArgs": ["--no-such"]}, "page.extraArgs[0]", "there are --"),
+    ("page", {"config__page_url": "https://a:b@host/llama-7b"}, "config.page_url", "leave them out"),
     ("daemonset", {"config__expected_ranks": 4}, "/config", "expected_ranks"),
     ("daemonset", {"expectedRanks": 0}, "/expectedRanks", "minimum"),
 ]
@@ -287,6 +314,9 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
     ("deployment", {"worker__resources": {"limits": {"memory": 2**31, "cpu": 1.5, "vendor.com/npu": 1}}}),
     ("daemonset", {"extraEnv": [{"name": "AWS_WEB_IDENTITY_TOKEN_FILE", "value": "/token"}]}),
     ("daemonset", {"config__store": "s3://bucket/a@b.zarr"}),
+    ("daemonset", {"page__enabled": True, "page__allowAnyone": True}),
+    ("page", {"page__existingSecret": "", "page__trustHeader": "X-Forwarded-User"}),
+    ("page", {"config__page_url": "https://dumps.example.com/llama-7b/"}),
 ]
 
 

@@ -33,6 +33,7 @@ CUSTOM = {
     "monitoring.coreos.com/v1/PodMonitor": {"selector", "podMetricsEndpoints", "namespaceSelector"},
     "monitoring.coreos.com/v1/PrometheusRule": {"groups"},
     "monitoring.coreos.com/v1/ServiceMonitor": {"selector", "endpoints", "namespaceSelector"},
+    "gateway.networking.k8s.io/v1/HTTPRoute": {"parentRefs", "rules"},
     "cert-manager.io/v1/Certificate": {"secretName", "issuerRef", "commonName", "duration", "renewBefore"},
     "cert-manager.io/v1/Issuer": set[str](),
     "security.openshift.io/v1/SecurityContextConstraints": set[str](),

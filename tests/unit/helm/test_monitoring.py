@@ -49,6 +49,19 @@ def test_alerts_of_a_release_select_its_series_and_carry_its_labels() -> None:
         assert without == plain[name]["expr"]
 
 
+def test_the_alert_of_a_nan_leads_to_the_page_of_the_release() -> None:
+    url = "https://dumps.example.com/run1"
+    chosen = changed(
+        quick("daemonset"), monitoring__prometheusRule={"enabled": True}, config__page_url=f"{url}/"
+    )
+    groups = find(objects(chosen), "PrometheusRule", "dump-ingest")["spec"]["groups"]
+    annotations = [rule.get("annotations", {}) for group in groups for rule in group["rules"]]
+    (link,) = (one["page_url"] for one in annotations if "page_url" in one)
+    assert f'{{{{ if "{url}" }}}}{{{{ "{url}" }}}}/' in link
+    assert "$externalLabels" not in link
+    assert "$externalLabels.page" in alerts_of()["DumpIngestNotFinite"]["annotations"]["page_url"]
+
+
 @pytest.mark.skipif(
     shutil.which("promtool") is None and not os.environ.get("CI"),
     reason="not installed: promtool (make servers)",

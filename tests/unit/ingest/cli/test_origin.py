@@ -34,6 +34,17 @@ def nan_sqrt(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return store
 
 
+def test_the_answer_leads_to_the_page_if_there_is_one(
+    nan_sqrt: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "page" not in answer("origin", nan_sqrt, "--json").json
+    monkeypatch.setenv("DUMP_INGEST_PAGE_URL", "https://dumps.example.com/")
+    link = "https://dumps.example.com/runs/run.zarr/incidents?rank=1&step=2"
+    assert answer("origin", nan_sqrt, "--json").json["page"] == link
+    assert f"page: {link}" in answer("origin", nan_sqrt).stderr
+    assert "page" not in answer("origin", nan_sqrt, "--step", 1, "--json").json
+
+
 def test_story_names_the_operator_its_line_and_what_to_type_next(nan_sqrt: Path, answer: Answer) -> None:
     done = answer("origin", nan_sqrt)
     lines = done.stdout.splitlines()

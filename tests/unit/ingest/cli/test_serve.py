@@ -15,6 +15,7 @@ from tests.cli import Answer
         (("--base-path", "/a b"), "is not a base path"),
         (("--cache", "much"), "--cache"),
         (("--token-file", "absent"), "cannot read the token"),
+        (("--watchers", "node1"), "--watchers: 'node1' is not an address"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import ingest
 from ingest.reporting.alertmanager import incident_payload
-from ingest.reporting.page_link import incident_link
+from ingest.reporting.page_link import incident_link, place_link
 from tests.page_server import RunningPage
 
 
@@ -16,6 +16,16 @@ def test_an_alert_leads_to_its_incident_on_the_page(nan_log: Path) -> None:
         assert url.startswith(page.url)
         got = page.get(url.removeprefix(page.url))
         assert (got.status, f"Incident {incident.id}" in got.text) == (200, True)
+
+
+def test_a_rank_and_step_lead_to_the_incidents_that_were_seen_there(nan_log: Path) -> None:
+    with RunningPage(nan_log) as page:
+        links = [place_link(page.url, str(nan_log), rank, step) for rank, step in ((1, 2), (0, 1))]
+        bad, good = (page.get(link.removeprefix(page.url)).text for link in links)
+    assert "NaN born in Log" in bad
+    assert "--rank 1 --step 2" in bad
+    assert "Nothing went wrong" in good
+    assert place_link("", str(nan_log), 1, 2) == ""
 
 
 def test_without_a_page_there_is_no_link() -> None:

@@ -1,0 +1,135 @@
+"""The watchers that feed the runs of a page: asked at most every few seconds, for all viewers together."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import xxhash
+
+from ingest.service.live_watcher import LiveWatcher, fetch_watcher
+from ingest.units import human_bytes
+from workers.errors import UsageError
+
+#: How long a watcher may take for an answer, in seconds.
+_PATIENCE_S = 3.0
+#: Watchers that are asked at once.
+_AT_ONCE = 16
+_ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s\[\]/:@]+):(\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The watchers of one run at one moment."""
+
+    watchers: tuple[LiveWatcher, ...]
+
+    @property
+    def token(self) -> str:
+        """Names what viewers see of them: it stays while nothing but the bytes on a disk changes a little."""
+        seen = [
+            (
+                watcher.url,
+                watcher.problem,
+                [(row.rank, row.step, row.phase, row.reason) for row in watcher.steps],
+                [(rank.rank, round(rank.lag_s), rank.pending_bytes) for rank in watcher.ranks],
+                watcher.disk and (human_bytes(watcher.disk.free_bytes), watcher.disk.under_pressure),
+            )
+            for watcher in self.watchers
+        ]
+        return xxhash.xxh3_64_hexdigest(repr(seen).encode())
+
+
+def parse_addresses(words: str) -> tuple[str, ...]:
+    """Return the URLs of `HOST:PORT,...`, each of which may have a scheme.
+
+    Raises:
+        UsageError: one of them is not an address.
+    """
+    urls = []
+    for word in filter(None, (word.strip() for word in words.split(","))):
+        scheme, separator, address = word.rpartition("://")
+        match = _ADDRESS.fullmatch(address.rstrip("/"))
+        if match is None or int(match[2]) > 65535 or (separator and scheme not in ("http", "https")):
+            raise UsageError(
+                f"--watchers: {word!r} is not an address",
+                hint="HOST:PORT, at which `watch --metrics` serves, such as node1:9108,node2:9108.",
+            )
+        urls.append(f"{scheme or 'http'}://{match[0]}")
+    return tuple(urls)
+
+
+@dataclass(eq=False)
+class Watchers:
+    """Asks watchers in threads of its own; viewers get what is known, and wait for the first answers only."""
+
+    urls: Sequence[str]
+    """A name with several addresses, such as a headless service, stands for as many watchers."""
+    refresh_s: float = 5.0
+    ask: Callable[[str, float], LiveWatcher] = fetch_watcher
+    clock: Callable[[], float] = time.monotonic
+    _pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1 + _AT_ONCE, thread_name_prefix="dump-ingest-watchers")
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: tuple[LiveWatcher, ...] | None = None
+    _asked_at: float = 0.0
+    _under_way: Future[None] | None = None
+
+    def of_store(self, store: str) -> Watched:
+        """Return the watchers of a store, and those that did not answer: any of them may be one of its."""
+        return Watched(
+            tuple(watcher for watcher in self._now() if watcher.problem or _is_same(watcher.store, store))
+        )
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _now(self) -> tuple[LiveWatcher, ...]:
+        with self._lock:
+            is_old = self._known is None or self.clock() - self._asked_at >= self.refresh_s
+            if is_old and (self._under_way is None or self._under_way.done()):
+                self._asked_at = self.clock()
+                self._under_way = self._pool.submit(self._ask_all)
+            waiting = self._under_way if self._known is None else None
+        if waiting is not None:
+            waiting.result()
+        return self._known or ()
+
+    def _ask_all(self) -> None:
+        """Ask every watcher; runs in a thread of the pool, which has others left for the questions."""
+        urls = [url for known in self._pool.map(addresses_of, self.urls) for url in known]
+        self._known = tuple(self._pool.map(lambda url: self.ask(url, _PATIENCE_S), urls))
+
+
+def addresses_of(url: str) -> list[str]:
+    """Return a URL for each address of its host; the URL itself if there is one, or none is known.
+
+    Of a host with addresses of both kinds, those of IPv4 count: each watcher is asked once.
+    """
+    parts = urlsplit(url)
+    try:
+        known = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return [url]
+    hosts = {str(address[0]) for kind, *_, address in known if kind == socket.AF_INET} or {
+        f"[{address[0]}]" for *_, address in known
+    }
+    if len(hosts) < 2:
+        return [url]
+    return [f"{parts.scheme}://{host}:{parts.port}" for host in sorted(hosts)]
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Return whether two URLs name one store: directories may be mounted elsewhere on each host."""
+    one, other = one.rstrip("/"), other.rstrip("/")
+    if "://" in one and "://" in other:
+        return one == other
+    return one.rpartition("/")[2] == other.rpartition("/")[2]

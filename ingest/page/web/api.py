@@ -1,0 +1,113 @@
+"""What answers requests of the HTTP API: JSON, never HTML."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from urllib.parse import unquote
+
+from ingest.page.answers import Question
+from ingest.page.arguments import Arguments
+from ingest.page.links import Links
+from ingest.page.web.handlers import Handler, Site
+from ingest.page.words import clock
+from workers.errors import UsageError
+from workers.store import strict_json
+
+
+class Answer(Handler):
+    """`/api/v1/runs/RUN/QUESTION`: JSON."""
+
+    is_api = True
+
+    def initialize(self, site: Site, question: Question) -> None:  # type: ignore[override]
+        """Take what all requests share, and the question of this path."""
+        super().initialize(site)
+        self.question = question
+
+    async def get(self, run_name: str) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            asked = Arguments.of(self.query(), self.question.parameters)
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            name = f"api/{self.question.name}"
+            self.send_json(
+                await self.answer(
+                    run, name, lambda moment: strict_json.dumps(self.question.answer(moment, asked)).encode()
+                )
+            )
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class Now(Handler):
+    """`/api/v1/runs/RUN/moment`: what is committed now, as one word; and whether the store answers."""
+
+    is_api = True
+
+    async def get(self, run_name: str) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            moment = await loop.run_in_executor(self.site.answers.pool, run.moment)
+            watched = await self.watched(run) if self.get_query_argument("watchers", "") else None
+            token = moment.token + (watched.token if watched is not None else "")
+            now = {"token": token, "clock": clock(moment.read_at), "away": run.away}
+            self.send_json(json.dumps(now).encode())
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class WatchersNow(Handler):
+    """`/api/v1/runs/RUN/watchers`: what the watchers of a run say of themselves."""
+
+    is_api = True
+
+    async def get(self, run_name: str) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            loop = asyncio.get_running_loop()
+            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            watched = await self.watched(run)
+            if watched is None:
+                raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")
+            rows = [watcher.to_dict() for watcher in watched.watchers]
+            self.send_json(strict_json.dumps(rows).encode())
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class Runs(Handler):
+    """`/api/v1/runs`: the names of all runs."""
+
+    is_api = True
+
+    async def get(self) -> None:
+        """Answer."""
+
+        async def show() -> None:
+            loop = asyncio.get_running_loop()
+            names = await loop.run_in_executor(self.site.answers.pool, self.site.library.names)
+            self.send_json(json.dumps([{"run": name} for name in names]).encode())
+
+        await self.guarded(Links(self.site.base), show)
+
+
+class Contract(Handler):
+    """`/openapi.json`: what the API answers."""
+
+    is_api = True
+
+    def initialize(self, site: Site, document: bytes) -> None:  # type: ignore[override]
+        """Take the document."""
+        super().initialize(site)
+        self.document = document
+
+    async def get(self) -> None:
+        """Answer."""
+        self.send_json(self.document)

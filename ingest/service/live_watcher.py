@@ -1,0 +1,161 @@
+"""What a running watcher says of itself where it serves its metrics: its steps, lag, backlog and disk."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ingest.service.live_steps import fetch_steps
+from ingest.steps.explain import StepRow
+from ingest.steps.phases import Phase
+from workers.errors import DumpIngestError
+
+_PREFIX = "dump_ingest_watcher_"
+#: Phases in which nothing more happens to a step.
+_SETTLED = frozenset(
+    phase.value for phase in (Phase.COMMITTED, Phase.LEFT_OUT, Phase.KEPT, Phase.REMOVED, Phase.UNLISTED)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """How far a watcher is with a rank."""
+
+    rank: str
+    """Its number; `other` for all ranks beyond the first 1024 of a watcher."""
+    lag_s: float
+    """How long ago the oldest step that is not committed was written, in seconds; 0 if there is none."""
+    newest_step: int
+    """The highest step that has files or is committed; -1 for none."""
+    committed_step: int
+    """The highest step that is committed; -1 for none."""
+    steps_behind: int
+    """How many steps other ranks have written since this one wrote last."""
+    pending_steps: int
+    pending_files: int
+    pending_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpDisk:
+    """The file system of a dump."""
+
+    free_bytes: int
+    size_bytes: int
+    under_pressure: bool
+    """Whether less is free than the setting `pressure_free` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWatcher:
+    """A watcher at one moment. The names of the fields are those of its JSON."""
+
+    url: str
+    problem: str = ""
+    """Why nothing is known of it; "" if it answered."""
+    store: str = ""
+    """The URL of its store."""
+    ranks: tuple[RankProgress, ...] = ()
+    disk: DumpDisk | None = None
+    """None until it has looked at it."""
+    steps: tuple[StepRow, ...] = ()
+    """The steps that are not settled: each has a phase, and why it is in it."""
+    settled: int = 0
+    """How many steps are."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the watcher as JSON has it."""
+        return asdict(self)
+
+
+def fetch_watcher(url: str, timeout_s: float) -> LiveWatcher:
+    """Return what a watcher says of itself; its `problem` if it does not answer.
+
+    Args:
+        url: where it serves its metrics, such as `http://host:9108`.
+        timeout_s: how long to wait for each of its two answers, in seconds.
+    """
+    try:
+        rows = fetch_steps(url, timeout_s)
+        return parse_watcher(url, _fetch_metrics(url, timeout_s), rows)
+    except DumpIngestError as exc:
+        return LiveWatcher(url, exc.message)
+
+
+def parse_watcher(url: str, metrics: str, rows: Iterable[StepRow]) -> LiveWatcher:
+    """Return what is in the metrics of a watcher, and in the rows of its steps.
+
+    Raises:
+        DumpIngestError: they are not metrics.
+    """
+    try:
+        values = _values(metrics)
+        now = values.get("dump_ingest_time_seconds", {}).get("", 0.0)
+        labels = sorted(values.get(f"{_PREFIX}pending_steps", {}), key=_by_number)
+        ranks = tuple(_rank(label, now, values) for label in labels)
+        disk = _disk(values)
+    except (ValueError, OverflowError) as exc:
+        raise DumpIngestError(f"{url}/metrics is not served by a watcher") from exc
+    all_rows = list(rows)
+    open_rows = [row for row in all_rows if row.phase not in _SETTLED]
+    return LiveWatcher(
+        url,
+        store=next(iter(values.get("dump_ingest_store_info", ())), ""),
+        ranks=ranks,
+        disk=disk,
+        steps=tuple(open_rows),
+        settled=len(all_rows) - len(open_rows),
+    )
+
+
+def _fetch_metrics(url: str, timeout_s: float) -> str:
+    address = f"{url}/metrics"
+    try:
+        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
+            return str(answer.read().decode())
+    except (OSError, http.client.HTTPException, UnicodeDecodeError) as exc:
+        raise DumpIngestError(f"no watcher answers at {address}: {exc}") from exc
+
+
+def _values(metrics: str) -> dict[str, dict[str, float]]:
+    """Return by name the values of a metric, by the value of its only label; "" without a label."""
+    values: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            values.setdefault(sample.name, {})["".join(sample.labels.values())] = sample.value
+    return values
+
+
+def _rank(label: str, now: float, values: Mapping[str, Mapping[str, float]]) -> RankProgress:
+    def of_rank(name: str, default: float = 0) -> float:
+        return values.get(f"{_PREFIX}{name}", {}).get(label, default)
+
+    pending = int(of_rank("pending_steps"))
+    oldest = of_rank("oldest_pending_timestamp_seconds", now)
+    return RankProgress(
+        label,
+        max(now - oldest, 0.0) if pending else 0.0,
+        int(of_rank("newest_step", -1)),
+        int(of_rank("committed_step", -1)),
+        int(of_rank("steps_behind")),
+        pending,
+        int(of_rank("pending_files")),
+        int(of_rank("pending_bytes")),
+    )
+
+
+def _disk(values: Mapping[str, Mapping[str, float]]) -> DumpDisk | None:
+    free, size = (values.get(f"{_PREFIX}disk_{name}_bytes", {}).get("") for name in ("free", "size"))
+    if free is None or size is None:
+        return None
+    pressure = values.get(f"{_PREFIX}under_pressure", {})
+    return DumpDisk(int(free), int(size), any(pressure.values()))
+
+
+def _by_number(label: str) -> tuple[bool, int]:
+    return (not label.isdigit(), int(label) if label.isdigit() else 0)

@@ -1,0 +1,24 @@
+"""What the live view counts."""
+
+from ingest.page.arguments import Arguments
+from ingest.page.links import Links
+from ingest.page.moment import Moment
+from ingest.page.screen import Asked
+from ingest.page.views.live import SCREEN
+from tests.diverging import WEIGHT, replicas
+from tests.rule_sets import consolidated
+from workers.rules.load import load_rules
+
+
+def test_steps_in_which_replicas_differ_are_counted_as_far_as_they_are_evaluated() -> None:
+    made = replicas(off=[(3, 2, WEIGHT)])
+    asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
+    assert SCREEN.show(asked)["replicas"] == {"newest": 4, "evaluated": 0, "differing": []}
+    consolidated(made.objects, load_rules().enabled)
+    assert SCREEN.show(asked)["replicas"] == {"newest": 4, "evaluated": 4, "differing": [2]}
+
+
+def test_a_single_rank_has_no_replicas() -> None:
+    made = replicas(ranks=[0])
+    asked = Asked(Moment.of(made.store), Arguments({}), Links("", "run.zarr"))
+    assert SCREEN.show(asked)["replicas"]["newest"] == 0

@@ -1,0 +1,78 @@
+"""What watchers say, through the page: on the live view and as JSON."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ingest.page.watchers import Watchers
+from ingest.service.service import Service
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.explain import explain_table
+from ingest.steps.policy import StepPolicy
+from ingest.watching.quiet_clock import QuietClock
+from tests.npy_files import MadeDump
+from tests.page_server import RunningPage
+from tests.served_watcher import served_watcher
+
+RUN = "/runs/run.zarr"
+
+
+def commit_all(service: Service) -> None:
+    """Go on until the service has committed every step that it knows."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        service.schedule.look_soon()
+        service.tick()
+        rows = explain_table(service.table, service.current_policy, service.clock())
+        if all(row.phase == "committed" for row in rows if row.step is not None):
+            return
+        time.sleep(0.02)
+
+
+def test_without_watchers_the_live_view_says_what_is_missing(page: RunningPage) -> None:
+    assert "Only what is in the store is shown" in page.get(f"{RUN}/live").text
+    refused = page.get(f"/api/v1{RUN}/watchers")
+    assert refused.status == 404
+    assert "--watchers" in refused.json["error"]["hint"]
+
+
+def test_the_live_view_shows_what_each_step_waits_for_and_follows(made: MadeDump, tmp_path: Path) -> None:
+    store = tmp_path / "run.zarr"
+    for step in range(2):
+        made.add(np.ones(3), rank=0, step=step)
+    policy = StepPolicy(CompletenessPolicy(quiet_s=1000, settle_s=0.1))
+    ahead = [0.0]
+    clock = QuietClock(lambda: time.monotonic() + ahead[0], files=lambda _: time.time() + 2000)
+    with served_watcher(made.root, store, policy=policy, quiet_clock=clock) as (url, service):
+        commit_all(service)
+        made.add(np.ones(3), rank=0, step=7)
+        service.schedule.look_soon()
+        service.tick()
+        watchers = Watchers((url, "http://127.0.0.1:1"), 0.2)
+        with RunningPage(store, watchers=watchers) as page:
+            live = page.get(f"{RUN}/live").text
+            for words in ("What steps wait for", "backlog", "free of 1000 B", "no watcher answers at", url):
+                assert words in live, words
+            (watcher, silent) = page.get(f"/api/v1{RUN}/watchers").json
+            assert [row["step"] for row in watcher["steps"] if row["step"] is not None] == [7]
+            assert watcher["ranks"][0]["pending_steps"] == 1
+            assert silent["problem"]
+            moment = f"/api/v1{RUN}/moment?watchers=true"
+            before = page.get(moment).json["token"]
+            ahead[0] = 2000.0
+            commit_all(service)
+            deadline = time.monotonic() + 60
+            while "Every step of the dump is in the store" not in live and time.monotonic() < deadline:
+                time.sleep(0.1)
+                live = page.get(f"{RUN}/live").text
+            assert "Every step of the dump is in the store" in live
+            assert page.get(moment).json["token"] != before
+
+
+def test_silent_watchers_leave_what_is_in_the_store(nan_log: Path) -> None:
+    watchers = Watchers(("http://127.0.0.1:1",))
+    with RunningPage(nan_log, watchers=watchers) as page:
+        live = page.get(f"{RUN}/live").text
+    assert "no watcher answers" in live
+    assert "Step 3" in live
