@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ingest.findings.backtest import backtest
 from ingest.layouts.detect import find_dump
+from ingest.questions.compare import Verdict, compare
 from ingest.questions.divergence import divergence
 from ingest.questions.origin import origin
 from ingest.reader.dump_store import DumpStore, open_store
@@ -268,3 +270,27 @@ def test_roles_are_those_of_the_names(role: str, names: str, stores: Mapping[str
     tensors = stores["sglang-dumper-nan-dp2"].tensors(role=role, step=0)
     assert tensors
     assert all(tensor.name.startswith(names) for tensor in tensors), {tensor.name for tensor in tensors}
+
+
+@pytest.mark.parametrize("name", [*DUMPS, "odd"])
+def test_store_equals_the_dump_that_it_came_from(
+    name: str, world: Path, stores: Mapping[str, DumpStore]
+) -> None:
+    """Views are read from a dump as they are from a store."""
+    dump = world / "torch-save-tree" / "odd" if name == "odd" else world / name / DUMPS[name]
+    layout = ODD_LAYOUT if name == "odd" else LAYOUTS.get(name, "")
+    answer = compare(stores[name], dump, layout=layout, include_partial=True)
+    assert set(answer.counts) == {Verdict.EQUAL}, [tensor.name for tensor in answer.tensors]
+
+
+def test_ranks_are_compared_where_the_nan_was_born(stores: Mapping[str, DumpStore]) -> None:
+    store = stores["sglang-dumper-nan-dp2"]
+    answer = compare(store.step(0, 1), store.step(1, 1), role="activation")
+    worst = max(answer.tensors, key=lambda tensor: tensor.name == "Module.rescale.layers.0.rescale.output.0")
+    assert "1 NaN or Inf in one of the two" in worst.reason
+
+
+def test_rules_find_what_is_not_finite(stores: Mapping[str, DumpStore]) -> None:
+    fired = {rule.rule: rule for rule in backtest(stores["sglang-dumper-nan-dp2"]).rules if rule.findings}
+    assert {"nan", "gradient_not_finite", "parameter_not_finite", "loss_not_finite"} <= fired.keys()
+    assert {step for _, step in fired["parameter_not_finite"].places} == {2}
