@@ -15,9 +15,9 @@ from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
-from ingest.reader.catalog import DamagedStepWarning
 from ingest.reader.consolidated import ConsolidatedCubes
 from ingest.reader.context import Context, SourceLine, context_of
+from ingest.reader.damage import DamagedStepWarning
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.listing import Tensors
 from ingest.reader.save import save_npy

@@ -10,7 +10,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import (
     counted,
     err,
@@ -29,7 +29,7 @@ _MAX_REASONS = 10
 
 def command(
     store: StoreArgument = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     rule: RuleOption = None,
     severity: Annotated[

@@ -12,7 +12,7 @@ import typer
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_DIFFERENT
 from ingest.cli.files import check_writable, write_file
 from ingest.cli.opening import load_settings
-from ingest.cli.options import ConfigOption, JsonOption, PartialOption, SchedulerOption
+from ingest.cli.options import ConfigOption, JsonOption, LayoutOption, PartialOption, SchedulerOption
 from ingest.cli.printing import print_json
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 
@@ -72,6 +72,7 @@ def command(
             "--ignore-unmatched", help="Do not count tensors and steps on one side only as differences."
         ),
     ] = False,
+    layout: LayoutOption = None,
     scheduler: SchedulerOption = None,
     workers: Annotated[
         int | None,
@@ -96,7 +97,7 @@ def command(
     from ingest.questions.compare.html import to_html
     from ingest.questions.compare.suggested_map import mapping_text
 
-    settings = load_settings(config, scheduler=scheduler, workers=workers).settings
+    settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
     names = load_mapping(mapping) if mapping else None
     limits = load_thresholds(thresholds) if thresholds else None
     for path, option in ((html, "--html"), (suggest_map, "--suggest-map")):
@@ -112,6 +113,7 @@ def command(
             ignore_unmatched=ignore_unmatched,
             keep_equal=all_tensors,
             client=client,
+            layout=settings.layout,
             storage_options=settings.store_options,
             **chosen,
         )

@@ -14,8 +14,9 @@ from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
     JsonOption,
+    MeshOption,
     PartialOption,
-    RankOption,
+    RanksOption,
     StepOption,
     StoreArgument,
 )
@@ -50,11 +51,11 @@ def command(
             "--group",
             "-g",
             metavar="RANKS",
-            help="Ranks that are replicas, such as 0-7 or 0,2,4; may be repeated. Default: inferred.",
+            help="Replicas, such as 0-7 or 0,2,4; may be repeated. Default: by the mesh, or inferred.",
             show_default=False,
         ),
     ] = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     *,
     chosen: Conditions,
@@ -67,6 +68,7 @@ def command(
         ),
     ] = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows of a table; 0: all.")] = 20,
+    mesh: MeshOption = None,
     include_partial: PartialOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -81,7 +83,7 @@ def command(
     """
     from ingest.questions.divergence import parse_groups  # deferred: numpy and zarr take 0.4 s to import
 
-    opened = open_store(store, config)
+    opened = open_store(store, config, mesh=mesh)
     name = chosen.get("name")
     if links and (chosen.keys() - {"name"} or not isinstance(name, str | None)):
         raise UsageError(

@@ -11,7 +11,7 @@ import typer
 import ingest
 from ingest.cli.exits import EXIT_DAMAGE, EXIT_PARTLY, exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store, store_and
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, print_json, say
 from ingest.cli.tensor_options import Conditions, takes_tensor_options
 from ingest.units import human_bytes
@@ -19,7 +19,8 @@ from workers.errors import DamagedStore
 from workers.model import StepKey
 
 if TYPE_CHECKING:
-    from ingest.reader.catalog import Damage
+    from ingest.reader.choice import Choice
+    from ingest.reader.damage import Damage
     from ingest.reader.export import Exported
 
 
@@ -32,7 +33,7 @@ def command(
             metavar="DIRECTORY", help="The target directory; created if missing.", show_default=False
         ),
     ] = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     *,
     chosen: Conditions,
@@ -50,7 +51,7 @@ def command(
     [bold]dump-ingest export run.zarr out/ --rank 1 --step 2 --where "nan_count > 0"[/]
     """
     # deferred: numpy, numba and zarr take 0.4 s to import
-    from ingest.reader.catalog import Damage
+    from ingest.reader.damage import Damage
     from ingest.reader.export import export
 
     store, target = store_and(store, directory, config, placeholder="DIRECTORY")
@@ -79,7 +80,7 @@ def command(
 
 def _chosen_rows(
     store: ingest.DumpStore,
-    rank: list[int] | None,
+    rank: Choice,
     step: list[int] | None,
     chosen: Conditions,
     damages: list[Damage],

@@ -10,7 +10,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import (
     counted,
     err,
@@ -31,7 +31,7 @@ from workers.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ingest.reader.catalog import Damage
+    from ingest.reader.damage import Damage
 
 
 #: Tensors that are printed on a terminal unless the user says how many.
@@ -41,7 +41,7 @@ _MAX_TENSORS = 100
 @takes_tensor_options
 def command(
     store: StoreArgument = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     *,
     chosen: Conditions,
@@ -73,6 +73,7 @@ def command(
             show_default=False,
         ),
     ] = None,
+    mesh: MeshOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -89,7 +90,7 @@ def command(
     from ingest.cli.find_hints import hints  # deferred: the same
 
     limit = 0 if json and limit is None else limit_of(limit, _MAX_TENSORS)
-    opened = open_store(store, config)
+    opened = open_store(store, config, mesh=mesh)
     if consolidated:
         if chosen.keys() != {"where"} or rank is not None:
             raise UsageError(

@@ -11,21 +11,21 @@ import ingest
 from ingest.cli.exits import exit_if_damaged, say_damaged
 from ingest.cli.find import print_tensors
 from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, MeshOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, print_json, print_table, say, step_text
 from ingest.units import human_bytes
 from workers.errors import DamagedStore
 from workers.model import StepKey
 
 if TYPE_CHECKING:
-    from ingest.reader.catalog import Damage
+    from ingest.reader.damage import Damage
 
 _Row = TypeVar("_Row")
 
 
 def command(
     store: StoreArgument = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     tensors: Annotated[bool, typer.Option("--tensors", "-t", help="List the tensors of the steps.")] = False,
     files: Annotated[bool, typer.Option("--files", help="List the files that are not tensors.")] = False,
@@ -38,6 +38,7 @@ def command(
     overflows: Annotated[
         bool, typer.Option("--overflows", help="List the overflow records and the operators that overflowed.")
     ] = False,
+    mesh: MeshOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -51,7 +52,8 @@ def command(
     from ingest.reader.rows import file_rows, overflow_rows, step_row  # deferred: numba, zarr: 0.5 s
 
     damages: list[Damage] = []
-    steps = open_store(store, config).select(rank, step, damages=damages)
+    opened_store = open_store(store, config, mesh=mesh)
+    steps = opened_store.select(rank, step, damages=damages)
     damaged = {damage.key: damage.reason for damage in damages}
     if tensors:
         print_tensors(_rows(steps, lambda opened: opened.tensors(), damaged), json=json)
@@ -60,6 +62,7 @@ def command(
     elif overflows:
         _print_overflows(_rows(steps, overflow_rows, damaged), json=json)
     else:
+        opened_store.coordinates({opened.key.rank for opened in steps})  # all at once
         rows = [step_row(opened) for opened in steps]
         _print_steps(rows, json=json)
         _say_mixed(rows)
@@ -107,12 +110,15 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
     if json:
         print_json(rows)
         return
+    meshes = [_mesh_text(row["coordinates"]) for row in rows]
+    has_mesh = any(meshes)
     numbers = ("tensors", "files", "NaN", "Inf", "overflows", "problems", "raw", "stored")
     print_table(
-        ("rank", "step", "status", *numbers, "committed"),
+        ("rank", *(["mesh"] * has_mesh), "step", "status", *numbers, "committed"),
         (
             (
                 str(row["rank"]),
+                *([mesh or "-"] * has_mesh),
                 step_text(row["step"]),
                 row["status"] + ("" if row["has_tensors"] else ", no tensors"),
                 str(row["tensors"] + row["statistics_only"]),
@@ -125,10 +131,17 @@ def _print_steps(rows: Sequence[dict[str, Any]], *, json: bool) -> None:
                 human_bytes(row["stored_bytes"]),
                 row["committed_at"][:19].replace("T", " "),
             )
-            for row in rows
+            for row, mesh in zip(rows, meshes, strict=True)
         ),
         right=numbers,
     )
+
+
+def _mesh_text(coordinates: dict[str, Any]) -> str:
+    """Write what `step_row` has in `coordinates`."""
+    from ingest.reader.mesh import Coordinate, format_coordinates  # deferred: as in `command`
+
+    return format_coordinates({axis: Coordinate(*place) for axis, place in coordinates.items()})
 
 
 def _say_mixed(rows: Sequence[dict[str, Any]]) -> None:

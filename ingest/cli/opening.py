@@ -46,20 +46,20 @@ def warn_of_unknown_variables(loaded: LoadedSettings) -> None:
         say(f"{name} is not a setting; see `dump-ingest config schema`", label="warning")
 
 
-def open_store(store: str | None, config: Path | None) -> ingest.DumpStore:
+def open_store(store: str | None, config: Path | None, *, mesh: str | None = None) -> ingest.DumpStore:
     """Open the store that the command line names, or else the settings.
 
     Raises:
         UsageError: neither names a store, or the place holds none.
         StoreError: the store cannot be reached.
     """
-    settings = load_settings(config, store=store).settings
+    settings = load_settings(config, store=store, mesh=mesh).settings
     if settings.store is None:
         raise UsageError(
             "no store is named",
             hint="Name it as STORE, with DUMP_INGEST_STORE, or as `store` in the settings file.",
         )
-    return ingest.open_store(settings.store, **settings.store_options)
+    return ingest.open_store(settings.store, mesh=settings.mesh, **settings.store_options)
 
 
 def store_and(

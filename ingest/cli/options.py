@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
+
+
+def _rank_or_place(text: str) -> int | str:
+    """Read `3`, or a place in the mesh of the job, which only the store can resolve: `tp=0,dp=1`."""
+    if "=" in text:
+        return text
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r:.80} is neither a rank nor a place such as tp=0 or tp=0,dp=1.")
+    return int(text)
+
 
 ConfigOption: TypeAlias = Annotated[
     Path | None,
@@ -41,6 +51,25 @@ StoreArgument: TypeAlias = Annotated[
 RankOption: TypeAlias = Annotated[
     list[int] | None,
     typer.Option("--rank", "-r", min=0, help="Only this rank; may be repeated.", show_default=False),
+]
+RanksOption: TypeAlias = Annotated[
+    list[Any] | None,  # int | str: typer does not take unions
+    typer.Option(
+        "--rank",
+        "-r",
+        metavar="RANK|AXIS=N",
+        help="Only this rank, or the ranks at a place of the mesh (tp=0,dp=1); may be repeated.",
+        show_default=False,
+        parser=_rank_or_place,
+    ),
+]
+MeshOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AXIS=SIZE,...",
+        help="How ranks are laid out, such as tp=2,dp=4; the last axis varies fastest. Default: as told.",
+        show_default=False,
+    ),
 ]
 StepOption: TypeAlias = Annotated[
     list[int] | None,

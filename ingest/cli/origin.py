@@ -15,7 +15,7 @@ from ingest.cli.options import (
     ConfigOption,
     JsonOption,
     PartialOption,
-    RankOption,
+    RanksOption,
     StepOption,
     StoreArgument,
 )
@@ -26,7 +26,7 @@ from workers.errors import UsageError
 
 def command(
     store: StoreArgument = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     cause: Annotated[
         str,

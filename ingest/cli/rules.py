@@ -10,7 +10,7 @@ import typer
 import ingest
 from ingest.cli.exits import exit_if_damaged
 from ingest.cli.opening import load_settings, open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, RuleOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, err, print_json, print_table, say, say_left_out
 from workers.store.strict_json import dumps
 
@@ -105,7 +105,7 @@ def schema() -> None:
 def backtest(
     store: StoreArgument = None,
     rules: _FileOption = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     rule: RuleOption = None,
     config: ConfigOption = None,

@@ -8,18 +8,18 @@ import typer
 
 from ingest.cli.exits import EXIT_DAMAGE
 from ingest.cli.opening import open_store
-from ingest.cli.options import ConfigOption, JsonOption, RankOption, StepOption, StoreArgument
+from ingest.cli.options import ConfigOption, JsonOption, RanksOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, err, out, print_json, printable, say
 from ingest.units import human_bytes
 
 if TYPE_CHECKING:
-    from ingest.reader.catalog import Damage
+    from ingest.reader.damage import Damage
     from ingest.reader.verify_view import StoreDamage
 
 
 def command(
     store: StoreArgument = None,
-    rank: RankOption = None,
+    rank: RanksOption = None,
     step: StepOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,

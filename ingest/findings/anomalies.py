@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.findings.stored import SeriesDocument, read_series
 from ingest.reader import notebook
-from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.damage import Damage
 from ingest.reader.ranges import format_ranges
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of

@@ -91,14 +91,14 @@ def _sglang_tensor(text: str, tags: Mapping[str, str]) -> TensorName:
         if text.startswith(prefix):
             kind = "Gradient" if is_gradient else "Parameter"
             return TensorName(op_type=kind, op_name=text.removeprefix(prefix), io="output", slot=0)
-    if is_gradient:
-        return TensorName(
-            op_type="Gradient", op_name=text.removeprefix("non_intrusive__"), io="output", slot=0
-        )
     if text.startswith("non_intrusive__"):
-        return module_tensor(text.removeprefix("non_intrusive__"))
+        text = text.removeprefix("non_intrusive__")
+        if is_gradient:
+            return TensorName(op_type="Gradient", op_name=text, io="output", slot=0)
+        return module_tensor(text)
     extra = "".join(f".{key}={value}" for key, value in tags.items() if key not in _SGLANG_TAGS)
-    return TensorName(op_type="dump", op_name=f"{text}{extra}", io="output", slot=0)
+    kind = "Gradient" if is_gradient else "dump"
+    return TensorName(op_type=kind, op_name=f"{text}{extra}", io="output", slot=0)
 
 
 def module_tensor(text: str) -> TensorName:

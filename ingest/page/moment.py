@@ -10,7 +10,7 @@ from typing import Self
 
 import xxhash
 
-from ingest.reader.catalog import Damage
+from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.step import Step
 from workers.errors import StoreUnavailable

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from typing import Any, Self
 
-from ingest.reader.choice import Choice, as_set
+from ingest.reader.choice import Choice, as_set, numbers_and_places
+from ingest.reader.damage import Damage, warn_of, with_tables
 from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.listing import Tensors
+from ingest.reader.mesh import Coordinates, Mesh, describe_places, is_at, parse_place
 from ingest.reader.ranges import format_ranges
 from ingest.reader.require import require_store
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import TensorFilter
-from workers.errors import DamagedStore, StoreDenied, UsageError
+from ingest.reader.told_coordinates import coordinates_of_steps
+from workers.errors import StoreDenied, UsageError
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
-from workers.store.prefetch import prefetch
 
 #: Commits that are read at once to find one that exists.
 _COMMITS_AT_ONCE = 256
-#: Steps whose index is read ahead of need.
-_TABLES_AHEAD = 4
 #: Up to this many steps, a search keeps the index of each; above it, only of those with a match.
 _TABLES_KEPT = 64
 #: Ranks that are listed at once.
@@ -55,23 +54,6 @@ def open_catalog(url: str | PathLike[str], **storage_options: Any) -> Catalog:
     return Catalog(objects)
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A part of the store that is not what was written."""
-
-    key: StepKey
-    source: str
-    """The dump file it came from; "" if more than one file is concerned."""
-    reason: str
-    path: str = ""
-    """The object that is missing or wrong, relative to the store; "" if no single object is known."""
-    row: int = -1
-    """The row of the index whose payload is damaged; -1 if no single row is concerned."""
-
-    def __str__(self) -> str:
-        return f"{self.key}: {self.source + ': ' if self.source else ''}{self.reason}"
-
-
 @dataclass(eq=False)
 class Catalog:
     """All committed steps of a run, by rank and step. Steps that are not committed are not part of it.
@@ -84,6 +66,10 @@ class Catalog:
     """The steps that were opened so far."""
     _listings: dict[int, list[StepKey]] = field(default_factory=dict)
     """By rank that was listed: the steps of which the store has any object, committed or not."""
+    _coordinates: dict[int, Coordinates] = field(default_factory=dict)
+    """By rank that was asked for: what its dump tells."""
+    mesh: Mesh | None = field(default=None, kw_only=True)
+    """How the ranks are laid out, if the user says so; it counts instead of what the dump tells."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -121,6 +107,26 @@ class Catalog:
         """The steps that any rank has committed, in order. Takes as long as `keys`."""
         return sorted({key.step for key in self.keys if key.step is not None})
 
+    def coordinates(self, rank: Choice = None) -> dict[int, Coordinates]:
+        """Return by rank where it is in the mesh of the job: its rank and the size along each axis.
+
+        By the mesh that the user gave, or else as the dump tells; empty for a rank of which nothing is known.
+        Reads the index of one step of each rank, and only if the dump is of a kind that can tell.
+
+        Args:
+            rank: one rank, or several; all if None.
+
+        Raises:
+            UsageError: the mesh does not have so many ranks.
+        """
+        ranks = sorted(self.ranks if rank is None else self._ranks_of(rank) or ())
+        if self.mesh is not None:
+            return {number: self.mesh.coordinates(number) for number in ranks}
+        unknown = [number for number in ranks if number not in self._coordinates]
+        if unknown:
+            self._coordinates |= coordinates_of_steps(self._first_steps(unknown))
+        return {number: self._coordinates.setdefault(number, {}) for number in ranks}
+
     def step(self, rank: int, step: int | None) -> Step:
         """Return one committed step of one rank. Takes one request.
 
@@ -153,7 +159,7 @@ class Catalog:
         Reads only the commits of these steps: others may be many, and may be damaged.
 
         Args:
-            rank: one rank, or several; all if None.
+            rank: one rank, or several, or a place in the mesh (`"tp=0,dp=1"`); all if None.
             step: one step, or several; all, and the run files, if None.
             damages: receives the steps whose commit is damaged. Without it, they are named in a
                 `DamagedStepWarning`.
@@ -162,13 +168,13 @@ class Catalog:
             UsageError: one of the ranks or steps is not in the store.
             DamagedStore: all commits are damaged, and `damages` is not given.
         """
-        ranks, steps = as_set(rank), as_set(step)
+        ranks, steps = self._ranks_of(rank), as_set(step)
         damaged: list[Damage] = []
         opened = self._open(self._possible_keys(ranks, steps), damaged)
         present = {step.key for step in opened} | {damage.key for damage in damaged}
         self._check_present(ranks, steps, present)
         if damages is None:
-            _warn_of(damaged, has_others=bool(opened))
+            warn_of(damaged, has_others=bool(opened))
         else:
             damages += damaged
         return Steps(opened)
@@ -178,9 +184,42 @@ class Catalog:
 
         Each rank is listed once: the answer is as of the first question that listed it.
         """
-        ranks, steps = as_set(rank), as_set(step)
+        ranks, steps = self._ranks_of(rank), as_set(step)
         keys = self._possible_keys(ranks, None)
         return [key for key in keys if key.step is not None and (steps is None or key.step in steps)]
+
+    def _ranks_of(self, choice: Choice) -> set[int] | None:
+        """Return the chosen ranks; None for all.
+
+        Raises:
+            UsageError: it names a place in the mesh that no rank has.
+        """
+        if choice is None:
+            return None
+        ranks, places = numbers_and_places(choice)
+        for text in places:
+            place = parse_place(text)
+            known = self.coordinates()
+            at_place = {rank for rank, coordinates in known.items() if is_at(coordinates, place)}
+            if not at_place:
+                told = describe_places(known.values())
+                hint = f"The store has {told}." if told else "Say how ranks are laid out: --mesh tp=2,dp=4."
+                raise UsageError(f"{self.url}: no rank at {text}", hint=hint)
+            ranks |= at_place
+        return ranks
+
+    def _first_steps(self, ranks: Sequence[int]) -> list[Step]:
+        """Return a committed step of each of these ranks that has one; no run files."""
+        steps = {key.rank: step for key, step in self._steps.items() if key.step is not None}
+        unread = [rank for rank in ranks if rank not in steps]
+        self._list(unread)
+        keys_of = {rank: [key for key in self._listings[rank] if key.step is not None] for rank in unread}
+        first = self._open([keys[0] for keys in keys_of.values() if keys], [])
+        steps |= {step.key.rank: step for step in first}
+        for rank in unread:
+            if rank not in steps:  # its first step is not committed, or not yet
+                steps |= {step.key.rank: step for step in self._open(keys_of[rank], [])[:1]}
+        return [steps[rank] for rank in ranks if rank in steps]
 
     @cached_property
     def _listed_ranks(self) -> list[int]:
@@ -270,7 +309,7 @@ class Catalog:
 
         Args:
             name: a glob for `Tensor.name` (`*Log*`), or a compiled regular expression to search in it.
-            rank: one rank, or several; all if None.
+            rank: one rank, or several, or a place in the mesh (`"tp=0,dp=1"`); all if None.
             step: one step, or several; all, and the run files, if None.
             graph: the name of the graph.
             op_type: the operator type, exactly.
@@ -295,20 +334,20 @@ class Catalog:
         chosen = self.select(rank, step, damages=damaged)
         unread = len(damaged)
         fitting: list[Tensor] = []
-        for opened in _with_tables(chosen, damaged):
+        for opened in with_tables(chosen, damaged):
             tensors = [Tensor(opened, row) for row in opened.rows(condition)]
             fitting += tensors
             if not tensors and len(chosen) > _TABLES_KEPT:
                 opened.forget_tables()
         if damages is None:
-            _warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
+            warn_of(damaged, has_others=len(chosen) + unread > len(damaged))
         else:
             damages += damaged
         return Tensors(fitting)
 
     def reopened(self) -> Self:
         """Return the same store with nothing read yet, so that it shows what is committed now."""
-        return type(self)(self.objects)
+        return type(self)(self.objects, mesh=self.mesh)
 
     def _check_present(self, ranks: set[int] | None, steps: set[int] | None, present: set[StepKey]) -> None:
         """Raise `UsageError` if any of these ranks or steps is not among the keys that are present."""
@@ -346,49 +385,6 @@ class Catalog:
             f"The store has ranks {all_ranks}; {subject.format(format_ranges(ranks))} steps"
             f" {format_ranges(steps)}."
         )
-
-
-class DamagedStepWarning(UserWarning):
-    """An answer is not about some steps, because they are damaged."""
-
-
-def _warn_of(damages: Sequence[Damage], *, has_others: bool) -> None:
-    """Warn of damaged steps that an answer is not about.
-
-    Raises:
-        DamagedStore: it is about no other steps.
-    """
-    if not damages:
-        return
-    if not has_others:
-        raise DamagedStore(damages[0].reason)
-    more = f", and {len(damages) - 1} more damaged steps" if len(damages) > 1 else ""
-    # The caller of the method that calls this.
-    warnings.warn(f"left out: {damages[0]}{more}", DamagedStepWarning, stacklevel=3)
-
-
-def _with_tables(steps: Sequence[Step], damages: list[Damage]) -> Iterator[Step]:
-    """Yield these steps, each after its index was read; the next ones are read meanwhile.
-
-    Steps whose index is damaged are added to `damages` instead.
-    """
-
-    def load(step: Step) -> Step | Damage:
-        try:
-            _ = step.tables
-        except DamagedStore as exc:
-            return Damage(step.key, "", exc.message)
-        return step
-
-    if len(steps) <= 1:
-        loaded: Iterable[Step | Damage] = map(load, steps)  # without a thread
-    else:
-        loaded = prefetch(steps, load, ahead=_TABLES_AHEAD, threads=_TABLES_AHEAD, name="dump-ingest-read")
-    for step in loaded:
-        if isinstance(step, Damage):
-            damages.append(step)
-        else:
-            yield step
 
 
 def _joined(numbers: Iterable[int]) -> str:

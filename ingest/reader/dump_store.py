@@ -8,9 +8,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ingest.reader import notebook
-from ingest.reader.catalog import Catalog, Damage, open_catalog
+from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.choice import Choice
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
+from ingest.reader.damage import Damage
+from ingest.reader.mesh import Mesh
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, take_snapshot
 from ingest.reader.verify import verify
@@ -85,16 +87,19 @@ class DumpStore(Catalog):
         return verify(self, [*(opened.key for opened in chosen), *(damage.key for damage in damages)])
 
 
-def open_store(url: str | PathLike[str], **storage_options: Any) -> DumpStore:
+def open_store(url: str | PathLike[str], *, mesh: str = "", **storage_options: Any) -> DumpStore:
     """Open a store for reading. Takes one request.
 
     Args:
         url: a directory or any fsspec URL.
+        mesh: how the ranks of the job are laid out, `tp=2,dp=4`, the last axis varies fastest; default: as
+            the dump tells. See `Catalog.coordinates`.
         storage_options: passed to fsspec. Credentials are refused here: they come from the environment.
 
     Raises:
-        UsageError: the URL does not hold a store.
+        UsageError: the URL does not hold a store, or `mesh` is not a mesh.
         StoreFormatError: a newer version of dump-ingest wrote it.
         StoreError: it cannot be reached.
     """
-    return DumpStore(open_catalog(url, **storage_options).objects)
+    told = Mesh.parse(mesh) if mesh else None
+    return DumpStore(open_catalog(url, **storage_options).objects, mesh=told)

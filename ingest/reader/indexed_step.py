@@ -8,6 +8,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.choice import Choice
+from ingest.reader.mesh import Coordinates
 from ingest.reader.tensor_filter import TensorFilter
 from workers.arrays.filter import Filter
 from workers.arrays.statistics import FIELDS
@@ -34,6 +36,9 @@ class StepSource(Protocol):
     @property
     def ranks(self) -> list[int]:
         """The ranks that have a committed step, in order."""
+
+    def coordinates(self, rank: Choice = None) -> dict[int, Coordinates]:
+        """Return by rank where it is in the mesh of the job; empty for one of which nothing is known."""
 
     def step(self, rank: int, step: int | None) -> IndexedStep:
         """Return one committed step of one rank; with None, its run files.

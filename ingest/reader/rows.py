@@ -45,6 +45,7 @@ STEP_FIELDS = (
     "rank_from",
     "generations",
     "has_tensors",
+    "coordinates",
 )
 
 
@@ -60,7 +61,15 @@ def step_row(step: IndexedStep) -> dict[str, Any]:
         "rank_from": record.source.rank_from,
         "generations": len(record.generations),
         "has_tensors": step.has_tensors,
+        "coordinates": _coordinates(step),
     }
+
+
+def _coordinates(step: IndexedStep) -> dict[str, list[int | None]]:
+    """Return the rank and the size along each axis of the mesh; empty if nothing is known."""
+    rank = step.key.rank
+    places = {} if step.catalog is None else step.catalog.coordinates(rank)[rank]
+    return {axis: [*place] for axis, place in places.items()}
 
 
 def file_rows(step: IndexedStep, *, problems: bool) -> Iterator[dict[str, Any]]:

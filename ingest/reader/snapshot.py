@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from workers.errors import DamagedStore, UsageError
 from workers.model import StepKey

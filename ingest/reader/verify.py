@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.catalog import Catalog
+from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from workers.arrays import device_format

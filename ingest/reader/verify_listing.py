@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ingest.reader.catalog import Damage
+from ingest.reader.damage import Damage
 from workers.model import StepKey
 from workers.store import tables
 from workers.store.objects import ObjectStore

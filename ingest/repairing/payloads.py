@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingest.reader.catalog import Damage
+from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.repairing.shards import PlaceInArray, encode_shard
 from ingest.repairing.sources import Copies, DumpedPayload, Payload, StoredPayload, first_same

@@ -8,8 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.damage import Damage
 from ingest.reader.require import require_store
 from ingest.repairing.remaking import Dumps, grids_like, name_dump
 from ingest.repairing.result import RepairReport

@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec import structs
 
-from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.catalog import Catalog
+from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
 from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS, Verified, verify, verify_step

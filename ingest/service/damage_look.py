@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ingest.reader.catalog import Damage
+from ingest.reader.damage import Damage
 from ingest.reader.verify_listing import ExpectedObjects, damage_in_listing
 from ingest.steps.events import StepDamaged
 from ingest.steps.table import StepTable

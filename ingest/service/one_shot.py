@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ingest.reader.catalog import Damage
+from ingest.reader.damage import Damage
 from ingest.reader.verify_listing import damage_in_listing
 from ingest.service.damage_look import expected_of
 from ingest.service.report import Report

@@ -9,7 +9,7 @@ from ingest.dispatch.outcomes import StepCommitted, StepFailed
 from ingest.dump_retention.events import ReadBackFailed, SourceDeleted
 from ingest.findings.series import StepFindings
 from ingest.layouts.base import Problem
-from ingest.reader.catalog import Damage
+from ingest.reader.damage import Damage
 from ingest.steps.events import CommitKept, DumpedAgain, SourceKept
 from ingest.steps.not_taken import FilesNotTaken
 from ingest.steps.phases import Phase

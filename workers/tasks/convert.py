@@ -294,7 +294,7 @@ class _Conversion:
             self._duplicates += 1
             self._duplicate_bytes += entry.nbytes
             return
-        elements = elements_in(file, header, view)
+        elements = elements_in(file, header.offset, view, header.shape, header.element)
         digest = digest_of(elements)
         same_meaning = seen.setdefault(header.element.name, {})
         start = packer.position

@@ -8,10 +8,9 @@ from typing import Any
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
-from workers.arrays.dtypes import unpack
+from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
-from workers.dump.formats.header import TensorHeader
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
@@ -96,8 +95,17 @@ class EntryStatistics:
         return self._running.row() if self._running else UNKNOWN_ROW
 
 
-def elements_in(file: OpenFile, header: TensorHeader, view: StridedView) -> memoryview:
+def elements_in(
+    file: OpenFile, offset: int, view: StridedView, shape: tuple[int, ...], element: ElementType
+) -> memoryview:
     """Return the elements of a view of a file, one after the other.
+
+    Args:
+        file: the file.
+        offset: where the first element is in it.
+        view: how the elements are picked.
+        shape: lengths of the axes.
+        element: their type.
 
     Raises:
         SourceChanged: the file does not have them any more.
@@ -105,11 +113,10 @@ def elements_in(file: OpenFile, header: TensorHeader, view: StridedView) -> memo
 
     def read(start: int, nbytes: int) -> bytes:
         return b"".join(
-            bytes(piece)
-            for piece in file.pieces(memoryview(bytearray(nbytes)), header.offset + start, nbytes)
+            bytes(piece) for piece in file.pieces(memoryview(bytearray(nbytes)), offset + start, nbytes)
         )
 
     try:
-        return elements_of(read, view, header.shape, header.element)
+        return elements_of(read, view, shape, element)
     except ValueError as exc:
         raise SourceChanged(f"the elements of a view are not what they were: {exc}") from exc

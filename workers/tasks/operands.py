@@ -16,6 +16,7 @@ import numpy.typing as npt
 from workers.arrays import device_format
 from workers.arrays.device_format import DeviceLayout
 from workers.arrays.dtypes import ElementType, unpack
+from workers.arrays.strided import StridedView
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import SourceFile
@@ -23,6 +24,7 @@ from workers.store.model import ArraySpec, StoreAddress
 from workers.store.opening import open_objects
 from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader
+from workers.tasks.entry_statistics import elements_in
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 
@@ -47,6 +49,8 @@ class InFile:
     root: str
     source: SourceFile
     offset: int
+    view: StridedView | None = None
+    """How the elements are picked from what is behind `offset`; None: they lie there one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
             case Stored() as place if place.size:
                 stored.append((place, number))
             case InFile() as place if operand.nbytes:
-                payloads[number] = b"".join(_pieces_of_file(place, operand.nbytes, operand.where))
+                payloads[number] = b"".join(_pieces_of_file(place, operand))
     stored.sort(key=lambda member: (str(member[0].store), member[0].prefix, member[0].first))
     for _, group in groupby(stored, key=lambda member: (member[0].store, member[0].prefix)):
         members = list(group)
@@ -149,13 +153,18 @@ def read_pieces(operand: Operand, elements: int) -> Iterator[Payload]:
             with ShardStream(reader, [(place.first, stop)]) as stream:
                 yield from stream.pieces(place.first, stop, piece_nbytes // reader.spec.itemsize)
         case InFile() as place:
-            yield from _pieces_of_file(place, operand.nbytes, operand.where, piece_nbytes)
+            yield from _pieces_of_file(place, operand, piece_nbytes)
 
 
-def _pieces_of_file(place: InFile, nbytes: int, where: str, piece: int = 0) -> Iterator[Payload]:
-    with OpenFile(Path(place.root), place.source, where) as file:
-        for start in range(0, nbytes, piece or nbytes):
-            buffer = memoryview(bytearray(min(piece or nbytes, nbytes - start)))
+def _pieces_of_file(place: InFile, operand: Operand, piece: int = 0) -> Iterator[Payload]:
+    nbytes, step = operand.nbytes, piece or operand.nbytes
+    with OpenFile(Path(place.root), place.source, operand.where) as file:
+        if place.view is not None:
+            elements = elements_in(file, place.offset, place.view, operand.shape, operand.element)
+            yield from (elements[start : start + step] for start in range(0, nbytes, step))
+            return
+        for start in range(0, nbytes, step):
+            buffer = memoryview(bytearray(min(step, nbytes - start)))
             yield from file.pieces(buffer, place.offset + start, len(buffer))
 
 

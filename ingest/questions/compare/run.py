@@ -41,6 +41,7 @@ def compare(
     ignore_unmatched: bool = False,
     keep_equal: bool = False,
     client: Client | Callable[[], Client] | None = None,
+    layout: str = "",
     storage_options: dict[str, Any] | None = None,
     **conditions: Unpack[FilterFields],
 ) -> Comparison:
@@ -64,6 +65,7 @@ def compare(
         keep_equal: list tensors that are equal, too.
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
             to it, which is called after A and B have been found.
+        layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.declared`.
         storage_options: for fsspec, of stores that are named by URL; no credentials.
         conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
             `op_type`, `io`, `graph`, `where`; see `FilterFields`.
@@ -74,7 +76,8 @@ def compare(
         StoreError: a store cannot be reached.
     """
     (side_a, selected_a), (side_b, selected_b) = (
-        _open(side, include_partial=include_partial, storage_options=storage_options) for side in (a, b)
+        _open(side, include_partial=include_partial, layout=layout, storage_options=storage_options)
+        for side in (a, b)
     )
     pairing = pair_steps(SideSteps.of(side_a, selected_a), SideSteps.of(side_b, selected_b))
     choices = Choices(
@@ -122,7 +125,7 @@ def _load_step(source: Source, key: StepKey) -> StepTensors | LeftOut:
 
 
 def _open(
-    side: Side, *, include_partial: bool, storage_options: dict[str, Any] | None
+    side: Side, *, include_partial: bool, layout: str, storage_options: dict[str, Any] | None
 ) -> tuple[Source, Selection]:
     if isinstance(side, Step):
         selection = Selection(side.address.url, side.key.rank, side.key.step)
@@ -136,5 +139,7 @@ def _open(
         selection = Selection(side.url)
         return StoreSource(selection, side, include_partial=include_partial), selection
     selection = parse_selection(str(side))
-    source = open_source(selection, include_partial=include_partial, storage_options=storage_options)
+    source = open_source(
+        selection, include_partial=include_partial, layout=layout, storage_options=storage_options
+    )
     return source, selection

@@ -95,9 +95,13 @@ class Source(Protocol):
 
 
 def open_source(
-    selection: Selection, *, include_partial: bool = False, storage_options: dict[str, Any] | None = None
+    selection: Selection,
+    *,
+    include_partial: bool = False,
+    layout: str = "",
+    storage_options: dict[str, Any] | None = None,
 ) -> Source:
-    """Return the store or dump that a selection names.
+    """Return the store or dump that a selection names; `layout` is for dumps, see `find_dump`.
 
     Raises:
         UsageError: it is neither, or does not have the rank or step.
@@ -106,7 +110,7 @@ def open_source(
     path = Path(selection.where)
     exists = _exists(path)
     if exists and path.is_dir() and not (path / "zarr.json").exists():
-        return DumpSource(selection, find_dump(path))
+        return DumpSource(selection, find_dump(path, layout=layout))
     if exists and path.is_file():
         raise UsageError(
             f"{selection.where} is a file",
@@ -209,17 +213,14 @@ class _StoreOperands:
     def operand(self, number: int, tensors: StepTensors) -> Operand:
         row, table, step = int(self.rows[number]), self.tables, self.step
         path = str(table.label("array")[row])
-        if path not in self._arrays:
-            self._arrays[path] = step.packed_spec(path)
-        first = int(table.number("offset")[row])
+        first, nbytes = int(table.number("offset")[row]), int(tensors.nbytes[number])
         address = step.address
-        place = Stored(
-            address,
-            f"{step.commit.prefix}/{path}",
-            self._arrays[path],
-            first,
-            int(table.number("size")[row]),
-        )
+        place: Stored | None = None
+        if first >= 0 and nbytes:  # if all tensors of a type are empty, they have no array
+            if path not in self._arrays:
+                self._arrays[path] = step.packed_spec(path)
+            size = int(table.number("size")[row])
+            place = Stored(address, f"{step.commit.prefix}/{path}", self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
@@ -228,8 +229,8 @@ class _StoreOperands:
             f"{step.key} of {address.url}",
             from_name(tensors.dtypes[number], big_endian=big_endian),
             tensors.shapes[number],
-            int(tensors.nbytes[number]),
-            place if first >= 0 else None,
+            nbytes,
+            place,
             tensors.digests[number].tobytes(),
             bool(tensors.meanings[number][3]),
             device,
@@ -326,7 +327,7 @@ class _DumpOperands:
             element,
             tensors.shapes[number],
             entry.nbytes,
-            InFile(self.root, entry.source, entry.offset) if header and entry.readable else None,
+            InFile(self.root, entry.source, entry.offset, entry.view) if header and entry.readable else None,
             b"",
             bool(header and header.fortran_order),
             header.device if header else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from ingest.questions.divergence.patterns import Patterns
 from ingest.questions.divergence.result import Divergence, Group, Missing
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
+from ingest.reader.mesh import replica_groups
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
@@ -58,7 +59,8 @@ def divergence(
 
     Args:
         store: the store.
-        groups: ranks that are replicas of one another; without it, they are inferred from what agrees.
+        groups: ranks that are replicas of one another; without it, those that differ in the data-parallel
+            axis alone, if `store.coordinates` tells; or else they are inferred from what agrees.
         rank: one rank, or several; default: all.
         step: one step, or several; default: all.
         include_partial: use steps with quarantined or missing files, too.
@@ -85,18 +87,44 @@ def _divergence_in(
             "agree with",
             hint="--include-partial uses partial steps, too." if snapshot.left_out else "",
         )
-    return _DivergenceSearch(StepStatistics(snapshot), given).run(conditions, missed_ranks=missed_ranks)
+    groups = _groups_of(snapshot) if given is None else _Groups("given", given)
+    return _DivergenceSearch(StepStatistics(snapshot), groups).run(conditions, missed_ranks=missed_ranks)
+
+
+class _Groups(NamedTuple):
+    """Ranks that are replicas of one another, and how that is known."""
+
+    how: str
+    """`given`, `told` by the coordinates of the ranks, or to be `inferred` from what agrees."""
+    ranks: list[list[int]] | None
+    """None if they are to be inferred."""
+    note: str = ""
+
+
+def _groups_of(snapshot: Snapshot) -> _Groups:
+    """Return which ranks are replicas by their places in the mesh, if these are known."""
+    coordinates = snapshot.store.coordinates(snapshot.ranks)
+    if groups := replica_groups(coordinates):
+        return _Groups("told", groups)
+    unknown = [rank for rank, places in coordinates.items() if not places]
+    note = ""
+    if not unknown:
+        note = "by their places in the mesh, no two ranks are replicas: what they share was inferred"
+    elif len(unknown) < len(coordinates):
+        which = f"rank{'s' * (len(unknown) > 1)} {format_ranges(unknown)}"
+        note = f"the place of {which} in the mesh is not known: which ranks are replicas was inferred"
+    return _Groups("inferred", None, note)
 
 
 class _DivergenceSearch:
     """One search through a snapshot."""
 
-    def __init__(self, survey: StepStatistics, given: list[list[int]] | None) -> None:
+    def __init__(self, survey: StepStatistics, groups: _Groups) -> None:
         self.survey, self.snapshot = survey, survey.snapshot
         self.ranks = tuple(self.snapshot.ranks)
         self.steps = tuple(self.snapshot.steps)
-        self.given = given
-        self.notes: list[str] = []
+        self.how, self.replicas = groups.how, groups.ranks
+        self.notes = [groups.note] if groups.note else []
 
     def run(self, conditions: FilterFields, *, missed_ranks: bool) -> Divergence:
         """Return the answer for the tensors that fulfil conditions.
@@ -105,7 +133,7 @@ class _DivergenceSearch:
             conditions: what a tensor of the answer fulfils.
             missed_ranks: look for ranks that are missing, too.
         """
-        partition = None if self.given is None else self._partition(self.given)
+        partition = None if self.replicas is None else self._partition(self.replicas)
         operators = BrokenOperatorFinder(self.survey.axis)
         seen = observe(self.survey, self.ranks, Patterns(len(self.ranks)), operators.look)
         chosen = chosen_tensors(self.survey, conditions, seen.keys)
@@ -169,17 +197,16 @@ class _DivergenceSearch:
     def _absent_ranks(self, *, missed_ranks: bool) -> list[Missing]:
         if not missed_ranks:
             return []
-        if self.given:
-            return absent_ranks(self.given, self.snapshot)
+        if self.replicas and self.how == "given":
+            return absent_ranks(self.replicas, self.snapshot)
         self._note_holes()
         return []
 
     def _groups(self, finder: DisagreementFinder) -> tuple[Group, ...]:
-        how = "inferred" if self.given is None else "given"
         groups = [
             Group(
                 tuple(self.ranks[place] for place in block),
-                how,
+                self.how,
                 counts.tensors,
                 counts.compared,
                 counts.agreed,

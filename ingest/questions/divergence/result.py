@@ -22,7 +22,7 @@ class Group:
 
     ranks: tuple[int, ...]
     how: str
-    """`given`, or `inferred` from what agrees."""
+    """`given`, `told` by the places of the ranks in the mesh, or `inferred` from what agrees."""
     tensors: int
     """Tensors that must agree in it."""
     compared: int

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ingest.reader.catalog import Catalog, Damage
+from ingest.reader.catalog import Catalog
+from ingest.reader.damage import Damage
 from ingest.reader.snapshot import NOT_COMMITTED, LeftOut, partial_reason
 from ingest.reader.step import Step
 from ingest.reader.zarr_view import attributes

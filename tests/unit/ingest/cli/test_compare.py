@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli import Answer, run, strict_json
@@ -85,3 +86,13 @@ def test_guesses_are_written_for_map(nan_store: Path, answer: Answer, tmp_path: 
     answer("compare", f"{nan_store}@0,1", f"{nan_store}@0,1", "--map", path)
     missing = answer("compare", nan_store, nan_store, "--suggest-map", tmp_path / "no" / "map.yml", code=2)
     assert "--suggest-map takes the name of a file" in missing.stderr
+
+
+def test_tree_of_a_dump_is_declared_as_for_ingest(tmp_path: Path, answer: Answer) -> None:
+    for name, last in (("a", 2), ("b", 3)):
+        (tmp_path / name / "r0" / "s1").mkdir(parents=True)
+        np.save(tmp_path / name / "r0" / "s1" / "fc.npy", np.array([1, last], np.float32))
+    sides = tmp_path / "a", tmp_path / "b"
+    done = answer("compare", *sides, "--layout", "r{rank}/s{step}/{module}.npy", code=5)
+    assert "Module.fc.fc.output.0" in done.stdout
+    assert "no dump of a known layout" in answer("compare", *sides, code=2).stderr

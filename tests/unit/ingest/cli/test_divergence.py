@@ -83,3 +83,28 @@ def test_ranks_without_anything_in_common_cannot_be_compared(
 
 def test_a_wrong_group_is_explained(nan_store: Path, answer: Answer) -> None:
     assert "0-x" in answer("divergence", nan_store, "--group", "0-x", code=2).stderr
+
+
+def test_only_replicas_by_the_mesh_are_compared(odd: Path, answer: Answer) -> None:
+    found = answer("divergence", odd, "--mesh", "dp=3", "--json", code=5).json
+    assert [(group["ranks"], group["how"]) for group in found["groups"]] == [([0, 1, 2], "told")]
+    done = answer("divergence", odd, "--mesh", "tp=2,dp=2")  # rank 2 has no replica
+    assert "replicas agree" in done.stdout
+    assert "rank 2 is in no group" in done.stderr
+    assert answer("divergence", odd, "--mesh", "tp=2", code=2).stderr.startswith(
+        "error: --mesh tp=2: has 2 ranks, and the store has rank 2"
+    )
+
+
+def test_ranks_are_chosen_by_their_place_in_the_mesh(odd: Path, answer: Answer) -> None:
+    rows = answer("ls", odd, "--mesh", "tp=2,dp=2", "-r", "dp=0", "--json").json
+    assert {(row["rank"], *row["coordinates"]["tp"]) for row in rows} == {(0, 0, 2), (2, 1, 2)}
+    assert answer("ls", odd, "--mesh", "dp=3", "-r", "2").stdout.splitlines()[1].split()[:3] == [
+        "2",
+        "dp",
+        "2/3",
+    ]
+    tensors = answer("find", odd, "--mesh", "dp=3", "-r", "dp=1", "-n", "0", "--json").json
+    assert {tensor["rank"] for tensor in tensors} == {1}
+    assert "Say how ranks are laid out" in answer("ls", odd, "-r", "dp=1", code=2).stderr
+    assert "neither a rank nor a place" in answer("ls", odd, "-r", "-1", code=2).stderr

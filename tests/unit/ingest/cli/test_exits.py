@@ -11,7 +11,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.cli.exits import exit_code_of, report_error
-from ingest.reader.catalog import DamagedStepWarning
+from ingest.reader.damage import DamagedStepWarning
 from tests.cli import Answer
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly

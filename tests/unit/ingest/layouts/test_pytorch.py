@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ingest.findings.backtest import backtest
 from ingest.layouts.detect import find_dump
+from ingest.questions.compare import Verdict, compare
+from ingest.questions.divergence import divergence
 from ingest.questions.origin import origin
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.step import Step
@@ -17,6 +20,7 @@ from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.samples import SAMPLES
 from tests.torch_truth import COMPOSITE, LAYOUTS, ODD_LAYOUT, differences, truth
+from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store import metadata
 from workers.store.restore import is_view
@@ -233,3 +237,60 @@ def test_tensor_parallel_dump_with_dtensors_reads_back(tmp_path: Path) -> None:
     told = {path: file for path, file in truth(dumps).items() if path.startswith("dump/")}
     assert list(differences(told, "dump/gpt_tp2/", store)) == []
     assert sum(step.commit.summary.tensors for step in store.select()) == len(told)
+
+
+def test_places_of_ranks_are_known_from_what_the_dump_tells(stores: Mapping[str, DumpStore]) -> None:
+    store = stores["sglang-dumper-nan-dp2"]
+    told = store.coordinates()
+    assert [told[rank]["dp"] for rank in (0, 1)] == [(0, 2), (1, 2)]
+    assert told[1]["tp"] == (0, 1)
+    assert {tensor.rank for tensor in store.tensors(rank="tp=0,dp=1", step=0)} == {1}
+    assert [step.to_dict()["coordinates"]["dp"] for step in store.select(rank=1)] == [[1, 2]] * 3
+    with pytest.raises(UsageError, match="no rank at tp=5") as raised:
+        store.select(rank="tp=5")
+    assert raised.value.hint == "The store has tp 0; pp 0; dp 0-1; cp 0; ep 0."
+    by_name = stores["forward-hook-passes"].coordinates(rank=1)
+    assert {axis: place.rank for axis, place in by_name[1].items()} == {"tp": 1, "pp": 0}
+    assert stores["tensorrt-llm-like"].coordinates() == {0: {}}
+
+
+def test_replicas_are_those_that_the_dump_tells(stores: Mapping[str, DumpStore]) -> None:
+    answer = divergence(stores["sglang-dumper-nan-dp2"])
+    assert [(group.ranks, group.how) for group in answer.groups] == [((0, 1), "told")]
+    assert answer.agree
+    answer = divergence(stores["forward-hook-passes"])
+    assert {group.how for group in answer.groups} == {"inferred"}
+    assert "no two ranks are replicas" in answer.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("role", "names"), [("gradient", "Gradient."), ("weight", "Parameter."), ("loss", "dump.loss.")]
+)
+def test_roles_are_those_of_the_names(role: str, names: str, stores: Mapping[str, DumpStore]) -> None:
+    tensors = stores["sglang-dumper-nan-dp2"].tensors(role=role, step=0)
+    assert tensors
+    assert all(tensor.name.startswith(names) for tensor in tensors), {tensor.name for tensor in tensors}
+
+
+@pytest.mark.parametrize("name", [*DUMPS, "odd"])
+def test_store_equals_the_dump_that_it_came_from(
+    name: str, world: Path, stores: Mapping[str, DumpStore]
+) -> None:
+    """Views are read from a dump as they are from a store."""
+    dump = world / "torch-save-tree" / "odd" if name == "odd" else world / name / DUMPS[name]
+    layout = ODD_LAYOUT if name == "odd" else LAYOUTS.get(name, "")
+    answer = compare(stores[name], dump, layout=layout, include_partial=True)
+    assert set(answer.counts) == {Verdict.EQUAL}, [tensor.name for tensor in answer.tensors]
+
+
+def test_ranks_are_compared_where_the_nan_was_born(stores: Mapping[str, DumpStore]) -> None:
+    store = stores["sglang-dumper-nan-dp2"]
+    answer = compare(store.step(0, 1), store.step(1, 1), role="activation")
+    worst = max(answer.tensors, key=lambda tensor: tensor.name == "Module.rescale.layers.0.rescale.output.0")
+    assert "1 NaN or Inf in one of the two" in worst.reason
+
+
+def test_rules_find_what_is_not_finite(stores: Mapping[str, DumpStore]) -> None:
+    fired = {rule.rule: rule for rule in backtest(stores["sglang-dumper-nan-dp2"]).rules if rule.findings}
+    assert {"nan", "gradient_not_finite", "parameter_not_finite", "loss_not_finite"} <= fired.keys()
+    assert {step for _, step in fired["parameter_not_finite"].places} == {2}

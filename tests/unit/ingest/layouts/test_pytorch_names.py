@@ -25,6 +25,7 @@ from ingest.layouts.pytorch_names import (
         ("name=param__fc.weight", "Parameter", "fc.weight", "output", 0),
         ("name=grad__param__fc.weight", "Gradient", "fc.weight", "output", 0),
         ("name=grad__non_intrusive__fc.output", "Gradient", "fc.output", "output", 0),
+        ("name=grad__attn_k___layer_id=1", "Gradient", "attn_k.layer_id=1", "output", 0),
         ("name=logits___layer_id=3___tp_rank=1", "dump", "logits.layer_id=3", "output", 0),
     ],
 )

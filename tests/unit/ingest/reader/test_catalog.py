@@ -9,7 +9,7 @@ import pytest
 
 from ingest.api import DumpStore, open_store
 from ingest.reader import catalog
-from ingest.reader.catalog import Damage, DamagedStepWarning
+from ingest.reader.damage import Damage, DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
@@ -173,7 +173,7 @@ def test_first_argument_of_a_search_is_a_name(filled: DumpStore) -> None:
     with pytest.raises(UsageError, match=r"1 is not a name\n.*tensors\(rank=1, step=2\)"):
         filled.tensors(1)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"'Log\*' is not a rank or a step.*\n.*name='Log\*'"):
-        filled.select("Log*")  # type: ignore[arg-type]
+        filled.select("Log*")
 
 
 def test_counts_are_whole_numbers(filled: DumpStore) -> None:

@@ -15,5 +15,5 @@ def test_one_several_or_all() -> None:
 
 def test_a_name_is_not_a_rank() -> None:
     with pytest.raises(UsageError, match=r"'Log\*' is not a rank or a step") as raised:
-        as_set("Log*")  # type: ignore[arg-type]
+        as_set("Log*")
     assert raised.value.hint == "A name: store.tensors(name='Log*')."

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingest.api import DumpStore, open_store
-from ingest.reader.catalog import DamagedStepWarning
+from ingest.reader.damage import DamagedStepWarning
 from tests.counted_requests import CountedRequests
 from tests.npy_files import MadeDump
 from tests.pipeline import SMALL_GRID, ingest_directly

@@ -1,0 +1,116 @@
+"""Tensors in nested values have the way to them as their name; everything else becomes JSON."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from workers.dump.formats.pickle_values import Global, Instance, Storage
+from workers.dump.formats.pt_pickle import Composite, RebuiltTensor
+from workers.dump.formats.pt_tree import (
+    MAX_ATTRIBUTES_NBYTES,
+    InlineTensor,
+    contents,
+    is_identifiable,
+)
+from workers.errors import UnreadableTensor
+
+A, B = (RebuiltTensor("torch.FloatStorage", key, 6, 0, (2, 3), (3, 1)) for key in "01")
+
+
+def paths(value: Any) -> list[tuple[str, ...]]:
+    return [found.path for found in contents(value).tensors]
+
+
+def test_a_tensor_alone_has_no_path() -> None:
+    found = contents(A)
+    assert (paths(A), found.attributes, found.foreign) == ([()], {}, ())
+
+
+def test_keys_and_indices_lead_to_tensors() -> None:
+    value = {"model": {"a.weight": A, 3: [B, (A,)]}, "lr": 0.1, "steps": [1, 2]}
+    assert paths(value) == [("model", "a.weight"), ("model", "3", "0"), ("model", "3", "1", "0")]
+    assert contents(value).attributes == {"lr": 0.1, "steps": [1, 2]}
+
+
+def test_values_next_to_tensors_keep_their_place() -> None:
+    assert contents([A, 5, B]).attributes == {"1": 5}
+    assert contents({"a": {}, "b": ()}).attributes == {"a": {}, "b": []}
+    assert contents(7).attributes == {"": 7}
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (2**63, str(2**63)),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        (b"abc", "3 bytes"),
+        ("x" * 5000, f"{'x' * 4096}... (5000 characters)"),
+        (Global("torch.float32"), "torch.float32"),
+        (Storage("torch.FloatStorage", "0", 6), "torch.FloatStorage 0 of 6 elements"),
+        (1j, "a value of type complex"),
+    ],
+)
+def test_values_are_plain_and_ready_for_json(value: Any, plain: Any) -> None:
+    assert contents({"v": value}).attributes == {"v": plain}
+    json.dumps(contents({"v": value}).attributes, allow_nan=False)
+
+
+def test_keys_that_are_not_texts_become_texts() -> None:
+    assert contents({(1, "a"): 1, None: 2, 3: 3}).attributes == {"(1, 'a')": 1, "None": 2, "3": 3}
+
+
+def test_composite_has_its_parts_as_rows_and_its_layout_at_each() -> None:
+    found = contents({"w": Composite("sparse_coo", {"indices": A, "values": B}, {"coalesced": True})})
+    assert [member.path for member in found.tensors] == [("w", "indices"), ("w", "values")]
+    layout = {"kind": "sparse_coo", "coalesced": True}
+    assert [dict(member.attributes) for member in found.tensors] == [layout, layout]
+    assert contents({"m": Composite("meta", {})}).attributes == {"m": {"kind": "meta"}}
+
+
+def test_members_of_a_module_have_the_names_that_users_know() -> None:
+    state = {"_parameters": {"weight": A}, "_buffers": {}, "_modules": {}, "_hooks": 1, "training": True}
+    module = Instance("torch.nn.Linear", (), state=state)
+    found = contents({"layer": module})
+    assert paths({"layer": module}) == [("layer", "weight")]
+    assert found.attributes == {"layer": {"class": "torch.nn.Linear", "training": True}}
+    assert found.foreign == ()
+
+
+def test_function_that_is_not_known_is_named() -> None:
+    found = contents([Instance("os.system", ("ls",), is_call=True)] * 2)
+    assert found.foreign == ("os.system",)
+    assert found.tensors == ()
+
+
+def test_array_of_numpy_is_a_tensor_whose_bytes_are_in_the_pickle() -> None:
+    dtype = Instance("numpy.dtype", ("i8",), state=(3, "<", None))
+    array = Instance("numpy._core.multiarray._reconstruct", (), state=(1, (2,), dtype, False, bytes(16)))
+    (found,) = contents({"a": array}).tensors
+    assert found.tensor == InlineTensor("<i8", (2,), bytes(16))
+    scalar = Instance("numpy.core.multiarray.scalar", (dtype, (5).to_bytes(8, "little")))
+    assert contents({"n": scalar}).attributes == {"n": "<i8: 0500000000000000"}
+    objects = Instance("numpy.dtype", ("O8",), state=(3, "|"))
+    strange = Instance("numpy._core.multiarray._reconstruct", (), state=(1, (2,), objects, False, b""))
+    assert contents({"a": strange}).tensors == ()
+
+
+def test_value_that_holds_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(UnreadableTensor, match="nested more than 64 deep"):
+        contents(loop)
+
+
+def test_attributes_beyond_the_limit_are_named() -> None:
+    long = [1] * (MAX_ATTRIBUTES_NBYTES // 2)
+    found = contents({"a": 1, "long": long, "b": 2})
+    assert found.attributes == {"a": 1, "b": 2, "left_out": ["long"]}
+
+
+def test_paths_whose_text_tells_their_parts() -> None:
+    assert is_identifiable(("a", "0"))
+    assert not is_identifiable(("a.b",))
+    assert not is_identifiable(("",))
