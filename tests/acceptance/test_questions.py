@@ -97,6 +97,14 @@ OPERATOR_KEYS = {
     "parent": (str, type(None)),
     "kernel_args": (dict, type(None)),
 }
+ELEMENT_KEYS = {
+    "producers": list,
+    "consumers": list,
+    "operands": list,
+    "anatomy": dict,
+    "at": (str, type(None)),
+    "values": list,
+}
 FILE_KEYS = {
     "rank": int,
     "step": (int, type(None)),
@@ -193,7 +201,7 @@ def test_find_for_people_is_one_line_a_tensor(store: Path) -> None:
 def test_show_gives_the_values(store: Path, dump: Path, truth: dict[str, dict[str, Any]]) -> None:
     """One tensor, by a name as `find` prints it or by a glob."""
     row = run("show", store, "Log.*.output.0", "--rank", 1, "--step", 2, "--json").json
-    assert_flat([row], {**TENSOR_KEYS, **OPERATOR_KEYS})
+    assert_flat([row], {**TENSOR_KEYS, **OPERATOR_KEYS, **ELEMENT_KEYS})
     assert row["source"] in truth
     values = np.load(dump / row["source"])
     assert row["min"] == np.nanmin(values)

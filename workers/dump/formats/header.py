@@ -52,10 +52,10 @@ class Truncated(UnreadableTensor):
 class HoldsNoTensor(UnreadableTensor):
     """The file is complete, but holds no tensor: writers that save arguments also save a pickled `None`."""
 
-    def __init__(self, message: str, record: str = "") -> None:
-        """Say why; `record` is what the file holds instead, as JSON, if that is known."""
-        super().__init__(message)
+    def __init__(self, message: str, *, record: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.record = record
+        """What the file holds instead, as JSON, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         except HoldsNoTensor:
             objects.append(name)
     if not placed:
-        raise HoldsNoTensor("holds no array of numbers", '{"file": {}}')
+        raise HoldsNoTensor("holds no array of numbers", record='{"file": {}}')
     return assemble(placed, {"pickled_objects": objects[:100]} if objects else {}, read, file_size)
 
 

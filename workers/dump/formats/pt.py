@@ -123,7 +123,7 @@ def _is_big_endian(read: ReadAt, archive: Archive, name: str) -> bool:
 def _no_tensor(found: Contents) -> UnreadableTensor:
     if found.foreign:
         return UnreadableTensor(f"holds no tensor, and its pickle calls {found.foreign[0]:.80}")
-    return HoldsNoTensor("holds values, and no tensor", json.dumps({"file": dict(found.attributes)}))
+    return HoldsNoTensor("holds values, and no tensor", record=json.dumps({"file": dict(found.attributes)}))
 
 
 def _placed(found: FoundTensor, place: _PlaceStorage, *, big_endian: bool) -> PlacedTensor:

@@ -79,7 +79,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         raise UnreadableTensor(f"has {file_size} bytes, but its header accounts for only {end}")
     attributes = {_METADATA: metadata} if isinstance(metadata, dict) and len(str(metadata)) <= 65536 else {}
     if not placed:
-        raise HoldsNoTensor("names no tensor", json.dumps({"file": attributes}))
+        raise HoldsNoTensor("names no tensor", record=json.dumps({"file": attributes}))
     return assemble(placed, attributes, read, file_size)
 
 
