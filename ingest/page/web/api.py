@@ -30,8 +30,7 @@ class Answer(Handler):
 
         async def show() -> None:
             asked = Arguments.of(self.query(), self.question.parameters)
-            loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
             name = f"api/{self.question.name}"
             self.send_json(
                 await self.answer(
@@ -51,9 +50,8 @@ class Now(Handler):
         """Answer."""
 
         async def show() -> None:
-            loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
-            moment = await loop.run_in_executor(self.site.answers.pool, run.moment)
+            run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
+            moment = await asyncio.to_thread(run.moment)
             watched = await self.watched(run) if self.get_query_argument("watchers", "") else None
             token = moment.token + (watched.token if watched is not None else "")
             now = {"token": token, "clock": clock(moment.read_at), "away": run.away}
@@ -71,8 +69,7 @@ class WatchersNow(Handler):
         """Answer."""
 
         async def show() -> None:
-            loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, unquote(run_name))
+            run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
             watched = await self.watched(run)
             if watched is None:
                 raise UsageError("the page knows of no watchers", hint="`serve --watchers HOST:PORT,...`")
@@ -91,8 +88,7 @@ class Runs(Handler):
         """Answer."""
 
         async def show() -> None:
-            loop = asyncio.get_running_loop()
-            names = await loop.run_in_executor(self.site.answers.pool, self.site.library.names)
+            names = await asyncio.to_thread(self.site.library.names)
             self.send_json(json.dumps([{"run": name} for name in names]).encode())
 
         await self.guarded(Links(self.site.base), show)

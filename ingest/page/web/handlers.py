@@ -1,4 +1,8 @@
-"""What answers each kind of request. Store reads run in threads, never on the event loop."""
+"""What answers each kind of request. Nothing reads a store on the event loop.
+
+What is in the store now is read in threads of the loop, and answers are made in those of `SharedAnswers`: an
+answer that is kept does not wait for one that is being made.
+"""
 
 from __future__ import annotations
 
@@ -124,10 +128,10 @@ class Handler(RequestHandler):
 
     async def watched(self, run: Run) -> Watched | None:
         """Return the watchers of a run; None if the page knows of none."""
-        watchers, loop = self.site.watchers, asyncio.get_running_loop()
+        watchers = self.site.watchers
         if watchers is None:
             return None
-        return await loop.run_in_executor(self.site.answers.pool, watchers.of_store, run.url)
+        return await asyncio.to_thread(watchers.of_store, run.url)
 
     async def answer(
         self,
@@ -147,12 +151,12 @@ class Handler(RequestHandler):
             beside: the name of another run that the answer is about, too.
             watched: the watchers that it is about, too.
         """
-        site, loop = self.site, asyncio.get_running_loop()
-        moment = await loop.run_in_executor(site.answers.pool, run.moment)
+        site = self.site
+        moment = await asyncio.to_thread(run.moment)
         token = moment.token
         if beside:
-            other = await loop.run_in_executor(site.answers.pool, site.library.run, beside)
-            token += (await loop.run_in_executor(site.answers.pool, other.moment)).token
+            other = await asyncio.to_thread(site.library.run, beside)
+            token += (await asyncio.to_thread(other.moment)).token
         token += watched.token if watched is not None else ""
         question = (run.name, token, name, self.request.query, bool(run.away))
         with site.metrics.answering(name):
@@ -206,8 +210,8 @@ class Home(Handler):
         links = Links(self.site.base)
 
         async def show() -> None:
-            library, loop = self.site.library, asyncio.get_running_loop()
-            names = await loop.run_in_executor(self.site.answers.pool, library.names)
+            library = self.site.library
+            names = await asyncio.to_thread(library.names)
             if library.is_single:
                 self.redirect(links.of_run(names[0]).view("incidents"))
                 return
@@ -230,8 +234,7 @@ class View(Handler):
             if screen is None:
                 raise UsageError(f"no view {view[:80]!r}", hint=f"Views: {', '.join(SCREENS)}.")
             asked = Arguments.of(self.query(), screen.parameters)
-            loop = asyncio.get_running_loop()
-            run = await loop.run_in_executor(self.site.answers.pool, self.site.library.run, name)
+            run = await asyncio.to_thread(self.site.library.run, name)
             watched = await self.watched(run) if screen.shows_watchers else None
             body = await self.answer(
                 run,
