@@ -45,6 +45,8 @@ def press_ctrl_c(
     pid, terminal = pty.fork()
     if pid == 0:
         try:
+            # In the background, tests ignore Ctrl-C, and so would the command.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.execve(PROGRAM, [PROGRAM, *map(str, args)], environment(env))  # noqa: S606 (on its own terminal)
         finally:
             os._exit(127)
