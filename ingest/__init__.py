@@ -48,7 +48,7 @@ _HOMES = {
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
     "Context": "ingest.reader.context",
-    "DamagedStepWarning": "ingest.reader.catalog",
+    "DamagedStepWarning": "ingest.reader.damage",
     "DamagedStore": "workers.errors",
     "Divergence": "ingest.questions.divergence",
     "DumpError": "workers.errors",

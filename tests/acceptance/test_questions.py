@@ -48,6 +48,7 @@ WHERE_FROM_KEYS = {
     "rank_from": str,
     "generations": int,
     "has_tensors": bool,
+    "coordinates": dict,
 }
 NUMBER = (int, float, type(None))
 TENSOR_KEYS = {
