@@ -2,31 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from workers.store.model import StoreAddress
-from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
+from workers.store.backends.wrapper import WrapperObjects
+from workers.store.objects import StoredObject, UnfinishedUpload
 from workers.store.pieces import NewObject
 
 
-class WrappedObjects:
+class WrappedObjects(WrapperObjects):
     """Forwards every call to `inner`. Subclasses override the calls that they change.
 
     In a directory, `put_many` calls `put` for each object, so overriding `put` is enough to see every write.
     """
-
-    def __init__(self, inner: ObjectStore) -> None:
-        self._inner = inner
-
-    @property
-    def address(self) -> StoreAddress:
-        return self._inner.address
-
-    @property
-    def is_local(self) -> bool:
-        return self._inner.is_local
-
-    @property
-    def tells_progress(self) -> bool:
-        return self._inner.tells_progress
 
     def put(self, key: str, data: bytes | bytearray) -> None:
         self._inner.put(key, data)

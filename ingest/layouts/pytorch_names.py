@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from workers.dump.model import TensorName
 
-#: Tags of SGLang that are no part of the name of a tensor: they say where and when it was dumped.
+#: Tags of SGLang that do not belong to the name of a tensor: they say where and when it was dumped.
 _SGLANG_TAGS = frozenset(
     ["step", "rank", "dump_index", "name", "recompute_status"]
     + [f"{axis}_rank" for axis in ("pp", "tp", "cp", "ep", "etp", "dp", "sp", "edp", "vpp")]

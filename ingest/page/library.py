@@ -57,24 +57,23 @@ class Run:
         try:
             known = self._moment
             if known is None or self.clock() - self._read_at >= self.refresh_s:
-                self._read(known)
+                known = self._moment = self._read(known)
+            return known
         finally:
             self._lock.release()
-        if self._moment is None:  # pragma: no cover  (`_read` has raised)
-            raise UsageError(f"{self.url}: no dump-ingest store")
-        return self._moment
 
-    def _read(self, known: Moment | None) -> None:
+    def _read(self, known: Moment | None) -> Moment:
+        """Return the run as it is now; as it was before if the store does not answer."""
         try:
-            if known is None:
-                self._moment = Moment.of(open_store(self.url, **self.options))
-            else:
-                self._moment = known.later()
-            self._away = ""
+            now = Moment.of(open_store(self.url, **self.options)) if known is None else known.later()
         except StoreError as exc:
             self._away = exc.message
             if known is None:
                 raise
+            return known
+        else:
+            self._away = ""
+            return now
         finally:
             self._read_at = self.clock()
 

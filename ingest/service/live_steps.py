@@ -57,15 +57,28 @@ def fetch_steps(url: str, timeout_s: float = _TIMEOUT_S) -> list[StepRow]:
         UsageError: the URL is not one of a web server.
         DumpIngestError: nobody answers there, or no watcher does.
     """
-    address = f"{_origin(url)}{PATH}"
+    page = fetch_page(url, PATH, timeout_s)
+    try:
+        return [StepRow.from_dict(row) for row in json.loads(page)["steps"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        address = f"{_origin(url)}{PATH}"
+        raise DumpIngestError(f"{address} is not served by a watcher", hint=_FROM_HINT) from exc
+
+
+def fetch_page(url: str, path: str, timeout_s: float) -> bytes:
+    """Return what a running watcher serves at a path.
+
+    Raises:
+        UsageError: the URL is not one of a web server.
+        DumpIngestError: nobody answers there.
+    """
+    address = f"{_origin(url)}{path}"
     try:
         with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
-            return [StepRow.from_dict(row) for row in json.load(answer)["steps"]]
+            return bytes(answer.read())
     except (OSError, http.client.HTTPException) as exc:
         reason = getattr(exc, "reason", None) or exc
         raise DumpIngestError(f"no watcher answers at {address}: {reason}", hint=_FROM_HINT) from exc
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise DumpIngestError(f"{address} is not served by a watcher", hint=_FROM_HINT) from exc
 
 
 def _origin(url: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
-import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.service.live_steps import fetch_steps
+from ingest.service.live_steps import fetch_page, fetch_steps
 from ingest.steps.explain import StepRow
 from ingest.steps.phases import Phase
 from workers.errors import DumpIngestError
@@ -82,9 +80,11 @@ def fetch_watcher(url: str, timeout_s: float) -> LiveWatcher:
     """
     try:
         rows = fetch_steps(url, timeout_s)
-        return parse_watcher(url, _fetch_metrics(url, timeout_s), rows)
+        return parse_watcher(url, fetch_page(url, "/metrics", timeout_s).decode(), rows)
     except DumpIngestError as exc:
         return LiveWatcher(url, exc.message)
+    except UnicodeDecodeError as exc:
+        return LiveWatcher(url, f"no watcher answers at {url}/metrics: {exc}")
 
 
 def parse_watcher(url: str, metrics: str, rows: Iterable[StepRow]) -> LiveWatcher:
@@ -111,15 +111,6 @@ def parse_watcher(url: str, metrics: str, rows: Iterable[StepRow]) -> LiveWatche
         steps=tuple(open_rows),
         settled=len(all_rows) - len(open_rows),
     )
-
-
-def _fetch_metrics(url: str, timeout_s: float) -> str:
-    address = f"{url}/metrics"
-    try:
-        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # noqa: S310 (http or https)
-            return str(answer.read().decode())
-    except (OSError, http.client.HTTPException, UnicodeDecodeError) as exc:
-        raise DumpIngestError(f"no watcher answers at {address}: {exc}") from exc
 
 
 def _values(metrics: str) -> dict[str, dict[str, float]]:

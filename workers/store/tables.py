@@ -102,7 +102,7 @@ class Tables:
 
     @property
     def has_views(self) -> bool:
-        """Whether a file has parts that are no tensors, or a tensor none of the bytes of its file."""
+        """Whether a file has parts besides its tensors, or a tensor has none of the bytes of its file."""
         is_view = (self.number("source_nbytes") == 0) & (self.number("nbytes") > 0)
         return bool(is_view.any() or (self.label("kind") == RowKind.PART.value).any())
 
