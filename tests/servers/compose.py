@@ -95,7 +95,7 @@ class Compose:
     def down(self) -> None:
         """End every service."""
         for container in (each for containers in self.containers.values() for each in containers):
-            self._engine("rm", "--force", "--time=0", container.name)
+            container.remove()
 
     @staticmethod
     def _wait(container: Container, condition: str) -> None:

@@ -245,6 +245,21 @@ class Container:
         """Wait for its end; return its exit code."""
         return int(self._engine("wait", self.name, timeout_s=timeout_s))
 
+    def remove(self, *, timeout_s: float = 60) -> None:
+        """Kill it if it runs, and remove it.
+
+        Podman 4 refuses to remove a container that ends by itself between its check and its kill ("container
+        state improper"): ask again.
+
+        Raises:
+            ServerError: it is still there after that time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (done := self._engine.run("rm", "--force", "--time=0", self.name)).returncode:
+            if time.monotonic() > deadline:
+                raise ServerError(f"{self.name} cannot be removed\n{done.stderr[-4000:]}")
+            time.sleep(0.2)
+
     def stop(self, *, grace_s: int = 60) -> int:
         """Send SIGTERM, and SIGKILL after a time; return its exit code."""
         self._engine("stop", "--time", grace_s, self.name, timeout_s=grace_s + 60)
