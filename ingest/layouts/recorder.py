@@ -1,0 +1,196 @@
+"""Family R: what our own recorder for PyTorch writes; see `ingest.recording`.
+
+    recorded/rank_{rank}[.{axis}_rank_{place}_of_{size}]/step_{step}/
+        recorded-statistics.jsonl          a line for each tensor, in order of execution
+        recorded-tensors-{n}.safetensors   elements, if they are recorded
+        recorded-tensor-{n}.npy            elements of a type that safetensors lacks
+        stack.json                         who called each module, in msProbe's form
+        recorded-step.json                 the last file: how the step ended, and what was left out
+
+A line is written before the elements of its tensor, so that a process that dies leaves statistics of whatever
+it had recorded. Without `recorded-step.json`, the step is still being recorded, or its process died.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from ingest.layouts.base import Description, Layout, NameMember, Place, Problem, ReadSmall, System, TensorFile
+from ingest.layouts.pattern import parse
+from workers.arrays.statistics import FIELDS, Statistics
+from workers.dump.formats.header import MAX_NDIM, Container
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile
+
+DIRECTORY = "recorded"
+STATISTICS_FILE = "recorded-statistics.jsonl"
+STEP_FILE = "recorded-step.json"
+STACK_FILE = "stack.json"
+_CONTAINERS = {"safetensors": Container.SAFETENSORS, "npy": Container.NPY}
+#: Numbers are written in full.
+_DIGITS = 17
+_LEFT_OUT_HINT = "Give the recorder a larger queue (`queue_nbytes`), or `when_full='wait'`."
+_MAX_NUMBER = 1 << 62
+
+
+class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One line of `recorded-statistics.jsonl`."""
+
+    op_type: str
+    op_name: str
+    io: str
+    slot: int
+    sequence: int
+    """Its place in the order of execution of its rank and step."""
+    dtype: str
+    """The element type, by its name in `workers.arrays.dtypes`."""
+    shape: tuple[int, ...]
+    graph: str = ""
+    """`recompute` for what runs again for the backward pass; else ""."""
+    statistics: dict[str, float | None] = msgspec.field(default_factory=dict)
+    """By the names of `workers.arrays.statistics.FIELDS`; None or absent if unknown."""
+    file: str = ""
+    """The name of the file with its elements; "" for statistics only."""
+    key: str = ""
+    """Its name in a file of safetensors."""
+
+    @property
+    def name(self) -> TensorName:
+        """What the line says about the tensor's place."""
+        return TensorName(
+            graph=self.graph,
+            op_type=self.op_type,
+            op_name=self.op_name,
+            io=self.io,
+            slot=self.slot,
+            sequence=self.sequence,
+        )
+
+
+class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The content of `recorded-step.json`."""
+
+    tensors: int
+    """How many lines were written."""
+    ended: str = ""
+    """The exception that ended the step before its end; "" if it is whole."""
+    left_out: int = 0
+    """How many tensors have no elements, or no line, because the queue was full."""
+    problems: tuple[str, ...] = ()
+    """What else could not be recorded."""
+
+
+class Recorder(Layout):
+    """The tree of our own recorder."""
+
+    name = "recorder"
+    patterns = (
+        parse(rf"{DIRECTORY}!/rank_{{rank}}{{place:(?:\.[a-z_]+_rank_[0-9]+_of_[0-9]+)*}}/step_{{step}}"),
+    )
+    systems = (
+        System(
+            "`ingest.record`, the recorder of this project for PyTorch",
+            f"{DIRECTORY}/rank_1/step_8",
+            f"safetensors, npy, `{STATISTICS_FILE}`, `{STACK_FILE}`, `{STEP_FILE}`",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Return what the files of one place are; see `Layout.describe`. Reads lines and mark."""
+        paths = {file.path for file in files}
+        statistics_path, mark_path = f"{place.path}/{STATISTICS_FILE}", f"{place.path}/{STEP_FILE}"
+        lines, problems = _lines(statistics_path, read) if statistics_path in paths else ((), [])
+        by_file: dict[str, dict[str, TensorName]] = {}
+        reported = []
+        for line in lines:
+            path = f"{place.path}/{line.file}"
+            if line.file and path in paths:
+                by_file.setdefault(path, {})[line.key] = line.name
+            else:
+                reported.append(_reported(statistics_path, line))
+        named = {path: file for path in paths if (file := _tensor_file(path, by_file.get(path, {})))}
+        problems += _problems(mark_path, read) if mark_path in paths else ()
+        unfinished = "" if mark_path in paths else min(paths, default="")
+        return Description(named, reported, problems, unfinished)
+
+
+def _lines(path: str, read: ReadSmall) -> tuple[tuple[RecordedTensor, ...], list[Problem]]:
+    data = read(path)
+    if data is None:
+        return (), [Problem(path, "has statistics, but cannot be read")]
+    whole, _, rest = data.rpartition(b"\n")
+    decoder = msgspec.json.Decoder(RecordedTensor)
+    lines, bad = [], 0
+    for text in whole.splitlines():
+        try:
+            line = decoder.decode(text)
+        except msgspec.DecodeError:
+            bad += 1
+        else:
+            if _is_possible(line):
+                lines.append(line)
+            else:
+                bad += 1
+    problems = []
+    if bad:
+        problems.append(Problem(path, f"{bad} of its lines are not those of the recorder, and are left out"))
+    if rest:
+        hint = "The process was still at work, or died."
+        problems.append(Problem(path, "ends within a line, which is left out", hint))
+    return tuple(lines), problems
+
+
+def _is_possible(line: RecordedTensor) -> bool:
+    return (
+        len(line.shape) <= MAX_NDIM
+        and all(0 <= n < _MAX_NUMBER for n in line.shape)
+        and -1 <= line.slot < 1 << 31
+        and 0 <= line.sequence < _MAX_NUMBER
+        and "/" not in line.file
+    )
+
+
+def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
+    told = line.statistics
+    values = (math.nan if (value := told.get(name)) is None else value for name in FIELDS)
+    return ReportedStatistics(
+        path, line.name, line.dtype, line.shape, Statistics.from_row(tuple(values)), digits=_DIGITS
+    )
+
+
+def _tensor_file(path: str, names: Mapping[str, TensorName]) -> TensorFile | None:
+    """Return what a file is; None if it holds no elements. One without a line is named by its keys."""
+    stem, _, extension = path.rpartition("/")[2].rpartition(".")
+    container = _CONTAINERS.get(extension)
+    if container is None:
+        return None
+    name = names.get("") or TensorName(op_type="recorded", op_name=stem, io="output", slot=0)
+    return TensorFile(name, container, name_member=_by_key(names))
+
+
+def _by_key(names: Mapping[str, TensorName]) -> NameMember:
+    def name_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
+        key = path[0] if path else ""
+        return names.get(key) or (name._replace(op_name=key) if key else name)
+
+    return name_member
+
+
+def _problems(path: str, read: ReadSmall) -> Iterator[Problem]:
+    try:
+        mark = msgspec.json.decode(read(path) or b"", type=RecordedStep)
+    except msgspec.DecodeError:
+        yield Problem(path, "is not what the recorder writes at the end of a step")
+        return
+    if mark.ended:
+        yield Problem(
+            path, f"the step was ended by {mark.ended:.200}", "What was recorded until then is here."
+        )
+    if mark.left_out:
+        yield Problem(
+            path, f"{mark.left_out} tensors were left out because the queue was full", _LEFT_OUT_HINT
+        )
+    yield from (Problem(path, problem[:300]) for problem in mark.problems[:20])
