@@ -188,6 +188,11 @@ class Names:
             if not is_hidden and (is_boundary or not is_wrapper):
                 self.modules[module] = self.plain(path) or ROOT
 
+    @property
+    def compiled_names(self) -> list[str]:
+        """The names of the compiled modules, of which only the outside is seen."""
+        return [self.modules[module] for module in self.compiled]
+
     def plain(self, path: str) -> str:
         """Return the name of a module or parameter, without the parts that follow a wrapper."""
         kept = []

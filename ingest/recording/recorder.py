@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -98,11 +99,11 @@ class Recorder:
         """
         self._check_directory()
         kernels.warm_up()
-        self._writer.start()
         if "functions" in self._choice.of:
             self._functions = FunctionCalls(self._torch, self, self._lines)
             self._resources.enter_context(self._functions.mode())
         self._watch()
+        self._writer.start()
         if self._choice.advance != "forward":
             self._begin(self._choice.first_step)
         return self
@@ -212,7 +213,7 @@ class Recorder:
     def _watch(self) -> None:
         """Add the hooks that count the steps, which are also those of the outermost module."""
         calls = CompiledCalls(self._before_model, self._after_model)
-        if self._choice.compiled == "boundary" and calls.wrap(self._model):
+        if calls.wrap(self._model):
             self._resources.callback(calls.unwrap)
         else:
             before = self._model.register_forward_pre_hook(self._before_model, with_kwargs=True)
@@ -221,11 +222,9 @@ class Recorder:
             self._resources.callback(after.remove)
         if self._choice.advance == "optimizer":
             own = {id(parameter) for parameter in self._model.parameters()}
-            self._resources.callback(
-                self._torch.optim.optimizer.register_optimizer_step_post_hook(
-                    self._after_optimizer(own)
-                ).remove
-            )
+            optimizers = import_module("torch.optim.optimizer")
+            hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer(own))
+            self._resources.callback(hook.remove)
 
     def _before_model(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         torch = self._torch
@@ -279,6 +278,11 @@ class Recorder:
         )
         if is_eager:
             self._step_resources.enter_context(self._torch.compiler.set_stance("force_eager"))
+        if names := hooks.names.compiled_names:
+            self._add_problem(
+                f"{', '.join(names[:3])}{' and others' if names[3:] else ''}: compiled, so nothing inside is "
+                "recorded; with compiled='eager', they run uncompiled in the steps that are recorded"
+            )
         self._hooks = hooks
         if self._functions is not None:
             self._functions.begin()
