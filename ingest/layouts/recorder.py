@@ -3,7 +3,7 @@
     recorded/rank_{rank}[.{axis}_rank_{place}_of_{size}]/step_{step}/
         recorded-statistics.jsonl          a line for each tensor, in order of execution
         recorded-tensors-{n}.safetensors   elements, if they are recorded
-        recorded-tensor-{n}.npy            elements of a type that safetensors lacks
+        recorded-tensor-{n}.raw            elements of a type that safetensors lacks
         stack.json                         who called each module, in msProbe's form
         recorded-step.json                 the last file: how the step ended, and what was left out
 
@@ -14,12 +14,13 @@ it had recorded. Without `recorded-step.json`, the step is still being recorded,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ingest.layouts.base import Description, Layout, NameMember, Place, Problem, ReadSmall, System, TensorFile
 from ingest.layouts.pattern import parse
+from workers.arrays.dtypes import from_name
 from workers.arrays.statistics import FIELDS, Statistics
 from workers.dump.formats.header import MAX_NDIM, Container
 from workers.dump.model import ReportedStatistics, TensorName
@@ -29,10 +30,8 @@ DIRECTORY = "recorded"
 STATISTICS_FILE = "recorded-statistics.jsonl"
 STEP_FILE = "recorded-step.json"
 STACK_FILE = "stack.json"
-_CONTAINERS = {"safetensors": Container.SAFETENSORS, "npy": Container.NPY}
 #: Numbers are written in full.
 _DIGITS = 17
-_LEFT_OUT_HINT = "Give the recorder a larger queue (`queue_nbytes`), or `when_full='wait'`."
 _MAX_NUMBER = 1 << 62
 
 
@@ -94,25 +93,28 @@ class Recorder(Layout):
         System(
             "`ingest.record`, the recorder of this project for PyTorch",
             f"{DIRECTORY}/rank_1/step_8",
-            f"safetensors, npy, `{STATISTICS_FILE}`, `{STACK_FILE}`, `{STEP_FILE}`",
+            f"safetensors, raw elements, `{STATISTICS_FILE}`, `{STACK_FILE}`, `{STEP_FILE}`",
         ),
     )
 
     def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
-        """Return what the files of one place are; see `Layout.describe`. Reads lines and mark."""
+        """Return what the files of one place are; see `Layout.describe`. Reads the lines.
+
+        What the last file says is not a problem of the step: a step that an exception ended, and one that
+        lacks elements but has their statistics, answers questions as any other.
+        """
         paths = {file.path for file in files}
         statistics_path, mark_path = f"{place.path}/{STATISTICS_FILE}", f"{place.path}/{STEP_FILE}"
         lines, problems = _lines(statistics_path, read) if statistics_path in paths else ((), [])
-        by_file: dict[str, dict[str, TensorName]] = {}
+        by_file: dict[str, dict[str, RecordedTensor]] = {}
         reported = []
         for line in lines:
             path = f"{place.path}/{line.file}"
             if line.file and path in paths:
-                by_file.setdefault(path, {})[line.key] = line.name
+                by_file.setdefault(path, {})[line.key] = line
             else:
                 reported.append(_reported(statistics_path, line))
         named = {path: file for path in paths if (file := _tensor_file(path, by_file.get(path, {})))}
-        problems += _problems(mark_path, read) if mark_path in paths else ()
         unfinished = "" if mark_path in paths else min(paths, default="")
         return Description(named, reported, problems, unfinished)
 
@@ -150,7 +152,16 @@ def _is_possible(line: RecordedTensor) -> bool:
         and -1 <= line.slot < 1 << 31
         and 0 <= line.sequence < _MAX_NUMBER
         and "/" not in line.file
+        and _is_type(line.dtype)
     )
+
+
+def _is_type(dtype: str) -> bool:
+    try:
+        from_name(dtype)
+    except ValueError:
+        return False
+    return True
 
 
 def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
@@ -161,36 +172,21 @@ def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
     )
 
 
-def _tensor_file(path: str, names: Mapping[str, TensorName]) -> TensorFile | None:
-    """Return what a file is; None if it holds no elements. One without a line is named by its keys."""
-    stem, _, extension = path.rpartition("/")[2].rpartition(".")
-    container = _CONTAINERS.get(extension)
-    if container is None:
+def _tensor_file(path: str, lines: Mapping[str, RecordedTensor]) -> TensorFile | None:
+    """Return what a file is; None if it holds no elements. One without lines is named by its keys."""
+    file_name = path.rpartition("/")[2]
+    if file_name.endswith(".safetensors"):
+        name = TensorName(op_type="recorded", op_name=file_name.partition(".")[0], io="output", slot=0)
+        return TensorFile(name, Container.SAFETENSORS, name_member=_by_key(lines))
+    line = lines.get("")
+    if line is None or not file_name.endswith(".raw"):
         return None
-    name = names.get("") or TensorName(op_type="recorded", op_name=stem, io="output", slot=0)
-    return TensorFile(name, container, name_member=_by_key(names))
+    return TensorFile(line.name, Container.RAW, dtype=line.dtype, shape=line.shape)
 
 
-def _by_key(names: Mapping[str, TensorName]) -> NameMember:
+def _by_key(lines: Mapping[str, RecordedTensor]) -> NameMember:
     def name_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
-        key = path[0] if path else ""
-        return names.get(key) or (name._replace(op_name=key) if key else name)
+        key = ".".join(path)
+        return lines[key].name if key in lines else name._replace(op_name=key)
 
     return name_member
-
-
-def _problems(path: str, read: ReadSmall) -> Iterator[Problem]:
-    try:
-        mark = msgspec.json.decode(read(path) or b"", type=RecordedStep)
-    except msgspec.DecodeError:
-        yield Problem(path, "is not what the recorder writes at the end of a step")
-        return
-    if mark.ended:
-        yield Problem(
-            path, f"the step was ended by {mark.ended:.200}", "What was recorded until then is here."
-        )
-    if mark.left_out:
-        yield Problem(
-            path, f"{mark.left_out} tensors were left out because the queue was full", _LEFT_OUT_HINT
-        )
-    yield from (Problem(path, problem[:300]) for problem in mark.problems[:20])

@@ -174,7 +174,7 @@ class Camera:
         torch, dtype = self._torch, from_name(name).to_numpy()
         if flat.dtype == torch.complex32:
             flat = torch.view_as_real(flat).reshape(-1)
-        elif dtype.kind not in "biufc":  # numpy of torch does not know it
+        elif dtype.isbuiltin != 1:  # it is none of numpy's own, so torch does not convert it
             flat = flat.view(torch.uint8)
         array: Array = flat.numpy().view(dtype)
         return array

@@ -73,12 +73,12 @@ class StepFiles:
             self._elements.append((key, snapshot))
             self._nbytes += snapshot.nbytes
         elif snapshot.has_elements:
-            file = f"recorded-tensor-{name.sequence}.npy"
+            file = f"recorded-tensor-{name.sequence}.raw"
         self._lines.append(_line(name, snapshot, file, key))
         self.tensors += 1
         if file and not key:
             self._write_lines()
-            np.save(self._directory / file, snapshot.elements().reshape(snapshot.shape))
+            (self._directory / file).write_bytes(snapshot.elements().view(np.uint8).data)
         if self._nbytes >= self._max_file_nbytes or len(self._lines) >= _MAX_LINES:
             self.flush()
         return not self._elements and not self._lines
