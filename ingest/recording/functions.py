@@ -17,15 +17,26 @@ from typing import Any
 from ingest.recording.call_lines import CallLines
 from ingest.recording.nested import io_and_slot, tensors_in
 from ingest.recording.sink import Sink
-from ingest.recording.torch_module import Torch, TorchTensor
+from ingest.recording.torch_module import Torch
 from workers.dump.model import TensorName
 
-#: Questions about a tensor, and changes of its attributes: they compute nothing.
+#: Questions about a tensor, changes of its attributes, and memory that holds anything: they compute nothing.
 _NOT_COMPUTED = frozenset(
     (
         *("__get__", "__set__", "__delete__", "__len__", "__bool__", "__repr__", "__format__", "size", "dim"),
         *("stride", "numel", "is_floating_point", "is_complex", "register_hook", "backward", "detach"),
-        *("requires_grad_", "item", "tolist", "numpy", "data_ptr"),
+        *(
+            "empty_like",
+            "new_empty",
+            "new_empty_strided",
+            "resize_",
+            "resize_as_",
+            "requires_grad_",
+            "item",
+            "tolist",
+            "numpy",
+            "data_ptr",
+        ),
     )
 )
 
@@ -105,19 +116,24 @@ class FunctionCalls:
         op_type = f"{_family(func)}.{plain}"
         with self.paused():
             # Before the call, which may write into them.
-            self._take_all(op_type, op_name, "input", args)
-            self._take_all(op_type, op_name, "kwargs", kwargs)
+            inputs = self._take_all(op_type, op_name, "input", args)
+            inputs += self._take_all(op_type, op_name, "kwargs", kwargs)
         output = func(*args, **kwargs)
-        with self.paused():
-            self._lines.note(op_name)
-            self._take_all(op_type, op_name, "output", output)
+        if inputs:  # what makes a tensor of nothing is not an operator
+            with self.paused():
+                self._lines.note(op_name)
+                written = args[0] if name == "__setitem__" else output
+                self._take_all(op_type, op_name, "output", written)
         return output
 
-    def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> None:
-        tensors: Iterator[tuple[tuple[str, ...], TorchTensor]] = tensors_in(value, self._torch.Tensor)
-        for way, tensor in tensors:
+    def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
+        """Record the tensors in a value, and return how many there are."""
+        number = 0
+        for way, tensor in tensors_in(value, self._torch.Tensor):
+            number += 1
             io, slot = io_and_slot(role, way)
             self._sink.take(tensor, TensorName(op_type=op_type, op_name=op_name, io=io, slot=slot))
+        return number
 
 
 def _family(func: Any) -> str:
