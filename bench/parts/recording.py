@@ -1,9 +1,9 @@
 """A training step of PyTorch with the recorder, against the same step without it. Needs PyTorch.
 
-A transformer of four layers with 3.2 million parameters, on one core, in float32. Recorded are the inputs and
-outputs of all modules, the gradients of outputs, the parameters and their gradients, in each step. The figures
-are of processor time, which hardly depends on what else the machine does: that of the training thread, and
-that of the process, in which a thread writes.
+A transformer of four layers with 3.2 million parameters, on one core, in float32. Recorded are the inputs
+and outputs of all modules, the gradients of outputs, the parameters and their gradients, in each step. The
+figures are of processor time, which hardly depends on what else the machine does: that of the training
+thread, and that of the process, in which a thread writes.
 """
 
 from __future__ import annotations
