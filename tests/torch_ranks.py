@@ -7,7 +7,7 @@ _PRELOADED = ["torch", "torch.nn.parallel", "ingest.recording.record", "workers.
 
 
 def record_ranks(directory: Path, ranks: int, *, drifting: int) -> None:
-    """Train replicas for three steps; after the second, one of them changes a bias by itself."""
+    """Train replicas for four steps; after the second, one of them changes a bias by itself."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     processes = [
@@ -32,12 +32,12 @@ def _train(directory: Path, rank: int, ranks: int, drifting: int) -> None:
         "gloo", init_method=f"file://{directory}/init", rank=rank, world_size=ranks
     )
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(rank)
     with ingest.record(model, directory / "run-dump"):
-        for step in range(3):
+        for step in range(4):
             optimizer.zero_grad()
             model(torch.randn(4, 4)).square().mean().backward()
             optimizer.step()

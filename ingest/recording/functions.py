@@ -93,8 +93,9 @@ class FunctionCalls:
     def mode(self) -> Any:
         """Return the mode to enter."""
         calls = self
+        base: Any = self._torch.overrides.TorchFunctionMode
 
-        class _Mode(self._torch.overrides.TorchFunctionMode):  # type: ignore[misc]  # a class of torch
+        class _Mode(base):  # type: ignore[misc]  # a class of torch
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 del types
                 return calls.call(func, args, kwargs or {})

@@ -25,10 +25,10 @@ def tensors_in(value: Any, tensor_type: type) -> Iterator[tuple[Way, Any]]:
         value: what a module takes or returns.
         tensor_type: `torch.Tensor`.
     """
-    for number, found in enumerate(_walk(value, tensor_type, ())):
+    for number, tensor_at in enumerate(_walk(value, tensor_type, ())):
         if number == _MAX_TENSORS:
             return
-        yield found
+        yield tensor_at
 
 
 def _walk(value: Any, tensor_type: type, way: Way) -> Iterator[tuple[Way, Any]]:

@@ -41,7 +41,7 @@ def coordinates_of(torch: Torch, model: TorchModule, mesh: Any = None) -> dict[s
         UsageError: the mesh is not one, or has an axis of another name.
     """
     if mesh is None:
-        places = _found(torch, model)
+        places = _of_model(torch, model)
     elif isinstance(mesh, Mapping):
         places = _told(mesh)
     else:
@@ -66,7 +66,7 @@ def _told(mesh: Mapping[Any, Any]) -> dict[str, Place]:
     return places
 
 
-def _found(torch: Torch, model: TorchModule) -> dict[str, Place]:
+def _of_model(torch: Torch, model: TorchModule) -> dict[str, Place]:
     places: dict[str, Place] = {}
     for parameter in model.parameters():
         if (mesh := getattr(parameter, "device_mesh", None)) is not None:
@@ -83,7 +83,7 @@ def _found(torch: Torch, model: TorchModule) -> dict[str, Place]:
 def _of_mesh(mesh: Any) -> dict[str, Place]:
     names = getattr(mesh, "mesh_dim_names", None)
     ranks = mesh.get_coordinate() if names else None
-    if ranks is None:
+    if not names or ranks is None:
         return {}
     places = enumerate(zip(names, ranks, strict=True))
     return {name: Place(int(rank), int(mesh.size(number))) for number, (name, rank) in places}

@@ -230,7 +230,7 @@ class Recorder:
         torch = self._torch
         if torch.compiler.is_compiling():
             return
-        # In a backward pass, a checkpoint runs the model again: that is no new step.
+        # In a backward pass, a checkpoint runs the model again: that does not begin a step.
         is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (there is no public one)
         if self._choice.advance == "forward" and not is_again:
             self._next()

@@ -149,7 +149,7 @@ class Camera:
         self, device: Any, tensors: tuple[TorchTensor | None, ...]
     ) -> tuple[list[TorchTensor | None], Callable[[], None]]:
         """Begin to copy tensors to the host; return the copies, and what waits for them."""
-        module = getattr(self._torch, device.type, None)
+        module: Any = getattr(self._torch, device.type, None)
         if not hasattr(module, "Stream"):
             return [tensor if tensor is None else tensor.cpu() for tensor in tensors], lambda: None
         stream = self._streams.get(device)

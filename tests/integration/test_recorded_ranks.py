@@ -14,7 +14,7 @@ def test_divergence_names_the_replica_that_drifts(tmp_path: Path) -> None:
     record_ranks(tmp_path, 3, drifting=1)
     ingest_directly(tmp_path / "run-dump", tmp_path / "run.zarr")
     store = ingest.open_store(tmp_path / "run.zarr")
-    assert (store.ranks, store.steps) == ([0, 1, 2], [0, 1, 2])
+    assert (store.ranks, store.steps) == ([0, 1, 2], [0, 1, 2, 3])
     places = {rank: axes["dp"] for rank, axes in store.coordinates().items()}
     assert {rank: (place.rank, place.size) for rank, place in places.items()} == {
         0: (0, 3),

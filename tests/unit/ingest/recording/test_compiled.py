@@ -1,6 +1,5 @@
 """Compiled modules are recorded from outside, or run uncompiled."""
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,26 +14,24 @@ OUTSIDE = ["model.output.0"]
 INSIDE = [f"{block}.{module}.output.0" for block in ("first", "second") for module in ("fc", "rescale")]
 
 
+#: Dynamo makes torch warn of what torch does.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
 @pytest.fixture
 def compile_all(torch: Any) -> Iterator[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own
-        import torch._dynamo as dynamo  # deferred: optional, and takes a second
-
-        dynamo.reset()
-        yield lambda module: torch.compile(module, backend="eager")
-        dynamo.reset()
+    torch.compiler.reset()
+    yield lambda module: torch.compile(module, backend="eager")
+    torch.compiler.reset()
 
 
 def record(net: Any, called: Any, torch: Any, tmp_path: Path, **options: Any) -> tuple[list[str], list[str]]:
     """Return the names of outputs in the second step, and the problems."""
     x = torch.ones(2, 8)
     called(x)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        with ingest.record(net, tmp_path, of="outputs", steps=[1], **options) as recorder:
-            for _ in range(3):
-                called(x)
+    with ingest.record(net, tmp_path, of="outputs", steps=[1], **options) as recorder:
+        for _ in range(3):
+            called(x)
     return (recordings.names(recorder.directory, 1) if recorder.recorded else []), recorder.problems
 
 

@@ -29,7 +29,12 @@ def test_a_writer_that_holds_everything_back_is_told_that_somebody_waits() -> No
     queue: ByteQueue[str] = ByteQueue(10)
     assert queue.reserve(10, wait=True)
     has_room = threading.Event()
-    threading.Thread(target=lambda: queue.reserve(5, wait=True) and has_room.set(), daemon=True).start()
+
+    def wait_for_room() -> None:
+        assert queue.reserve(5, wait=True)
+        has_room.set()
+
+    threading.Thread(target=wait_for_room, daemon=True).start()
     assert queue.take() is None
     queue.release(10)
     assert has_room.wait(60)

@@ -114,8 +114,8 @@ def test_a_step_of_several_calls_is_one_step_if_it_is_told(net: Any, torch: Any,
             recorder.advance()
     assert recordings.names(recorder.directory, 0) == ["model.output.0"] * 2 + ["saved.loss"]
     ingest_directly(tmp_path, tmp_path / "run.zarr")
-    found = ingest.open_store(tmp_path / "run.zarr").tensors(step=1)
-    assert [tensor.name for tensor in found] == [
+    tensors = ingest.open_store(tmp_path / "run.zarr").tensors(step=1)
+    assert [tensor.name for tensor in tensors] == [
         "Module.Net.model.output.0",
         "Module.Net.model.output.0#1",
         "saved.loss.output.mean.0",

@@ -72,8 +72,8 @@ def record_all(root: Path, torch: Any, nets: ModuleType) -> Any:
 
 @pytest.mark.parametrize("name", [*NUMBERS, "strided", "expanded", "conjugated", "zero_axes", "empty"])
 def test_elements_come_back_bit_for_bit(name: str, recorded: Any, torch: Any) -> None:
-    made, found = recorded
-    tensor, expected = found[name], made[name].resolve_conj().contiguous()
+    made, stored = recorded
+    tensor, expected = stored[name], made[name].resolve_conj().contiguous()
     assert tensor.shape == tuple(expected.shape)
     assert tensor.dtype == str(expected.dtype).removeprefix("torch.")
     flat = torch.view_as_real(expected.reshape(-1)) if expected.is_complex() else expected.reshape(-1)
@@ -82,13 +82,13 @@ def test_elements_come_back_bit_for_bit(name: str, recorded: Any, torch: Any) ->
 
 
 def test_a_composite_tensor_is_recorded_in_its_parts(recorded: Any) -> None:
-    _, found = recorded
-    assert {name for name in found if "." in name} == {
+    _, stored = recorded
+    assert {name for name in stored if "." in name} == {
         *("coo.0.indices", "coo.0.values", "csr.0.compressed", "csr.0.plain", "csr.0.values"),
     }
-    assert found["quantised"].read().tolist() == [4, 4, 4, 4]
-    assert found["coo.0.values"].read().tolist() == [1, 1, 1]
-    assert "meta" not in found
+    assert stored["quantised"].read().tolist() == [4, 4, 4, 4]
+    assert stored["coo.0.values"].read().tolist() == [1, 1, 1]
+    assert "meta" not in stored
 
 
 @pytest.mark.parametrize("name", NUMBERS)
