@@ -82,7 +82,7 @@ class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     """What else could not be recorded."""
 
 
-class Recorder(Layout):
+class RecorderTree(Layout):
     """The tree of our own recorder."""
 
     name = "recorder"

@@ -129,12 +129,15 @@ class FunctionCalls:
 
     def _take_all(self, op_type: str, op_name: str, role: str, value: Any) -> int:
         """Record the tensors in a value, and return how many there are."""
-        number = 0
-        for way, tensor in tensors_in(value, self._torch.Tensor):
-            number += 1
+        try:
+            tensors = list(tensors_in(value, self._torch.Tensor))
+        except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
+            self._sink.fail(op_name, exc)
+            return 0
+        for way, tensor in tensors:
             io, slot = io_and_slot(role, way)
             self._sink.take(tensor, TensorName(op_type=op_type, op_name=op_name, io=io, slot=slot))
-        return number
+        return len(tensors)
 
 
 def _family(func: Any) -> str:

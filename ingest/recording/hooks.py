@@ -118,7 +118,7 @@ class StepHooks:
         if name is not None and "outputs" in self._of:
             self._take_all(module, name, "output", output, graph)
         if "gradients" in self._of and self._torch.is_grad_enabled():
-            for way, tensor in tensors_in(output, self._torch.Tensor):
+            for way, tensor in self._tensors_in(output, name or ROOT):
                 if tensor.requires_grad:
                     tensor.register_hook(partial(self._gradient, name, way))
 
@@ -127,12 +127,19 @@ class StepHooks:
         return name if name is not None and fnmatchcase(name, self._pattern) else None
 
     def _take_all(self, module: TorchModule, name: str, role: str, value: Any, graph: str) -> None:
-        sink = self._sink
-        if sink is not None:
-            op_type = f"Module.{_class_of(module)}"
-            for way, tensor in tensors_in(value, self._torch.Tensor):
-                io, slot = io_and_slot(role, way)
-                sink.take(tensor, TensorName("", graph, op_type, name, io, slot))
+        op_type = f"Module.{_class_of(module)}"
+        for way, tensor in self._tensors_in(value, name):
+            io, slot = io_and_slot(role, way)
+            if self._sink is not None:
+                self._sink.take(tensor, TensorName("", graph, op_type, name, io, slot))
+
+    def _tensors_in(self, value: Any, name: str) -> list[tuple[Way, TorchTensor]]:
+        try:
+            return list(tensors_in(value, self._torch.Tensor))
+        except Exception as exc:  # noqa: BLE001  (the code of a user's container: see `Sink.fail`)
+            if self._sink is not None:
+                self._sink.fail(name, exc)
+            return []
 
     def _graph(self) -> str:
         """Return whether a module runs again for the backward pass, as checkpointed ones do."""

@@ -170,9 +170,12 @@ class Recorder:
                 if way:
                     io, slot = io_and_slot(f"{io}.{slot}", way)
                 self._take_plain(part, name._replace(io=io, slot=slot, sequence=next(self._sequence)))
-        except Exception as exc:  # noqa: BLE001  (a recorder must not end a training)
-            text = f"{name.op_type} {name.op_name} {name.io}: {type(exc).__name__}: {exc}"
-            self._add_problem(text[:300])
+        except Exception as exc:  # noqa: BLE001  (see `fail`)
+            self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
+
+    def fail(self, what: str, exc: Exception) -> None:
+        """Note what could not be recorded; see `Sink`."""
+        self._add_problem(f"{what}: {type(exc).__name__}: {exc}"[:300])
 
     def _take_plain(self, tensor: TorchTensor, name: TensorName) -> None:
         if self._camera.is_capturing(tensor):
@@ -182,10 +185,11 @@ class Recorder:
         elements = self._choice.what == "tensors"
         nbytes = ROW_NBYTES + (tensor.numel() * tensor.element_size() if elements else 0)
         if not queue.reserve(nbytes, wait=wait):
-            self.left_out += elements
-            elements, nbytes = False, ROW_NBYTES
-            if not queue.reserve_margin(nbytes):
+            has_room = queue.reserve_margin(ROW_NBYTES)
+            self.left_out += elements or not has_room
+            if not has_room:
                 return
+            elements, nbytes = False, ROW_NBYTES
         try:
             snapshot = self._camera.take(tensor, elements=elements)
         except BaseException:

@@ -13,3 +13,6 @@ class Sink(Protocol):
 
     def take(self, tensor: TorchTensor, name: TensorName) -> None:
         """Record a tensor as it is now; its `sequence` is not known yet."""
+
+    def fail(self, what: str, exc: Exception) -> None:
+        """Note what could not be recorded: a recorder must not end a training."""

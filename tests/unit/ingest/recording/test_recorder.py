@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -218,7 +219,12 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 def test_a_full_queue_leaves_out_elements_keeps_statistics_and_says_so(
     net: Any, torch: Any, gate: threading.Event, tmp_path: Path
 ) -> None:
-    options = {"what": "tensors", "of": "outputs", "queue_nbytes": 5000, "when_full": "leave out"}
+    options: dict[str, Any] = {
+        "what": "tensors",
+        "of": "outputs",
+        "queue_nbytes": 5000,
+        "when_full": "leave out",
+    }
     with (  # noqa: PT031  (the warning comes at the end of the recording)
         pytest.warns(RuntimeWarning, match="tensors were left out because the queue was full"),
         ingest.record(net, tmp_path, **options) as recorder,
@@ -311,6 +317,22 @@ def test_a_tensor_that_cannot_be_read_does_not_end_the_training(
         monkeypatch.setattr(recorder._camera, "take", fail)
         nets.train(net, 2)
     assert recorder._writer.queue.held_nbytes == 0
+
+
+def test_a_container_that_raises_does_not_end_the_training(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    class Lazy(UserDict[str, Any]):
+        def items(self) -> Any:
+            raise LookupError("not loaded")
+
+    net = nets.Returns(lambda _: Lazy())
+    with (
+        pytest.warns(RuntimeWarning, match="model: LookupError: not loaded"),
+        ingest.record(net, tmp_path, of=("outputs", "inputs", "gradients")) as recorder,
+    ):
+        net(torch.ones(2))
+    assert recordings.names(recorder.directory, 0) == ["model.input.0"]
 
 
 def test_parameters_that_share_a_pattern_are_chosen_with_their_modules(
