@@ -89,7 +89,9 @@ class Recorder:
         self._sequence = count()
         self._left_out_before = self._problems_before = 0
         self._step_resources = ExitStack()
-        self._resources = ExitStack()
+        self._watching = ExitStack()
+        self._mode = ExitStack()
+        """Apart: modes are a stack, and end where they began."""
 
     def __enter__(self) -> Self:
         """Begin to watch the model.
@@ -101,7 +103,7 @@ class Recorder:
         kernels.warm_up()
         if "functions" in self._choice.of:
             self._functions = FunctionCalls(self._torch, self, self._lines)
-            self._resources.enter_context(self._functions.mode())
+            self._mode.enter_context(self._functions.mode())
         self._watch()
         self._writer.start()
         if self._choice.advance != "forward":
@@ -113,7 +115,8 @@ class Recorder:
     ) -> None:
         """Finish the step that runs, write what is queued, and say what could not be recorded."""
         self._end("" if error is None else f"{type(error).__name__}: {error}"[:200])
-        self._resources.close()
+        self._watching.close()
+        self._mode.close()
         self._writer.close()
         if self._writer.failure is not None:
             self._add_problem(f"writing failed, and the rest was left out: {self._writer.failure}")
@@ -218,17 +221,17 @@ class Recorder:
         """Add the hooks that count the steps, which are also those of the outermost module."""
         calls = CompiledCalls(self._before_model, self._after_model)
         if calls.wrap(self._model):
-            self._resources.callback(calls.unwrap)
+            self._watching.callback(calls.unwrap)
         else:
             before = self._model.register_forward_pre_hook(self._before_model, with_kwargs=True)
             after = self._model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True)
-            self._resources.callback(before.remove)
-            self._resources.callback(after.remove)
+            self._watching.callback(before.remove)
+            self._watching.callback(after.remove)
         if self._choice.advance == "optimizer":
             own = {id(parameter) for parameter in self._model.parameters()}
             optimizers = import_module("torch.optim.optimizer")
             hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer(own))
-            self._resources.callback(hook.remove)
+            self._watching.callback(hook.remove)
 
     def _before_model(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         torch = self._torch
@@ -257,13 +260,16 @@ class Recorder:
 
     def _next(self) -> None:
         self._end("")
-        self._begin(self._choice.first_step if self.step is None else self.step + 1)
+        try:
+            self._begin(self._choice.first_step if self.step is None else self.step + 1)
+        except Exception as exc:  # noqa: BLE001  (see `fail`)
+            self.fail(f"step {self.step}", exc)
 
     def _begin(self, step: int) -> None:
         self.step = step
         last = self._choice.last
         if last is not None and step > last:
-            self._resources.close()
+            self._watching.close()
             return
         if not self._choice.has(step) or self._writer.failure is not None:
             return
