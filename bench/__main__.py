@@ -37,6 +37,7 @@ PARTS = {
 #: Parts that run only if they are named, because they take long.
 LONG_PARTS = {
     "soaking": "memory and file descriptors of each process under steady load",
+    "recording": "a training step of PyTorch with and without the recorder (needs make torch)",
     "recovering": "after an outage of the store, and after a restart with many committed steps",
 }
 _RESULTS = Path(__file__).parent / "results"
