@@ -48,7 +48,8 @@ class PooledRun:
     def __init__(self, directory: Path, store: str | None = None) -> None:
         """Make an empty dump in a directory; the store is beside it, unless it is given."""
         self.dump = MadeDump(directory / "dump")
-        self.address = resolve(store or str(directory / "run.zarr"))
+        self.store = Path(store or directory / "run.zarr")
+        self.address = resolve(str(self.store) if store is None else store)
         self.grid = GRID
 
     @property
@@ -90,6 +91,12 @@ class PooledRun:
             self.add(rank, 0, contents(rank))
             self.ingest(rank, 0)
         self.consolidate()
+
+    def take(self, ranks: int, step: int, contents: Callable[[int], Contents]) -> list[CommitSummary]:
+        """Dump a step of all ranks, and ingest it rank by rank."""
+        for rank in range(ranks):
+            self.add(rank, step, contents(rank))
+        return [self.ingest(rank, step) for rank in range(ranks)]
 
     def commit(self, rank: int, step: int) -> Commit:
         """Return the commit of a step of a rank."""
