@@ -405,7 +405,8 @@ def test_tensors_that_one_rank_drops_stay_for_the_others(pooled: PooledRun) -> N
 
 def test_export_returns_the_files(pooled: PooledRun, tmp_path: Path) -> None:
     pooled.take(2, 1, replicas(1))
-    ingest.export(open_store(str(pooled.store)), tmp_path / "out")
+    for step in open_store(str(pooled.store)).select():
+        step.export(tmp_path / "out")
     for path in pooled.dump.root.rglob("*.npy"):
         assert (tmp_path / "out" / path.relative_to(pooled.dump.root)).read_bytes() == path.read_bytes()
 
