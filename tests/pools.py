@@ -1,6 +1,6 @@
 """Runs whose ranks share tensors: dumped, consolidated, and ingested with the pool, within this process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ _TIME = 1_795_220_037_870_000
 SIZE = 1500
 GRID = Grid(chunk_nbytes=4096, shard_nbytes=64 * 1024, job_nbytes=64 * 1024)
 #: By name of the operator: a number that stands for the content, the same on all ranks or not.
-Contents = Mapping[str, int]
+Contents = dict[str, int]
 
 
 def small_pools(monkeypatch: pytest.MonkeyPatch) -> None:

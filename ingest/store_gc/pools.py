@@ -54,8 +54,9 @@ class Pools:
         """By step, what the store holds of it: one for each rank."""
         members: dict[int, list[StepInventory]] = {}
         for step in self.inventory.steps:
-            if step.key.step in self.inventory.pools:
-                members.setdefault(step.key.step, []).append(step)
+            number = step.key.step
+            if number is not None and number in self.inventory.pools:
+                members.setdefault(number, []).append(step)
         return members
 
     def _without_users(self, step: int, going: Collection[StepKey]) -> Iterator[tuple[str, Extent]]:

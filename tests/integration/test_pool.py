@@ -1,29 +1,47 @@
 """Ranks that share tensors, in one store: whatever is killed, raced, forged, dumped again or removed."""
 
+import json
 import os
 import re
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ingest.api import DumpStore, GcPolicy, apply_gc, open_store, plan_gc
+from ingest.layouts.detect import find_dump
 from ingest.planning import plan as planning
+from ingest.planning.inspection import inspect
+from ingest.reader.catalog import Catalog
 from ingest.reader.verify import verify
+from ingest.service.planner import Planner
+from ingest.service.report import Report
+from ingest.service.shared_tensors import SharedTensors
 from tests import checker
+from tests.cli import run as cli_run
+from tests.npy_files import MadeDump, tensor_name
 from tests.pools import PooledRun, replicas, run, small_pools, values_of
+from tests.servers.ceph import S3Bucket
+from tests.services import ingest as ingest_service
 from tests.wrapped_objects import WrappedObjects
+from workers.arrays.digest import digest
 from workers.errors import SourceChanged, TensorsRemoved
-from workers.model import StepKey
+from workers.model import SourceFile, StepKey
 from workers.store import commit, pool
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
+from workers.store.pieces import NewObject
+from workers.store.record import WithoutTensors
 from workers.tasks import convert as convert_task
 from workers.tasks import publish as publish_task
+from workers.tasks import read_back as read_back_task
 from workers.tasks.convert import convert
 from workers.tasks.publish import publish
+from workers.tasks.read_back import ReadBackJob, ReadBackVerdict, read_back
 
 RANKS = 3
 OLD_S = 10 * 86400.0
@@ -49,7 +67,7 @@ class Mortal(WrappedObjects):
         self._change()
         super().put(key, data)
 
-    def create(self, key: str) -> object:  # type: ignore[override]
+    def create(self, key: str) -> NewObject:
         self._change()
         return super().create(key)
 
@@ -57,8 +75,8 @@ class Mortal(WrappedObjects):
         self._change()
         super().delete(key)
 
-    def delete_many(self, keys: object) -> None:  # type: ignore[override]
-        for key in keys:  # type: ignore[attr-defined]
+    def delete_many(self, keys: Sequence[str]) -> None:
+        for key in keys:
             self.delete(key)
 
 
@@ -119,14 +137,13 @@ def test_a_tensor_that_differs_spoils_one_array(pooled: PooledRun) -> None:
     assert arrays[0] == arrays[1] == arrays[2]
 
 
-@pytest.mark.parametrize("second_goes_on", [True, False])
-def test_a_rank_is_killed_between_any_two_writes(
-    pooled: PooledRun, monkeypatch: pytest.MonkeyPatch, *, second_goes_on: bool
-) -> None:
+def test_a_rank_is_killed_between_any_two_writes(pooled: PooledRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the killed rank left, others share or write again, and nobody sees half a step."""
-    step = 0
     for changes in range(100):
-        step += 1
+        step = changes + 1
+        second_goes_on = bool(changes % 2)
+        for path in pooled.dump.root.glob(f"rank_*/*/*/{step - 1}"):
+            shutil.rmtree(path)
         for rank in range(2):
             pooled.add(rank, step, replicas(step)(rank))
         first, second = pooled.plan(0, step), pooled.plan(1, step)
@@ -146,8 +163,7 @@ def test_a_rank_is_killed_between_any_two_writes(
             run(second)
         assert set(pooled.commit(0, step).record.pool) == set(pooled.commit(1, step).record.pool)
     assert changes > 15
-    pooled.ingest(1, step)
-    assert is_whole(pooled)
+    assert not list(verify(open_store(str(pooled.store))))
 
 
 def test_ranks_race(pooled: PooledRun) -> None:
@@ -171,9 +187,8 @@ def test_a_hostile_rank_gets_nothing_of_its_own_into_others(
     That such bytes can be made is assumed here: a digest that calls two tensors the same stands for it.
     """
     forged, genuine = values_of(999).tobytes(), values_of(1003).tobytes()
-    digest_of = convert_task.digest_of
     monkeypatch.setattr(
-        convert_task, "digest_of", lambda piece: digest_of(genuine if bytes(piece) == forged else piece)
+        convert_task, "digest_of", lambda piece: digest(genuine if bytes(piece) == forged else piece)
     )
     hostile = replicas(1)(0) | {"weight3": 999}
     pooled.add(0, 1, hostile)  # it comes first
@@ -366,6 +381,8 @@ def test_gc_is_killed_between_any_two_deletions(pooled: PooledRun) -> None:
     """What it leaves is removed by the next one; whoever comes meanwhile takes nothing that is half gone."""
     for changes in range(200):
         step = changes + 1
+        for path in pooled.dump.root.glob(f"rank_*/*/*/{step - 1}"):
+            shutil.rmtree(path)
         pooled.take(2, step, replicas(step))
         make_old(pooled.store, "")
         for rank in range(2):
@@ -388,7 +405,7 @@ def test_tensors_that_one_rank_drops_stay_for_the_others(pooled: PooledRun) -> N
     make_old(pooled.store, "")
     committed = pooled.commit(0, 1)
     before = committed.summary
-    without = commit.WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "test")
+    without = WithoutTensors("2026-01-01T00:00:00+00:00", "gc", "test")
     dropped = commit.drop_tensors(pooled.objects, committed, without)
     assert (dropped.record.pool, dropped.record.format_version) == ({}, 4)
     assert 0 < dropped.summary.stored_bytes < before.stored_bytes / 4
@@ -428,3 +445,126 @@ def test_an_older_version_refuses_a_step_that_uses_the_pool(pooled: PooledRun) -
     record = (pooled.store / "rank_0/step_1/zarr.json").read_text()
     assert '"format_version":6' in record
     assert '"format_version":6' not in (pooled.store / "rank_0/step_0/zarr.json").read_text()
+
+
+# -- the whole service
+
+
+def ingest_all(pooled: PooledRun, *, is_pooled: bool = True, **options: Any) -> Report:
+    return ingest_service(pooled.dump, pooled.store, pool=is_pooled, grid=pooled.grid, **options)
+
+
+def test_a_restarted_watcher_knows_what_is_committed_whatever_it_expects(pooled: PooledRun) -> None:
+    for rank in range(RANKS):
+        pooled.add(rank, 1, replicas(1)(rank))
+    report = ingest_all(pooled)
+    assert sorted(summary.key.step or 0 for summary in report.commits) == [1] * RANKS
+    names = [pooled.commit(rank, 1).fingerprint for rank in range(RANKS)]
+    assert all("-" in name for name in names)
+    pooled.consolidate()  # now the view has the step itself
+    for is_pooled in (True, False):
+        assert ingest_all(pooled, is_pooled=is_pooled).commits == []
+    assert [pooled.commit(rank, 1).fingerprint for rank in range(RANKS)] == names
+    shutil.rmtree(pooled.store / "consolidated")
+    assert ingest_all(pooled).commits == []
+    assert is_whole(pooled)
+
+
+def test_what_was_removed_on_purpose_stays_removed(pooled: PooledRun) -> None:
+    pooled.take(RANKS, 1, replicas(1))
+    removing(pooled.store, GcPolicy(ranks=(0,), steps=(1,)))()
+    assert ingest_all(pooled).commits == []
+    assert commit.read(pooled.objects, StepKey(0, 1)) is None
+
+
+def test_a_watcher_names_a_step_whose_pool_was_damaged(pooled: PooledRun) -> None:
+    pooled.take(RANKS, 1, replicas(1))
+    path = min(pooled.commit(0, 1).record.pool)
+    (pooled.store / path / "c" / "0").unlink()
+    damages = ingest_all(pooled).damaged
+    assert {damage.key for damage in damages} == {StepKey(rank, 1) for rank in range(RANKS)}
+    assert all(path in str(damage) for damage in damages)
+
+
+def test_without_tensors_nothing_is_pooled(pooled: PooledRun) -> None:
+    pooled.add(0, 1, replicas(1)(0))
+    assert pooled.plan(0, 1).fingerprint != pooled.plan(0, 1, pooled=False).fingerprint
+    key = StepKey(0, 1)
+    tree = find_dump(pooled.dump.root)
+    (listing,) = (listing for listing in tree.scan({}).listings if listing.key == key)
+    inspected = inspect(tree.root, listing, tree.describe(listing))
+    planner = Planner(tree.root, pooled.address, pooled.grid, shared=SharedTensors(pooled.objects))
+    assert any(segment.pooled for job in planner.plan(inspected).jobs for segment in job.segments)
+    without = planner.plan(inspected, leave_out_tensors="full")
+    assert not any(segment.pooled for job in without.jobs for segment in job.segments)
+    run(without)
+    assert not list(verify(open_store(str(pooled.store))))
+
+
+def test_files_are_read_back_from_the_pool_before_they_are_deleted(pooled: PooledRun) -> None:
+    flushed: list[str] = []
+
+    class Flushes(WrappedObjects):
+        def flush(self, prefix: str) -> None:
+            flushed.append(prefix)
+            super().flush(prefix)
+
+    pooled.take(RANKS, 1, replicas(1))
+    committed = pooled.commit(0, 1)
+    paths = sorted(pooled.dump.root.glob("rank_0/**/1/*.npy"))
+    files = tuple(
+        SourceFile(str(path.relative_to(pooled.dump.root)), path.stat().st_size, path.stat().st_mtime_ns)
+        for path in paths
+    )
+    job = ReadBackJob(StepKey(0, 1), 0, committed.fingerprint, str(pooled.dump.root), pooled.address, files)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(read_back_task, "open_objects", lambda _: Flushes(pooled.objects))
+        result = read_back(job)
+    assert set(result.verdicts.tolist()) == {ReadBackVerdict.SAME}
+    assert set(committed.record.pool) <= set(flushed)
+
+
+def test_ranks_share_on_s3(
+    s3_bucket: S3Bucket, s3_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    small_pools(monkeypatch)
+    pooled = PooledRun(tmp_path, store=f"{s3_bucket.url}/run.zarr")
+    pooled.begin(2, replicas(0))
+    pooled.take(2, 1, replicas(1))
+    assert pooled.commit(0, 1).record.pool == pooled.commit(1, 1).record.pool != {}
+    assert not list(verify(Catalog(pooled.objects)))
+    assert not plan_gc(Catalog(pooled.objects)).actions
+
+
+# -- the command line
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    """At real sizes: 5 MiB of weights that both ranks share."""
+    made = MadeDump(tmp_path / "dump")
+    store = str(tmp_path / "run.zarr")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(tmp_path)
+        for step in range(2):
+            weights = np.random.default_rng(step).normal(size=5 * 2**18).astype(np.float32)
+            for rank in range(2):
+                made.add(weights, tensor_name("Mul.net_weight-op0", time=1 + step), step=step, rank=rank)
+                made.add(
+                    np.random.default_rng([rank, step]).normal(size=100).astype(np.float32),
+                    tensor_name("Add.net_own-op1", time=2 + step),
+                    step=step,
+                    rank=rank,
+                )
+            done = cli_run("ingest", "dump", "--store", store, "--pool", "--quiet", "0", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+    arrays = {tuple(record_of(store, rank, 1)["pool"]) for rank in range(2)}
+    assert len(arrays) == 1
+    assert "pool" not in record_of(store, 0, 0)
+    checker.check(Path(store), made.root)
+
+
+def record_of(store: str, rank: int, step: int) -> dict[str, Any]:
+    leaf = json.loads(Path(store, f"rank_{rank}/step_{step}/zarr.json").read_text())
+    return dict(leaf["attributes"]["dump_ingest"])

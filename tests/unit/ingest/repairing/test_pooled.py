@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from numcodecs import blosc
 
 from ingest.api import open_store, repair
 from ingest.reader.verify import verify
@@ -89,7 +90,7 @@ def test_another_version_of_the_compressor_writes_another_array(
     encoded = pool_packer.encode
     shard.unlink()
     monkeypatch.setattr("ingest.repairing.pooled.encode", lambda *arguments: encoded(*arguments) + b"x")
-    monkeypatch.setattr(pool_packer.blosc, "VERSION_STRING", "2")
+    monkeypatch.setattr(blosc, "VERSION_STRING", "2")
     repair(pooled.store, apply=True, grid=GRID, rank=0, step=1)
     assert not shard.exists()
     assert not list(verify(open_store(str(pooled.store)), [StepKey(0, 1)]))

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,9 @@ class Counted(WrappedObjects):
         self.asked += 1
         return super().get(key)
 
-    def get_many(self, keys: object) -> dict[str, bytes]:  # type: ignore[override]
-        names = list(keys)  # type: ignore[call-overload]
-        self.asked += len(names)
-        return super().get_many(names)
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        self.asked += len(keys)
+        return super().get_many(keys)
 
 
 @pytest.fixture
