@@ -91,7 +91,6 @@ def commit_rest(
         ),
         without_tensors=record.without_tensors,
         replaces=committed.fingerprint,
-        found_in_pool=list(pooled),
     )
     return name
 

@@ -304,13 +304,20 @@ class Execution:
 
     def _broken(self, outcomes: Iterable[GcDone]) -> list[StepKey]:
         """Return the steps that were committed from what was removed; see the windows in the design."""
+        outcomes = list(outcomes)
         remains = {
             _key(done.action): done.action.generation
             for done in outcomes
             if done.action.what == "remains" and done.objects
         }
         commits, _ = commit.read_many(self.objects, list(remains))
-        return [key for key, committed in commits.items() if committed.fingerprint == remains[key]]
+        broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
+        gone = {done.action.path for done in outcomes if done.action.what == "pool" and done.objects}
+        ranks = commit.list_ranks(self.objects) if gone else []
+        steps = {pool.step_of(path) for path in gone}
+        users, _ = commit.read_many(self.objects, [StepKey(rank, step) for step in steps for rank in ranks])
+        broken |= {key for key, committed in users.items() if gone & committed.record.pool.keys()}
+        return sorted(broken, key=lambda key: key.order)
 
     def _now(self) -> float:
         """Return the time by the clock of the store, since the start by a clock that does not jump."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.api import DumpStore, GcPolicy, apply_gc, open_store, plan_gc
+from ingest.api import DumpStore, GcPolicy, apply_gc, consolidate, open_store, plan_gc
 from ingest.layouts.detect import find_dump
 from ingest.planning import plan as planning
 from ingest.planning.inspection import inspect
@@ -24,8 +24,10 @@ from ingest.service.shared_tensors import SharedTensors
 from tests import checker
 from tests.cli import run as cli_run
 from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
 from tests.pools import PooledRun, replicas, run, small_pools, values_of
 from tests.servers.ceph import S3Bucket
+from tests.servers.cluster import DaskCluster
 from tests.services import ingest as ingest_service
 from tests.wrapped_objects import WrappedObjects
 from workers.arrays.digest import digest
@@ -541,30 +543,33 @@ def test_ranks_share_on_s3(
 # -- the command line
 
 
-def test_the_command_line(tmp_path: Path) -> None:
+@pytest.mark.dask
+def test_the_command_line(tmp_path: Path, cluster: DaskCluster) -> None:
     """At real sizes: 5 MiB of weights that both ranks share."""
     made = MadeDump(tmp_path / "dump")
-    store = str(tmp_path / "run.zarr")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.chdir(tmp_path)
-        for step in range(2):
-            weights = np.random.default_rng(step).normal(size=5 * 2**18).astype(np.float32)
-            for rank in range(2):
-                made.add(weights, tensor_name("Mul.net_weight-op0", time=1 + step), step=step, rank=rank)
-                made.add(
-                    np.random.default_rng([rank, step]).normal(size=100).astype(np.float32),
-                    tensor_name("Add.net_own-op1", time=2 + step),
-                    step=step,
-                    rank=rank,
-                )
-            done = cli_run("ingest", "dump", "--store", store, "--pool", "--quiet", "0", cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-    arrays = {tuple(record_of(store, rank, 1)["pool"]) for rank in range(2)}
-    assert len(arrays) == 1
+    store = tmp_path / "run.zarr"
+
+    def add(step: int) -> None:
+        weights = np.random.default_rng(step).normal(size=5 * 2**18).astype(np.float32)
+        for rank in range(2):
+            made.add(weights, tensor_name("Mul.net_weight-op0", time=1 + step), step=step, rank=rank)
+            made.add(values_of(2 * step + rank), tensor_name(time=2 + step), step=step, rank=rank)
+
+    add(0)
+    ingest_directly(made.root, store)
+    consolidate(store)
+    add(1)
+    done = cli_run(
+        "ingest", "dump", "--store", str(store), "--pool", "--scheduler", cluster.address, cwd=tmp_path
+    )
+    assert done.code == 0, done.stderr
+    arrays = [tuple(record_of(store, rank, 1)["pool"]) for rank in range(2)]
+    assert arrays[0] == arrays[1]
+    assert len(arrays[0]) == 1
     assert "pool" not in record_of(store, 0, 0)
-    checker.check(Path(store), made.root)
+    checker.check(store, made.root)
 
 
-def record_of(store: str, rank: int, step: int) -> dict[str, Any]:
-    leaf = json.loads(Path(store, f"rank_{rank}/step_{step}/zarr.json").read_text())
+def record_of(store: Path, rank: int, step: int) -> dict[str, Any]:
+    leaf = json.loads((store / f"rank_{rank}/step_{step}/zarr.json").read_text())
     return dict(leaf["attributes"]["dump_ingest"])

@@ -183,7 +183,6 @@ def write(
     contents: StepContents,
     without_tensors: WithoutTensors | None = None,
     replaces: str | None = None,
-    found_in_pool: Sequence[str] = (),
     now: datetime | None = None,
 ) -> None:
     """Make a step visible. Safe to call again; the same generation is then written again as it was.
@@ -201,7 +200,6 @@ def write(
         contents: what else the record lists.
         without_tensors: why no payloads of tensors are among the nodes, if so.
         replaces: the only other generation whose place this may take, "" for none; None for any.
-        found_in_pool: the arrays in the pool that were there already, by path: they must still be there.
         now: the time of the commit.
 
     Raises:
@@ -211,6 +209,7 @@ def write(
     """
     key, fingerprint = summary.key, summary.fingerprint
     _write_generation(objects, summary, nodes, objects_to_write)
+    _refuse_if_gone(objects, key, contents.pool)
     present = _read_undamaged(objects, key)
     if present is not None:
         _refuse_if_late(present, fingerprint, replaces, without_tensors)
@@ -227,7 +226,6 @@ def write(
         # Before the commit: an announcement too many is harmless, one too few would leave the cubes as they
         # were.
         objects.put(f"{CHANGED}/{key.rank}.{key.step}.{fingerprint}", b"")
-    _refuse_if_gone(objects, key, found_in_pool)
     objects.put(f"{key.path}/{LEAF}", encode_leaf(record.to_dict(), fingerprint, nodes))
 
 
@@ -289,13 +287,13 @@ def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
         return None
 
 
-def _refuse_if_gone(objects: ObjectStore, key: StepKey, found_in_pool: Sequence[str]) -> None:
-    """Raise SourceChanged if an array that others have written is not in the pool any more."""
-    if not found_in_pool:
+def _refuse_if_gone(objects: ObjectStore, key: StepKey, paths: Iterable[str]) -> None:
+    """Raise SourceChanged if an array is not in the pool any more: gc may have taken it for unused."""
+    if not paths:
         return
     prefix = pool.pool_of(key)
     present = objects.sizes(prefix)
-    for path in found_in_pool:
+    for path in paths:
         below = path[len(prefix) + 1 :]
         if not {f"{below}/{pool.SHARD}", f"{below}/{pool.NODE}"} <= present.keys():
             raise SourceChanged(f"{key}: {path} was removed from the pool meanwhile")

@@ -397,4 +397,4 @@ class _Conversion:
             if (number := self._arrays[place]) >= 0:
                 rows.setdefault(number, []).append(row)
         for number, packed in enumerate(self._pooled):
-            yield PooledRows(packed.path, packed.array, tuple(rows[number]), packed.is_new)
+            yield PooledRows(packed.path, packed.array, tuple(rows[number]))

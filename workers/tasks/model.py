@@ -156,8 +156,6 @@ class PooledRows:
     """Of the array, relative to the root of the store."""
     array: PooledArray
     rows: tuple[int, ...]
-    is_new: bool
-    """Whether the array was written for them, rather than found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,6 @@ def publish(plan: StepPlan, receipts: Sequence[Receipt]) -> CommitSummary:
         contents=assembled.contents,
         without_tensors=assembled.without_tensors,
         replaces=plan.replaces,
-        found_in_pool=[pooled.path for receipt in receipts for pooled in receipt.pooled if not pooled.is_new],
     )
     events.emit(Published(assembled.summary, time.perf_counter() - started))
     return assembled.summary
