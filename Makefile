@@ -46,6 +46,7 @@ chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and 
 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast pool
 
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)

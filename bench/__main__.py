@@ -24,6 +24,7 @@ PARTS = {
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
     "reading": "reading back",
+    "pooling": "what data-parallel ranks store, with the pool of a step and without",
     "comparing": "two ranks against each other, against numpy file by file",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",

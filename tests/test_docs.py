@@ -16,6 +16,7 @@ from ingest.settings import load
 from tests.cli import run
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
+from tests.pools import PooledRun, replicas, small_pools
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -64,6 +65,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(unpack("cann-bin-synthetic", directory) / "torchair", directory / "ascend")
     ingest_directly(directory / "ascend", directory / "ascend.zarr")
     run("ingest", "dump", "--store", "run.zarr", cwd=directory)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_pools(monkeypatch)
+        pooled = PooledRun(directory / "pooled", store=str(directory / "pooled.zarr"))
+        pooled.begin(2, replicas(0))
+        pooled.take(2, 1, replicas(1))
     return directory
 
 
