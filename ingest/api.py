@@ -12,6 +12,7 @@ from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.next_dump import NextDump, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
@@ -68,6 +69,7 @@ __all__ = [
     "Incident",
     "Incidents",
     "Neighbour",
+    "NextDump",
     "OriginAnswer",
     "RepairReport",
     "RuleTest",
@@ -97,6 +99,7 @@ __all__ = [
     "ingest_dump",
     "load_mapping",
     "load_thresholds",
+    "next_dump",
     "open_store",
     "origin",
     "plan_gc",

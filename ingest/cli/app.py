@@ -73,6 +73,11 @@ COMMANDS = (
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
     ),
     CommandSummary(
+        "next",
+        _ASK,
+        "Write the configuration of the next, small dump: of the operators under suspicion alone.",
+    ),
+    CommandSummary(
         "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
     ),
     CommandSummary("report", _ASK, "Write the incidents of a run as one file to attach to a ticket."),

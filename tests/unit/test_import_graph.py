@@ -25,7 +25,7 @@ FLOORS = (
     ("workers.arrays", "ingest.disk"),
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
-    ("workers.rules", "ingest.reader"),
+    ("workers.rules", "ingest.reader", "ingest.dump_configs"),
     ("workers.tasks",),
     ("workers.plugin", "ingest.planning"),
     ("ingest.steps",),

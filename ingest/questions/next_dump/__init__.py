@@ -1,0 +1,6 @@
+"""What to dump next: the configuration of a small dump that answers what the one in the store cannot."""
+
+from ingest.questions.next_dump.answer import DumpEstimate, NextDump
+from ingest.questions.next_dump.find import PURPOSES, next_dump
+
+__all__ = ["PURPOSES", "DumpEstimate", "NextDump", "next_dump"]
