@@ -4,6 +4,7 @@
 this module loads all of them at once, which takes two seconds.
 """
 
+from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
@@ -12,7 +13,7 @@ from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
-from ingest.questions.next_dump import NextDump, next_dump
+from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
@@ -53,6 +54,7 @@ __all__ = [
     "Anatomy",
     "Anomalies",
     "BrokenLinks",
+    "CheckedConfig",
     "ClusterError",
     "Comparison",
     "ConsolidatedCubes",
@@ -60,6 +62,7 @@ __all__ = [
     "DamagedStepWarning",
     "DamagedStore",
     "Divergence",
+    "DumpCost",
     "DumpError",
     "DumpIngestError",
     "DumpStore",
@@ -90,10 +93,12 @@ __all__ = [
     "anomalies",
     "apply_gc",
     "broken_links",
+    "check_dump_config",
     "compare",
     "consolidate",
     "context_of",
     "divergence",
+    "dump_cost",
     "heatmap",
     "incidents",
     "ingest_dump",

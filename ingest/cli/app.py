@@ -109,6 +109,11 @@ COMMANDS = (
     CommandSummary(
         "doctor", _SET_UP, "Check settings, dump, store and scheduler, and say how to fix what is wrong."
     ),
+    CommandSummary(
+        "check",
+        _SET_UP,
+        "Check the configuration of a dump: what it will dump, what is ignored, what contradicts itself.",
+    ),
     CommandSummary("rules", _SET_UP, "List, check and test anomaly rules."),
     CommandSummary("config", _SET_UP, "Show, check and explain the settings."),
 )

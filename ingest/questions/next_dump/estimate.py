@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,13 +38,17 @@ class Amount:
         return Amount(self.files + other.files, self.nbytes + other.nbytes)
 
 
+Amounts: TypeAlias = dict[tuple[str, str, str, str], Amount]
+"""By graph, type and name of an operator, and `io` of its tensors."""
+
+
 class Sizes:
     """What the store knows of the sizes of tensors, by operator. Reads the index of each step once."""
 
     def __init__(self, store: Catalog, system: str) -> None:
         self._store = store
         self._overhead = _OVERHEAD_NBYTES.get(system, _OVERHEAD_OF_DUMP_DATA)
-        self._of_step: dict[tuple[int, int], dict[tuple[str, ...], Amount]] = {}
+        self._measured: dict[tuple[int, int], Amounts] = {}
         self._steps: dict[int, list[int]] = {}
         """By rank, the steps that the store has."""
         for key in store.keys:
@@ -62,15 +67,15 @@ class Sizes:
         total = Amount()
         for rank in ranks:
             for step in wanted:
-                for name, amount in self._near(rank, step).items():
-                    if name in names:
+                for name, amount in self.of_step(rank, step).items():
+                    if name[:3] in names:
                         total += amount
         return total
 
     def of_all(self, ranks: Iterable[int], steps: Iterable[int]) -> Amount:
         """Return what all operators dump on these ranks in these steps, parameters included."""
         wanted = list(steps)
-        near = (self._near(rank, step) for rank in ranks for step in wanted)
+        near = (self.of_step(rank, step) for rank in ranks for step in wanted)
         return sum((amount for amounts in near for amount in amounts.values()), Amount())
 
     def seconds_of_step(self, rank: int, step: int) -> float | None:
@@ -84,13 +89,14 @@ class Sizes:
         span = float(known.max() - known.min()) / 1e6 if len(known) > 1 else 0.0
         return span or None
 
-    def _near(self, rank: int, step: int) -> dict[tuple[str, ...], Amount]:
+    def of_step(self, rank: int, step: int) -> Amounts:
+        """Return what each operator dumps in a step: by graph, type, name, and `io`."""
         found = self._nearest(rank, step)
         if found is None:
             return {}
-        if found not in self._of_step:
-            self._of_step[found] = self._measure(self._store.step(*found))
-        return self._of_step[found]
+        if found not in self._measured:
+            self._measured[found] = self._measure(self._store.step(*found))
+        return self._measured[found]
 
     def _nearest(self, rank: int, step: int) -> tuple[int, int] | None:
         """Return the rank and step in the store that is most like another one."""
@@ -99,25 +105,24 @@ class Sizes:
         near = rank if rank in self._steps else min(self._steps, key=lambda known: (abs(known - rank), known))
         return near, min(self._steps[near], key=lambda known: (abs(known - step), -known))
 
-    def _measure(self, step: Step) -> dict[tuple[str, ...], Amount]:
-        """Return what each operator dumped in one step, by graph, type and name."""
+    def _measure(self, step: Step) -> Amounts:
         tables = step.tables
         kinds = tables.label("kind")
         is_tensor = np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value))
         rows = np.flatnonzero(is_tensor)
         nbytes = self._nbytes(step, rows)
-        labels = (tables.label(name)[rows].tolist() for name in ("graph", "op_type", "op_name"))
+        labels = (tables.label(name)[rows].tolist() for name in ("graph", "op_type", "op_name", "io"))
         sources, sizes = tables.label("source")[rows].tolist(), tables.number("source_size")[rows].tolist()
         dumped = (kinds[rows] == RowKind.TENSOR.value).tolist()
         seen: set[str] = set()
-        amounts: dict[tuple[str, ...], Amount] = {}
+        amounts: Amounts = {}
         columns = zip(*labels, sources, sizes, dumped, nbytes.tolist(), strict=True)
-        for graph, op_type, op_name, source, size, is_dumped, size_of_elements in columns:
+        for graph, op_type, op_name, io, source, size, is_dumped, size_of_elements in columns:
             if is_dumped and source in seen:  # a file of several tensors
                 continue
             seen.add(source)
             amount = Amount(1, int(size) if is_dumped else int(size_of_elements) + self._overhead)
-            key = (str(graph), str(op_type), str(op_name))
+            key = (str(graph), str(op_type), str(op_name), str(io))
             amounts[key] = amounts.get(key, Amount()) + amount
         return amounts
 
