@@ -1,4 +1,4 @@
-"""`dump-ingest check`: one line for each thing that is wrong, with its source; exit code 1 if it is refused."""
+"""`dump-ingest check`: a line for each thing that is wrong, with its source; exit code 1 if refused."""
 
 import json
 from pathlib import Path
