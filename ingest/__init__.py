@@ -80,6 +80,7 @@ _HOMES = {
     "Tensors": "ingest.reader.listing",
     "TensorsRemoved": "workers.errors",
     "UsageError": "workers.errors",
+    "Waited": "ingest.findings.waiting",
     "anomalies": "ingest.findings.anomalies",
     "apply_gc": "ingest.store_gc.run",
     "broken_links": "ingest.questions.divergence.broken_links",
@@ -101,8 +102,10 @@ _HOMES = {
     "repair": "ingest.repairing.run",
     "report": "ingest.page.report",
     "save_npy": "ingest.reader.save",
+    "should_stop": "ingest.findings.should_stop",
     "test_rules": "ingest.findings.backtest:backtest",
     "trend": "ingest.questions.trend",
+    "wait": "ingest.findings.waiting",
 }
 
 __all__ = ["__version__"]

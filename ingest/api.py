@@ -9,6 +9,8 @@ from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
+from ingest.findings.should_stop import should_stop
+from ingest.findings.waiting import Waited, wait
 from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
@@ -90,6 +92,7 @@ __all__ = [
     "Tensors",
     "TensorsRemoved",
     "UsageError",
+    "Waited",
     "anomalies",
     "apply_gc",
     "broken_links",
@@ -111,6 +114,8 @@ __all__ = [
     "repair",
     "report",
     "save_npy",
+    "should_stop",
     "test_rules",
     "trend",
+    "wait",
 ]

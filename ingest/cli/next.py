@@ -33,7 +33,7 @@ def command(
         str | None,
         typer.Option(
             metavar="SYSTEM",
-            help="mindspore, msprobe, acl, torchair, tensorflow, sglang or te. Default: what made the dump.",
+            help="One of mindspore, msprobe, acl, torchair, tensorflow, sglang, te. Default: as the dump.",
             show_default=False,
         ),
     ] = None,

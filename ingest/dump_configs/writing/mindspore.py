@@ -22,14 +22,13 @@ _PATH = re.compile(r"/[A-Za-z0-9_/-]*")
 _NOT_IN_NET = re.compile(r"[^A-Za-z0-9_-]")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]")
 _HOST_DEVICES = 8
-_PARAMETER = "Parameter"
 
 
 def write_mindspore(request: DumpRequest) -> WrittenConfig:
     """Return the `data_dump.json` that dumps the requested operators.
 
     Raises:
-        UsageError: the directory has a character that MindSpore refuses, or no operator can be named.
+        UsageError: the directory has a character that MindSpore refuses.
     """
     if not _PATH.fullmatch(request.directory):
         raise UsageError(
@@ -73,20 +72,14 @@ def write_mindspore(request: DumpRequest) -> WrittenConfig:
 def _kernels(request: DumpRequest, notes: list[str]) -> list[str]:
     """Return the entries of `kernels`."""
     has_regex = not request.version_numbers or request.version_numbers >= REGEX_SINCE
-    operators = [operator for operator in request.operators if operator.op_type != _PARAMETER]
-    if not operators:
-        raise UsageError(
-            "only parameters were chosen, which MindSpore dumps with the whole graph alone",
-            hint="Name an operator that reads them with --for tensor.",
-        )
-    by_type = [operator for operator in operators if not operator.full_name and not has_regex]
+    by_type = [operator for operator in request.operators if not operator.full_name and not has_regex]
     if by_type:
         types = ", ".join(dict.fromkeys(operator.op_type for operator in by_type))
         notes.append(
             f"MindSpore {request.version} takes no regular expressions, and no graph in the dump has the "
             f"names: all operators of the types {types} are dumped."
         )
-    return list(dict.fromkeys(_kernel(operator, has_regex=has_regex) for operator in operators))
+    return list(dict.fromkeys(_kernel(operator, has_regex=has_regex) for operator in request.operators))
 
 
 def _kernel(operator: RequestedOperator, *, has_regex: bool) -> str:
@@ -103,7 +96,9 @@ def _net_name(request: DumpRequest, former: dict[str, Any]) -> str:
 
 
 def _devices(request: DumpRequest, notes: list[str]) -> list[int]:
-    """Return the devices of the ranks that are to dump, for hosts with eight devices."""
+    """Return the devices of the ranks that are to dump, for hosts with eight devices; on CPU, any."""
+    if request.device == "CPU":
+        return list(range(_HOST_DEVICES))
     if max(request.job_ranks, default=0) >= _HOST_DEVICES:
         notes.append(
             "support_device holds device ids, taken as rank modulo 8: the ranks with these devices dump on "

@@ -21,6 +21,8 @@ WRITERS: Mapping[str, Callable[[DumpRequest], WrittenConfig]] = {
     "sglang": write_sglang,
     "te": write_transformer_engine,
 }
+#: Systems that dump parameters with the whole graph, and not by name.
+WITHOUT_PARAMETERS = frozenset({"mindspore", "acl", "torchair", "tensorflow"})
 #: By the name of a layout.
 _OF_LAYOUT = {
     "mindspore": "mindspore",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ingest.questions.divergence.result import Divergence
@@ -55,6 +55,23 @@ class Choice:
     """What it is about, in one sentence."""
     notes: tuple[str, ...] = ()
 
+    def without_parameters(self) -> Choice:
+        """Return it without parameters, for a system that cannot dump one alone.
+
+        Raises:
+            UsageError: nothing else is left.
+        """
+        suspects = tuple(suspect for suspect in self.suspects if not is_parameter(suspect.operator.op_type))
+        if len(suspects) == len(self.suspects):
+            return self
+        if not suspects:
+            raise UsageError(
+                f"{self.suspects[0].operator.op_name} is a parameter, dumped only with the whole graph",
+                hint="Name an operator that reads or writes it with --for tensor.",
+            )
+        note = "Parameters are not dumped by themselves, but as inputs and outputs of operators."
+        return replace(self, suspects=suspects, notes=(*self.notes, note))
+
 
 def choose_origin(store: Catalog, answer: OriginAnswer) -> Choice:
     """Choose the operator at which something bad began, what wrote its inputs, and other candidates.
@@ -75,7 +92,9 @@ def choose_origin(store: Catalog, answer: OriginAnswer) -> Choice:
         culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
         notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
     alternatives = answer.alternatives[:_MAX_ALTERNATIVES]
+    writers = list(_writers_of_parameters(flow, culprits)) if answer.came_in is not None else []
     suspects = [
+        *(Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter") for writer in writers),
         *_with_sources(flow, culprits, f"{answer.what} {_began(answer)} it on {place}"),
         *(_suspect(operator, _ALTERNATIVE, operator.reason) for operator in alternatives if operator.op_name),
         *(
@@ -211,6 +230,17 @@ def _sources(flow: StepFlow, reader: FlowCall) -> Iterator[FlowCall]:
         source = flow.call_of[passing.source]
         if not is_parameter(source.op_type):
             yield source
+
+
+def _writers_of_parameters(flow: StepFlow, readers: list[FlowCall]) -> Iterator[FlowCall]:
+    """Yield what wrote the parameters that calls read: it may have done so in the step before."""
+    for reader in readers:
+        for operand in reader.inputs:
+            read = flow.producer(operand.row)
+            if read is not None and is_parameter(flow.call_of[read.source].op_type):
+                written = flow.producer(read.source)
+                if written is not None:
+                    yield flow.call_of[written.source]
 
 
 def _id_of(key: CallKey) -> OperatorId:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
-from ingest.dump_configs.writing.systems import system_of, write_config
+from ingest.dump_configs.writing.systems import WITHOUT_PARAMETERS, system_of, write_config
 from ingest.questions.divergence.find import divergence
 from ingest.questions.next_dump.answer import DumpEstimate, NextDump
 from ingest.questions.next_dump.choice import (
@@ -72,6 +72,8 @@ def next_dump(
     former = former_dump(store, *near)
     chosen_step = store.step(*near)
     system = system or system_of(former.layouts, chosen_step.tables.label("source")[:8].tolist())
+    if system in WITHOUT_PARAMETERS:
+        choice = choice.without_parameters()
     sizes = Sizes(store, system)
     names_of = _Names(store, near)
     request = DumpRequest(
