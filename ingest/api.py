@@ -15,6 +15,7 @@ from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.trend import heatmap, trend
@@ -73,6 +74,8 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
+    "MissingItem",
+    "MissingItems",
     "Neighbour",
     "NextDump",
     "OriginAnswer",
@@ -107,6 +110,7 @@ __all__ = [
     "ingest_dump",
     "load_mapping",
     "load_thresholds",
+    "missing",
     "next_dump",
     "open_store",
     "origin",

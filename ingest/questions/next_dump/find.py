@@ -20,11 +20,11 @@ from ingest.questions.next_dump.choice import (
     choose_tensors,
 )
 from ingest.questions.next_dump.estimate import Sizes
-from ingest.questions.next_dump.former import former_dump
 from ingest.questions.next_dump.gains import NOTHING_NEW, gains
 from ingest.questions.origin.search import origin
 from ingest.reader.catalog import Catalog
 from ingest.reader.context import context_of
+from ingest.reader.context.configuration import configuration_of
 from ingest.reader.tensor import Tensor
 from ingest.units import human_bytes
 from workers.errors import UsageError
@@ -69,9 +69,10 @@ def next_dump(
         raise UsageError(f"no purpose {purpose!r}", hint=f"Purposes: {', '.join(PURPOSES)}.")
     choice = _choose(store, purpose, list(names), rank, step)
     near = _near(store, choice)
-    former = former_dump(store, *near)
+    former = configuration_of(store, near[0])
     chosen_step = store.step(*near)
-    system = system or system_of(former.layouts, chosen_step.tables.label("source")[:8].tolist())
+    source = chosen_step.commit.record.source
+    system = system or system_of(source.layout, chosen_step.tables.label("source")[:8].tolist())
     if system in WITHOUT_PARAMETERS:
         choice = choice.without_parameters()
     sizes = Sizes(store, system)
@@ -81,10 +82,10 @@ def next_dump(
         steps=choice.steps,
         ranks=choice.ranks,
         job_ranks=tuple(sizes.ranks),
-        directory=directory or f"{former.directory.rstrip('/')}_next",
+        directory=directory or f"{(former.asked.directory or source.root).rstrip('/')}_next",
         version=former.version,
         device=former.device,
-        former=former.configuration,
+        former=former.content,
     )
     # The system may dump more ranks and steps than were chosen.
     suspects, left_out = _within(budget, choice.suspects, sizes, write_config(system, request))
