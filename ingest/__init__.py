@@ -81,6 +81,8 @@ _HOMES = {
     "Tensor": "ingest.reader.tensor",
     "Tensors": "ingest.reader.listing",
     "TensorsRemoved": "workers.errors",
+    "Trampled": "ingest.questions.trampled",
+    "TrampledTensors": "ingest.questions.trampled",
     "UsageError": "workers.errors",
     "Waited": "ingest.findings.waiting",
     "anomalies": "ingest.findings.anomalies",
@@ -107,6 +109,7 @@ _HOMES = {
     "save_npy": "ingest.reader.save",
     "should_stop": "ingest.findings.should_stop",
     "test_rules": "ingest.findings.backtest:backtest",
+    "trampled": "ingest.questions.trampled",
     "trend": "ingest.questions.trend",
     "wait": "ingest.findings.waiting",
 }

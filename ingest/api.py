@@ -18,6 +18,7 @@ from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
@@ -94,6 +95,8 @@ __all__ = [
     "Tensor",
     "Tensors",
     "TensorsRemoved",
+    "Trampled",
+    "TrampledTensors",
     "UsageError",
     "Waited",
     "anomalies",
@@ -120,6 +123,7 @@ __all__ = [
     "save_npy",
     "should_stop",
     "test_rules",
+    "trampled",
     "trend",
     "wait",
 ]

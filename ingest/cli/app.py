@@ -60,6 +60,11 @@ COMMANDS = (
         _ASK,
         "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
     ),
+    CommandSummary(
+        "trampled",
+        _ASK,
+        "Find tensors that changed within a step although nobody wrote them: trampled memory.",
+    ),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     CommandSummary(
         "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
