@@ -137,6 +137,12 @@ def _summaries(settings: _Settings) -> list[Any]:
 
 
 _RULES: tuple[Rule[_Settings], ...] = (
+    warn(
+        "task",
+        "{} is known to older releases alone: msProbe 26.2 refuses it, although its guide has it",
+        f"{_CODE}/core/common/const.py",
+        lambda s: s.task if s.task in _FORMER_TASKS else "",
+    ),
     refuse("dump_path", "is empty", DEBUGGER, lambda s: not s.content.get("dump_path")),
     refuse(
         "rank",

@@ -44,8 +44,8 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What is worth dumping."""
+class Suspicion:
+    """What is suspected: operators, steps and ranks that are worth dumping."""
 
     suspects: tuple[Suspect, ...]
     """The most important one first."""
@@ -55,7 +55,7 @@ class Choice:
     """What it is about, in one sentence."""
     notes: tuple[str, ...] = ()
 
-    def without_parameters(self) -> Choice:
+    def without_parameters(self) -> Suspicion:
         """Return it without parameters, for a system that cannot dump one alone.
 
         Raises:
@@ -73,7 +73,7 @@ class Choice:
         return replace(self, suspects=suspects, notes=(*self.notes, note))
 
 
-def choose_origin(store: Catalog, answer: OriginAnswer) -> Choice:
+def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
     """Choose the operator at which something bad began, what wrote its inputs, and other candidates.
 
     Raises:
@@ -110,10 +110,12 @@ def choose_origin(store: Catalog, answer: OriginAnswer) -> Choice:
         ranks |= set(store.ranks)
         notes.append("It came from another rank, which the dump does not have: all ranks are chosen.")
     about = f"{answer.what} on {place}, in {answer.op_type or 'an operator that was not dumped'}"
-    return Choice(_ranked(suspects), with_step_before(answer.step), tuple(sorted(ranks)), about, tuple(notes))
+    return Suspicion(
+        _ranked(suspects), with_step_before(answer.step), tuple(sorted(ranks)), about, tuple(notes)
+    )
 
 
-def choose_divergence(store: Catalog, answer: Divergence) -> Choice:
+def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
     """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
 
     Raises:
@@ -143,10 +145,10 @@ def choose_divergence(store: Catalog, answer: Divergence) -> Choice:
             operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
             suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
     about = f"replicas that disagree from step {first} on"
-    return Choice(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
+    return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
 
 
-def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Choice:
+def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
     """Choose the operators of tensors that the user names, with what wrote their inputs.
 
     Raises:
@@ -177,7 +179,7 @@ def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step:
         ranks |= {tensor.rank for tensor in chosen}
         steps |= set(with_step_before(last.step or 0))
     about = f"tensors called {', '.join(patterns)}"
-    return Choice(_ranked(suspects), tuple(sorted(steps)), tuple(sorted(ranks)), about)
+    return Suspicion(_ranked(suspects), tuple(sorted(steps)), tuple(sorted(ranks)), about)
 
 
 def with_step_before(step: int) -> tuple[int, ...]:

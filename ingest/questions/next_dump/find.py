@@ -12,9 +12,9 @@ from ingest.questions.divergence.find import divergence
 from ingest.questions.next_dump.answer import DumpEstimate, NextDump
 from ingest.questions.next_dump.choice import (
     WORTH_DUMPING,
-    Choice,
     OperatorId,
     Suspect,
+    Suspicion,
     choose_divergence,
     choose_origin,
     choose_tensors,
@@ -103,7 +103,7 @@ def next_dump(
     return NextDump(config, choice.about, tuple(suspects), tuple(left_out), estimate, answers, notes)
 
 
-def _choose(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any) -> Choice:
+def _choose(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any) -> Suspicion:
     if purpose == "tensor":
         if not names:
             raise UsageError("no tensor is named", hint="dump-ingest next STORE NAME... --for tensor")
@@ -115,7 +115,7 @@ def _choose(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any
     return choose_origin(store, origin(store, rank, step))
 
 
-def _near(store: Catalog, choice: Choice) -> tuple[int, int]:
+def _near(store: Catalog, choice: Suspicion) -> tuple[int, int]:
     """Return a rank and a step in the store that the choice is about: the last one that is there."""
     keys = [(key.rank, key.step) for key in store.keys if key.step is not None]
     chosen = [key for key in keys if key[0] in choice.ranks and key[1] in choice.steps]

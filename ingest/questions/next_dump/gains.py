@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ingest.questions.next_dump.choice import Choice, Suspect
+from ingest.questions.next_dump.choice import Suspect, Suspicion
 from ingest.reader.catalog import Catalog
 from ingest.reader.flow.operator_kinds import is_input, is_output
 from ingest.reader.step import Step
@@ -25,12 +25,12 @@ class _Row:
     has_elements: bool
 
 
-def gains(store: Catalog, choice: Choice, suspects: Sequence[Suspect]) -> tuple[str, ...]:
+def gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> tuple[str, ...]:
     """Return in words what the store does not know of the suspects, and the next dump will."""
     return tuple(_gains(store, choice, suspects))
 
 
-def _gains(store: Catalog, choice: Choice, suspects: Sequence[Suspect]) -> Iterator[str]:
+def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
     known = set(store.keys)
     last = choice.steps[-1]
     names = {suspect.operator[1:] for suspect in suspects}

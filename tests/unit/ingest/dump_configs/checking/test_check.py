@@ -160,8 +160,10 @@ GUIDES = {
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_examples_of_the_guides_pass(name: str) -> None:
     checked = check_text(GUIDES[name], name)
-    assert [str(finding) for finding in checked.findings] == []
     assert checked.to_dict()["ok"] is True
+    # msProbe 26.2 refuses a task that its guide still has.
+    expected = ["task"] if name == "msProbe, overflow" else []
+    assert [finding.key for finding in checked.findings] == expected
 
 
 R, W = Severity.REFUSED, Severity.WARNING
