@@ -14,6 +14,9 @@ from ingest.layouts.mindspore import parse_iterations
 
 _REGEX = re.compile(r"name-regex\((?P<expression>.*)\)", re.DOTALL)
 _OVERFLOW, _EXCEPTION = "operators that overflow", "inputs of an operator that fails"
+_SCENE = "the scene "
+#: `AskedDump.only` of the mode in which outputs are dumped again after other operators have run.
+WATCHER = f"{_SCENE}watcher"
 _IO = {1: Io.INPUTS, 2: Io.OUTPUTS, "input": Io.INPUTS, "output": Io.OUTPUTS}
 _RANGE = re.compile(r"(\d+)-(\d+)")
 _MAX_RANGE = 1_000_000
@@ -83,7 +86,7 @@ def read_acl(content: Mapping[str, Any]) -> AskedDump:
     scene = str(dump.get("dump_scene", ""))
     names = watched if scene == "watcher" else layers
     whole_model = any(not model.get("layer") for model in models)
-    only = _OVERFLOW if dump.get("dump_debug") == "on" else scene and f"the scene {scene}"
+    only = _OVERFLOW if dump.get("dump_debug") == "on" else scene and f"{_SCENE}{scene}"
     return AskedDump(
         steps=parse_iterations(str(dump.get("dump_step") or "all")),
         operators=None

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from ingest.dump_configs.reading import WATCHER
 from ingest.reader.anatomy.bits import BitDifference
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.compare_bits import compare_bits
+from ingest.reader.context.configuration import configuration_of
 from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
 from ingest.reader.listing import Listing
 from ingest.reader.snapshot import take_snapshot
@@ -34,6 +36,7 @@ _READ = 20
 #: Operators between two dumps that are named.
 _BETWEEN = 10
 _RECOMPUTED = "recompute"
+TRAMPLED, RUN_AGAIN, NOT_REPEATABLE = "trampled", "trampled, or run again", "not repeatable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class Trampled:
     later: str
     """The name of its next dump, which has other bytes."""
     kind: str
-    """`trampled`: nobody wrote it in between. `not repeatable`: computed again, with another result."""
+    """`trampled`: nobody wrote it in between. `trampled, or run again`: the same, unless its operator ran
+    again, which no dumped input tells. `not repeatable`: computed again, with another result."""
     between: tuple[str, ...]
     """The operators that were dumped in between, in order: one of them may have written it. The first ten."""
     others: int
@@ -102,14 +106,17 @@ def trampled(
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     answer = TrampledTensors()
+    is_watched = {
+        number: configuration_of(snapshot.store, number).asked.only == WATCHER for number in snapshot.ranks
+    }
     for opened in snapshot.chosen.values():
-        for found in _of_step(opened):
+        for found in _of_step(opened, is_watched=is_watched[opened.key.rank]):
             answer.append(_with_bits(opened, *found, read=len(answer) < _READ))
         opened.forget_tables()
     return answer
 
 
-def _of_step(step: Step) -> Iterator[tuple[int, int, str]]:
+def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
     """Yield the rows of two dumps of a tensor that differ, and what that means."""
     tables = step.tables
     dumped = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
@@ -126,21 +133,22 @@ def _of_step(step: Step) -> Iterator[tuple[int, int, str]]:
             digest = bytes(tables.digest[row])
             key = (*operator, io, str(slot))
             outputs.setdefault(key, []).append(_Dumped(int(row), int(occurrence), digest))
-    for key, dumps in outputs.items():
+    for output, dumps in outputs.items():
         dumps.sort(key=lambda dump: dump.occurrence)
         # An operator whose inputs were dumped as often ran as often: a loop.
-        if len(dumps) > max(inputs[key[:4]], 1):
-            for first, second in pairwise(dumps):
-                if first.digest != second.digest:
-                    yield first.row, second.row, "trampled"
-        again = outputs.get((key[0], _RECOMPUTED, *key[2:])) if key[1] == "" else None
+        runs = inputs[output[:4]]
+        if len(dumps) > max(runs, 1):
+            kind = TRAMPLED if runs or is_watched else RUN_AGAIN
+            changed = (pair for pair in pairwise(dumps) if pair[0].digest != pair[1].digest)
+            yield from ((first.row, second.row, kind) for first, second in changed)
+        again = outputs.get((output[0], _RECOMPUTED, *output[2:])) if output[1] == "" else None
         if again and again[0].digest != dumps[0].digest:
-            yield dumps[0].row, again[0].row, "not repeatable"
+            yield dumps[0].row, again[0].row, NOT_REPEATABLE
 
 
 def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) -> Trampled:
     earlier, later = Tensor(step, first), Tensor(step, second)
-    between = _between(step, first, second) if kind == "trampled" else []
+    between = _between(step, first, second) if kind != NOT_REPEATABLE else []
     difference = None
     if read and not earlier.removed and (earlier.dtype, earlier.shape) == (later.dtype, later.shape):
         try:

@@ -12,8 +12,9 @@ def test_a_trampled_tensor_is_named_with_what_ran_in_between(
     made: MadeDump, store: Path, nan_store: Path, answer: Answer
 ) -> None:
     run = MadeRun(made)
-    for name, value in (("C.watched", 1), ("B.second", 9), ("C.watched", 5)):
-        run.op(name, (), [numbers(value, 2)])
+    run.op("C.watched", [numbers(3)], [numbers(1, 2)])
+    run.op("B.second", (), [numbers(9, 2)])
+    run.op("C.watched", (), [numbers(5, 2)])
     ingest_directly(made.root, store)
     lines = answer("trampled", store, code=5).stdout.splitlines()
     assert lines[0] == "rank 0, step 0: C.watched.output.0 is trampled: C.watched.output.0#1 differs"

@@ -1,6 +1,7 @@
 """Waiting for an incident, a step, or silence; by a clock that the test turns."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,15 +33,19 @@ class Clock:
                 self.due.pop(at)()
 
 
-def wait_by(clock: Clock, store: Path, until: str, **options: float | None) -> Waited:
-    settings = {"step": None, "timeout_s": 100.0, "idle_s": 20.0, "poll_s": 5.0, **options}
+def wait_by(
+    clock: Clock, store: Path, until: str, *, step: int | None = None, timeout_s: float = 100
+) -> Waited:
     return wait_with(
         lambda: open_catalog(str(store)),
         until,
         severity="critical",
+        step=step,
+        timeout_s=timeout_s,
+        idle_s=20,
+        poll_s=5,
         clock=clock,
         sleep=clock.sleep,
-        **settings,  # type: ignore[arg-type]  (by name)
     )
 
 
@@ -49,7 +54,7 @@ def steps(dumps: DumpLibrary, tmp_path: Path) -> tuple[Path, dict[StepKey, Calla
     """A store that does not exist yet, and what commits each step into it."""
     store = tmp_path / "run.zarr"
     plans = plan_all(dumps["nan-log-2rank"] / "dump", store, rules=load_rules().enabled)
-    return store, {plan.key: lambda plan=plan: run(plan) for plan in plans}  # type: ignore[misc]  (mypy: lambda)
+    return store, {plan.key: partial(run, plan) for plan in plans}
 
 
 Steps = tuple[Path, dict[StepKey, Callable[[], object]]]

@@ -31,10 +31,19 @@ def test_a_watched_output_that_changed_was_trampled_in_between(made: MadeDump, s
         run.op(name, (), [numbers(value, 2)])
     (found,) = ingest.trampled(opened(made, store))
     assert (found.name, found.later) == ("C.watched.output.0#1", "C.watched.output.0#2")
-    assert (found.kind, found.between) == ("trampled", ("B (second)",))
+    assert (found.kind, found.between) == ("trampled, or run again", ("B (second)",))
     assert found.difference is not None
     assert (found.difference.elements, found.difference.first[0].index) == (1, (0,))
     assert json.loads(json.dumps(found.to_dict()))["difference"]["elements"] == 1
+
+
+def test_inputs_tell_that_the_operator_did_not_run_again(made: MadeDump, store: Path) -> None:
+    run = MadeRun(made)
+    run.op("C.watched", [numbers(7)], [numbers(1)])
+    run.op("B.second", [numbers(1)], [numbers(9)])
+    run.op("C.watched", (), [numbers(5)])
+    (found,) = ingest.trampled(opened(made, store))
+    assert (found.kind, found.between) == ("trampled", ("B (second)",))
 
 
 def test_an_operator_that_ran_again_may_write_something_else(made: MadeDump, store: Path) -> None:
