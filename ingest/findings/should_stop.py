@@ -18,6 +18,8 @@ from workers.errors import DumpIngestError, UsageError
 from workers.model import StepKey
 
 _TIMEOUT_S = 5.0
+#: It waits at least so many times as long as the last answer took: a training loop has other work.
+_REST = 20.0
 _log = logging.getLogger(__name__)
 
 
@@ -31,7 +33,7 @@ def should_stop(url: str, *, severity: str = "critical", every_s: float = 30.0, 
     Args:
         url: the store, or a run on the page: `http://host:8080/runs/run.zarr`.
         severity: the mildest that counts: `info`, `warning` or `critical`.
-        every_s: how often to ask, in seconds.
+        every_s: how often to ask, in seconds; less often if the answer takes long; 0: each time.
         token: the token of the page, if it demands one.
 
     Raises:
@@ -51,11 +53,14 @@ class _Question:
     token: str
     _answer: bool = False
     _asked_at: float = float("-inf")
+    _took_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, every_s: float) -> bool:
         with self._lock:
-            if not self._answer and time.monotonic() - self._asked_at >= every_s:
+            began = time.monotonic()
+            pause_s = max(every_s, _REST * self._took_s) if every_s else 0.0
+            if not self._answer and began - self._asked_at >= pause_s:
                 try:
                     self._answer = self._ask_now()
                 except UsageError:
@@ -65,6 +70,7 @@ class _Question:
                 except (DumpIngestError, OSError, http.client.HTTPException, ValueError) as exc:
                     _log.warning("dump-ingest does not answer at %s: %s", self.url, exc)
                 self._asked_at = time.monotonic()
+                self._took_s = self._asked_at - began
             return self._answer
 
     def _ask_now(self) -> bool:

@@ -17,6 +17,8 @@ from workers.model import StepKey
 IDLE_S = 60.0
 #: How long to pause between two looks at a store, in seconds.
 POLL_S = 5.0
+#: A look reads the commits of all steps: the pause is at least so many times as long as that took.
+_REST = 4.0
 
 
 class Until(StrEnum):
@@ -60,7 +62,7 @@ def wait(
         timeout_s: how long to wait at most, in seconds; None for ever.
         severity: for `incident`: the mildest that counts.
         idle_s: for `idle`: how long nothing must have been committed, in seconds.
-        poll_s: how long to pause between two looks, in seconds.
+        poll_s: how long to pause between two looks, in seconds; longer if the store is large.
 
     Raises:
         UsageError: there is no such event, or the number of the step is missing.
@@ -98,12 +100,15 @@ def wait_with(
     deadline = None if timeout_s is None else clock() + timeout_s
     store: Catalog | None = None
     while True:
+        began = clock()
         if store is None:
             store = _open(open_store)
         waited = looks.at(None if store is None else store.reopened())
-        if waited.came or (deadline is not None and clock() >= deadline):
+        now = clock()
+        if waited.came or (deadline is not None and now >= deadline):
             return waited
-        sleep(poll_s if deadline is None else max(0.0, min(poll_s, deadline - clock())))
+        pause_s = max(poll_s, _REST * (now - began))
+        sleep(pause_s if deadline is None else max(0.0, min(pause_s, deadline - now)))
 
 
 def _open(open_store: Callable[[], Catalog]) -> Catalog | None:
