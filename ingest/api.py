@@ -4,15 +4,21 @@
 this module loads all of them at once, which takes two seconds.
 """
 
+from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
+from ingest.findings.should_stop import should_stop
+from ingest.findings.waiting import Waited, wait
 from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.missing import MissingItem, MissingItems, missing
+from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
@@ -54,6 +60,7 @@ __all__ = [
     "Anatomy",
     "Anomalies",
     "BrokenLinks",
+    "CheckedConfig",
     "ClusterError",
     "Comparison",
     "ConsolidatedCubes",
@@ -61,6 +68,7 @@ __all__ = [
     "DamagedStepWarning",
     "DamagedStore",
     "Divergence",
+    "DumpCost",
     "DumpError",
     "DumpIngestError",
     "DumpStore",
@@ -69,7 +77,10 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
+    "MissingItem",
+    "MissingItems",
     "Neighbour",
+    "NextDump",
     "OriginAnswer",
     "Recorder",
     "RepairReport",
@@ -87,19 +98,26 @@ __all__ = [
     "Tensor",
     "Tensors",
     "TensorsRemoved",
+    "Trampled",
+    "TrampledTensors",
     "UsageError",
+    "Waited",
     "anomalies",
     "apply_gc",
     "broken_links",
+    "check_dump_config",
     "compare",
     "consolidate",
     "context_of",
     "divergence",
+    "dump_cost",
     "heatmap",
     "incidents",
     "ingest_dump",
     "load_mapping",
     "load_thresholds",
+    "missing",
+    "next_dump",
     "open_store",
     "origin",
     "plan_gc",
@@ -107,6 +125,9 @@ __all__ = [
     "repair",
     "report",
     "save_npy",
+    "should_stop",
     "test_rules",
+    "trampled",
     "trend",
+    "wait",
 ]

@@ -25,6 +25,7 @@ FLOORS = (
     ("workers.arrays", "ingest.disk"),
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
+    ("ingest.dump_configs",),
     ("workers.rules", "ingest.reader", "ingest.recording"),
     ("workers.tasks",),
     ("workers.plugin", "ingest.planning"),

@@ -23,6 +23,7 @@ from ingest.planning.plan import plan_step
 from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
+from ingest.reader.context.configuration import sample_of, sample_of_dump
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
@@ -85,6 +86,8 @@ class Source(Protocol):
 
     label: str
     left_out: tuple[LeftOut, ...]
+    sample: int
+    """How many elements it has of the beginning and of the end of each tensor; 0: all."""
 
     @property
     def keys(self) -> list[StepKey]:
@@ -153,6 +156,7 @@ class StoreSource:
         )
         self.left_out = self._snapshot.left_out
         self.keys = self._snapshot.keys
+        self.sample = sample_of(self._snapshot.store, self.keys[0].rank) if self.keys else 0
 
     def load(self, key: StepKey) -> StepTensors:
         """Read the index of one step. It is held as long as the result.
@@ -257,6 +261,7 @@ class DumpSource:
             UsageError: the dump does not have the rank or step.
         """
         self.label = str(selection)
+        self.sample = sample_of_dump(dump.root)
         self.left_out: tuple[LeftOut, ...] = ()
         self._dump = dump
         listings = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
