@@ -9,7 +9,7 @@ from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.page.report import report
-from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
+from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
@@ -95,6 +95,7 @@ __all__ = [
     "heatmap",
     "incidents",
     "ingest_dump",
+    "load_layout_map",
     "load_mapping",
     "load_thresholds",
     "open_store",

@@ -68,9 +68,13 @@ class Judgement:
     times: float
     """How many times the limit the difference is."""
     within: bool
-    explained: bool
-    """Whether what was executed before explains the difference, whether that is right or not."""
+    own: float = 0.0
+    """The part of the limit that the operator itself accounts for."""
     reason: str = ""
+
+    def is_explained_by(self, before: float) -> bool:
+        """Return whether an operator that read differences of this size may have this one, right or wrong."""
+        return self.times * self.limit <= self.own + GROWTH * before
 
 
 @dataclass(slots=True)
@@ -79,8 +83,6 @@ class ToleranceWalk:
 
     _healthy: float = 0.0
     """The largest difference so far of a tensor within its limits."""
-    _any: float = 0.0
-    """The largest difference so far."""
     _at_start: float = field(default=0.0)
     """`_healthy` at the start of the step."""
 
@@ -97,24 +99,15 @@ class ToleranceWalk:
         before = max(measured.inputs) if measured.inputs else self._healthy
         cap = max(fixed, DRIFT * self._at_start) if fixed else 0.0
         limit = min(base + spread + GROWTH * before, cap)
-        earlier = max(measured.inputs) if measured.inputs else self._any
-        explained = difference <= base + spread + GROWTH * earlier
         within = difference <= limit
         reason = "" if within else _reason(measured, difference, limit)
         if not within and _is_noise(measured, base):
-            return Judgement(
-                limit,
-                difference / limit if limit else math.inf,
-                within=True,
-                explained=True,
-                reason="rounding of what is zero in theory",
-            )
-        if math.isfinite(difference):
-            self._any = max(self._any, difference)
-            if within:
-                self._healthy = max(self._healthy, difference)
+            times = difference / limit if limit else math.inf
+            return Judgement(limit, times, within=True, own=base, reason="rounding of what is zero in theory")
+        if within:
+            self._healthy = max(self._healthy, difference)
         times = difference / limit if limit else (0.0 if difference == 0 else math.inf)
-        return Judgement(limit, times, within, explained, reason)
+        return Judgement(limit, times, within, base + spread, reason)
 
 
 def relative_difference(metrics: Metrics) -> float:

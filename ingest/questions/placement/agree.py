@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -15,7 +15,10 @@ from workers.store.blocks import TensorKey
 Kind: TypeAlias = Hashable
 Kinds: TypeAlias = tuple[str, str]
 
+_SETTLED = frozenset({Certainty.CERTAIN, Certainty.TOLD, Certainty.MAPPED})
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|-op\d+")
+#: The types that stand for parameters and their gradients where a dump has no operators.
+PARAMETER, GRADIENT = "Parameter", "Gradient"
 #: How many tensors of a kind must be held in one way for another way to be odd.
 _MANY = 2
 
@@ -41,10 +44,15 @@ class Agreements:
         counts = self._certain.get(kind, Counter())
         return next(iter(counts)) if len(counts) == 1 else None
 
-    def settle(self, kind: Kind, decision: Decision) -> Decision:
-        """Return the decision with what others of the kind show, if that is needed and possible."""
-        usual = self.usual(kind)
-        if usual is None or decision.certainty in {Certainty.CERTAIN, Certainty.MAPPED}:
+    def settle(self, kinds: Sequence[Kind], decision: Decision) -> Decision:
+        """Return the decision with what others of the kind show, if that is needed and possible.
+
+        Args:
+            kinds: its kind, and those that are held alike, such as the parameter of a gradient.
+            decision: what is known of the tensor itself.
+        """
+        usual = next(filter(None, map(self.usual, kinds)), None)
+        if usual is None or decision.certainty in _SETTLED:
             return decision
         fitting = sorted((way for way in decision.search.ways if _shown(way) == usual), key=simplicity)
         if not fitting:
@@ -68,13 +76,11 @@ def _shown(way: ScoredWay) -> Kinds:
     return ("alike", "alike") if way.same_on_both else way.kinds
 
 
-def settle_all(
-    decisions: Mapping[int, Decision], kinds: Sequence[Kind], agreements: Agreements
-) -> dict[int, Decision]:
-    """Return decisions, by tensor, with what tensors of the same kind show."""
-    for number, decision in decisions.items():
-        agreements.learn(kinds[number], decision)
-    return {number: agreements.settle(kinds[number], decision) for number, decision in decisions.items()}
+def kinds_of(key: TensorKey, ndim: int) -> tuple[Kind, ...]:
+    """Return the kind of a tensor, and of what is held alike: a gradient is cut as its parameter is."""
+    if key.op_type != GRADIENT:
+        return (kind_of(key, ndim),)
+    return kind_of(key, ndim), kind_of(key._replace(op_type=PARAMETER), ndim)
 
 
 def placement_text(decision: Decision) -> str:

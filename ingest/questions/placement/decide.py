@@ -42,6 +42,8 @@ class Certainty(StrEnum):
     """The layout map says so."""
     CERTAIN = "certain"
     """The values agree in this way, and in no other."""
+    TOLD = "told"
+    """Values leave it open, and the dump tells."""
     AGREED = "agreed"
     """Other tensors of the same kind are held in this way for certain."""
     BY_SHAPE = "by shape"
@@ -117,10 +119,17 @@ def _fitting(search: Search, best: ScoredWay) -> Decision:
 
 
 def _not_fitting(search: Search, best: ScoredWay) -> Decision:
-    kinds = {way.kinds for way in search.ways if not way.same_on_both}
     off = f"the values are off by {best.error:.1e}"
-    if len(kinds) == 1:
-        return Decision(best, Certainty.BY_SHAPE, f"the shapes allow nothing else; {off}", search=search)
+    plain = [way for way in search.ways if not way.same_on_both and _is_plain(way)]
+    if len({way.kinds for way in plain}) == 1:
+        is_cut = any(dimension.axis is not None for dimension in plain[0].a.dimensions)
+        why = (
+            "the shapes allow nothing else, unless it is cut in blocks"
+            if is_cut
+            else "all ranks hold the same"
+        )
+        text = f"{why}; {off}"
+        return Decision(plain[0], Certainty.BY_SHAPE, text, search=search)
     if len(search.ways) == 1:
         return Decision(best, Certainty.BY_SHAPE, f"both sides are cut alike; {off}", search=search)
     others = [way.error for way in search.ways if way.kinds != best.kinds]
@@ -134,6 +143,10 @@ def simplicity(way: ScoredWay) -> tuple[int, int, float]:
     """Return a key that sorts the simplest way first: what both sides share, then the fewest operations."""
     dimensions = (*way.a.dimensions, *way.b.dimensions)
     return (0 if way.same_on_both else 1, sum(_SIMPLICITY[one.held] for one in dimensions), way.error)
+
+
+def _is_plain(way: ScoredWay) -> bool:
+    return not any(dimension.held in {Held.BLOCKS, Held.ZIGZAG} for dimension in way.a.dimensions)
 
 
 def describe(way: ScoredWay) -> str:
