@@ -190,29 +190,47 @@ def _placement(
     uneven = any(len({shape[axis] for shape in shapes}) > 1 for axis in cut)
     if whole is None or assembly.shape == whole:
         return Placement(dimensions, assembly, uneven=uneven)
+    if whole in shapes:
+        return None  # what a rank has is not padded to several times the tensor
     return _padded(Placement(dimensions, assembly, uneven=uneven), whole, max_piece=_longest(shapes))
 
 
 def _assembled(
-    numbers: npt.NDArray[np.int64], shapes: Sequence[Shape], ways: Sequence[_Way]
+    numbers: npt.NDArray[np.int64],
+    shapes: Sequence[Shape],
+    ways: Sequence[_Way],
+    lengths: Sequence[int] = (),
 ) -> Assembly | None:
-    """Return the pieces put together in this way; None if their shapes do not allow it."""
+    """Return the pieces put together in this way; None if their shapes do not allow it.
+
+    Args:
+        numbers: of the pieces, by place on the mesh.
+        shapes: of the pieces.
+        ways: by dimension of the mesh.
+        lengths: of the blocks of a rank, if a dimension holds blocks.
+    """
     if not numbers.shape:
         number = int(numbers)
         return Piece(number, shapes[number])
-    parts = [_assembled(part, shapes, ways[1:]) for part in numbers]
+    parts = [_assembled(part, shapes, ways[1:], lengths) for part in numbers]
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
     held, axis = ways[0]
     if axis is not None:
         others = {(*part.shape[:axis], *part.shape[axis + 1 :]) for part in known}
-        return joined(known, axis) if len(others) == 1 else None
+        return _cut(known, held, axis, lengths) if len(others) == 1 else None
     if len({part.shape for part in known}) > 1:
         return None
     if held is Held.REPLICATED:
         return Same(tuple(known))
     return Summed(tuple(known), 1 / len(known) if held is Held.MEAN else 1.0)
+
+
+def _cut(parts: Sequence[Assembly], held: Held, axis: int, lengths: Sequence[int]) -> Assembly:
+    if held is Held.BLOCKS:
+        return interleaved(parts, axis, lengths)
+    return zigzag(parts, axis) if held is Held.ZIGZAG else joined(parts, axis)
 
 
 def _longest(shapes: Sequence[Shape]) -> Shape:
@@ -243,38 +261,31 @@ def _padded(placement: Placement, whole: Shape, *, max_piece: Shape) -> Placemen
 def block_placements(grid: Grid, shapes: Sequence[Shape], whole: Shape) -> list[Placement]:
     """Return the ways in which ranks hold several blocks each of an axis of a tensor.
 
-    Only along the innermost dimension of the mesh; along the others, the tensor is replicated.
+    Only along the innermost dimension of the mesh; along the others, the tensor is replicated or cut plainly.
     """
-    if len(set(shapes)) > 1 or not grid.names or len(shapes[0]) != len(whole):
-        return []
-    shape, count = shapes[0], grid.numbers.shape[-1]
-    cut = [axis for axis, length in enumerate(shape) if length != whole[axis]]
-    if len(cut) != 1 or shape[cut[0]] * count != whole[cut[0]]:
-        return []
-    axis, length = cut[0], shape[cut[0]]
-    ways: list[tuple[Held, tuple[int, ...]]] = [
-        (Held.BLOCKS, (length // blocks,) * blocks) for blocks in _BLOCKS if length % blocks == 0
-    ]
-    if length % 2 == 0:
-        ways.append((Held.ZIGZAG, ()))
-    return [_in_blocks(grid, shapes, axis, held, lengths) for held, lengths in ways]
-
-
-def _in_blocks(
-    grid: Grid, shapes: Sequence[Shape], axis: int, held: Held, lengths: tuple[int, ...]
-) -> Placement:
-    count = grid.numbers.shape[-1]
-    rows = []
-    for row in grid.numbers.reshape(-1, count):
-        parts = [Piece(int(number), shapes[number]) for number in row]
-        rows.append(zigzag(parts, axis) if held is Held.ZIGZAG else interleaved(parts, axis, lengths))
-    outer = [
-        Dimension(Held.REPLICATED, size, None, name)
-        for size, name in zip(grid.numbers.shape[:-1], grid.names[:-1], strict=True)
-    ]
-    inner = Dimension(held, count, axis, grid.names[-1], lengths)
-    assembly: Assembly = rows[0] if len(rows) == 1 else Same(tuple(rows))
-    return Placement((*outer, inner), assembly)
+    possible = []
+    for plain in placements(grid, shapes, whole):
+        inner = plain.dimensions[-1] if plain.dimensions else None
+        if (
+            inner is None
+            or inner.held is not Held.SHARD
+            or inner.axis is None
+            or plain.padding
+            or plain.uneven
+        ):
+            continue
+        length = shapes[0][inner.axis]
+        forms: list[tuple[Held, tuple[int, ...]]] = [
+            (Held.BLOCKS, (length // blocks,) * blocks) for blocks in _BLOCKS if length % blocks == 0
+        ]
+        forms += [(Held.ZIGZAG, ())] if length % 2 == 0 else []
+        outer = [(dimension.held, dimension.axis) for dimension in plain.dimensions[:-1]]
+        for held, lengths in forms:
+            assembly = _assembled(grid.numbers, shapes, [*outer, (held, inner.axis)], lengths)
+            if assembly is not None and assembly.shape == whole:
+                last = Dimension(held, inner.size, inner.axis, inner.name, lengths)
+                possible.append(Placement((*plain.dimensions[:-1], last), assembly))
+    return possible
 
 
 def from_segments(

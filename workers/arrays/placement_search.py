@@ -30,6 +30,8 @@ _WHOLE = 256 * 1024
 _RANGES, _RANGE = 64, 4096
 #: The most pairs of ways that are scored.
 _MAX_PAIRS = 256
+#: The most dimensions of a mesh that is guessed; with an error below this, no further ones are tried.
+_MOST_DIMENSIONS, _GOOD = 3, 1e-3
 #: Ways that are off by more than this are followed by a search for blocks.
 _POOR = 0.05
 #: The most elements of a tensor whose blocks are searched for by content.
@@ -70,6 +72,8 @@ class ScoredWay:
     error_besides_factor: float = math.inf
     spread: float = 0.0
     """By how much replicas differ in their distance from B."""
+    worst: Assembly | None = None
+    """How A is put together from the replicas that are farthest from B."""
     same_on_both: bool = False
     """Whether both sides hold the tensor alike, in whatever way: they were compared rank by rank."""
 
@@ -91,7 +95,11 @@ class Search:
 def search(a: Pieces, b: Pieces, elements_a: Sequence[Elements], elements_b: Sequence[Elements]) -> Search:
     """Score every way in which pieces of A and of the reference B may make up the same tensor."""
     sides = _Sides(a, b, elements_a, elements_b)
-    scored = [sides.score(way_a, way_b) for way_a, way_b in _pairs(a, b)]
+    scored: list[ScoredWay] = []
+    for dimensions in range(_MOST_DIMENSIONS + 1):
+        scored += [sides.score(way_a, way_b) for way_a, way_b in _pairs(a, b, dimensions)]
+        if any(way.error <= _GOOD for way in scored):
+            break  # meshes with more dimensions explain nothing that is left
     alike = sides.alike()
     scored += [alike] if alike else []
     scored.sort(key=lambda way: (way.error, not way.same_on_both))
@@ -100,17 +108,25 @@ def search(a: Pieces, b: Pieces, elements_a: Sequence[Elements], elements_b: Seq
     return sides.in_blocks(scored)
 
 
-def _pairs(a: Pieces, b: Pieces) -> Iterator[tuple[Placement, Placement]]:
-    """Yield the ways that the shapes allow, the simplest first."""
+def _pairs(a: Pieces, b: Pieces, dimensions: int) -> Iterator[tuple[Placement, Placement]]:
+    """Yield the ways that the shapes allow, the simplest first.
+
+    Args:
+        a: the pieces of A.
+        b: the pieces of B.
+        dimensions: how many the guessed mesh with more of them has; a mesh that is known counts as one.
+    """
     count = 0
-    for way_b in _ways(b, None):
-        for way_a in _ways(a, way_b.assembly.shape):
-            if _is_sum(way_a) and _is_sum(way_b):
-                continue  # sums on both sides are held alike, which is scored rank by rank
-            yield way_a, way_b
-            count += 1
-            if count == _MAX_PAIRS:
-                return
+    for own_b in range(dimensions + 1):
+        for way_b in _ways(b, None, own_b):
+            for own_a in range(dimensions + 1) if own_b == dimensions else [dimensions]:
+                for way_a in _ways(a, way_b.assembly.shape, own_a):
+                    if is_sum(way_a) and is_sum(way_b):
+                        continue  # sums on both sides are held alike, which is scored rank by rank
+                    yield way_a, way_b
+                    count += 1
+                    if count == _MAX_PAIRS:
+                        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +141,15 @@ class _Sides:
     def score(self, way_a: Placement, way_b: Placement) -> ScoredWay:
         """Return how far the two sides are apart if they are put together in these ways."""
         assembly_b = _distinct(way_b.assembly, self.b)[0]
-        agreements = [self._agreement(choice, assembly_b) for choice in _distinct(way_a.assembly, self.a)]
-        worst = max(agreements, key=lambda agreement: agreement.error)
-        least = min(agreement.error for agreement in agreements)
-        spread = worst.error - least if math.isfinite(worst.error) else 0.0
-        return ScoredWay(way_a, way_b, worst.error, worst.factor, worst.error_besides_factor, spread)
+        choices = _distinct(way_a.assembly, self.a)
+        agreements = [self._agreement(choice, assembly_b) for choice in choices]
+        errors = [agreement.error for agreement in agreements]
+        place = errors.index(max(errors))
+        worst = agreements[place]
+        spread = worst.error - min(errors) if math.isfinite(worst.error) else 0.0
+        return ScoredWay(
+            way_a, way_b, worst.error, worst.factor, worst.error_besides_factor, spread, choices[place]
+        )
 
     def alike(self) -> ScoredWay | None:
         """Return the score of comparing rank by rank; None if the two sides are not cut alike."""
@@ -182,18 +202,30 @@ class _Sides:
         return agreement
 
 
-def _ways(side: Pieces, whole: Shape | None) -> list[Placement]:
-    """Return how one side may hold a tensor; the simplest first, and each kind once."""
+def _ways(side: Pieces, whole: Shape | None, dimensions: int) -> list[Placement]:
+    """Return how one side may hold a tensor on meshes of so many dimensions; the simplest first."""
     ways: dict[tuple[object, ...], Placement] = {}
     for grid in side.grids:
+        if dimensions != (len(grid.names) if side.grid is None else 1):
+            continue
         for way in placements(grid, side.shapes, whole):
-            if side.identical and _is_sum(way):
+            if _adds_replicas(_with_twins(way.assembly, side.twins)):
                 continue  # what is the same everywhere has been added up
             ways.setdefault((*map(str, way.dimensions), way.padding), way)
     return list(ways.values())
 
 
-def _is_sum(way: Placement) -> bool:
+def _adds_replicas(assembly: Assembly) -> bool:
+    """Return whether an assembly adds up parts that hold the same bytes."""
+    if isinstance(assembly, Piece):
+        return False
+    if isinstance(assembly, Summed) and len(set(assembly.parts)) == 1:
+        return True
+    return any(_adds_replicas(part) for part in assembly.parts)
+
+
+def is_sum(way: Placement) -> bool:
+    """Return whether a placement adds pieces up."""
     return any(dimension.held in {Held.PARTIAL_SUM, Held.MEAN} for dimension in way.dimensions)
 
 

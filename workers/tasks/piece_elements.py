@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from workers.arrays.assembly import Array, Elements
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType, unpack
+from workers.arrays.placement_search import Pieces
 from workers.dump.source import OpenFile
 from workers.errors import DamagedStore
 from workers.model import MIB
@@ -35,6 +37,12 @@ class WholeElements:
     def read(self, start: int, stop: int) -> Array:
         """Return elements `start` to `stop`, 1-D."""
         return self._values[start:stop]
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the elements and of their type."""
+        values = np.ascontiguousarray(self._values)
+        return digest(values.view(np.uint8).data) + str(values.dtype).encode()
 
 
 class RangedElements:
@@ -101,6 +109,21 @@ def elements_of(operands: Sequence[Operand]) -> list[Elements]:
             raise DamagedStore(f"{operand.where}: the digest does not match")
         elements.append(WholeElements(_as_numbers(operand.values(payload), operand.element)))
     return elements
+
+
+def with_twins(pieces: Pieces, elements: Sequence[Elements]) -> Pieces:
+    """Return pieces of which those that were read as a whole and hold the same are known to.
+
+    The digests of a dump are not known before it is read, those of a store are.
+    """
+    first: dict[object, int] = {}
+    twins = []
+    for number, (twin, read) in enumerate(zip(pieces.twins, elements, strict=True)):
+        own: object = number
+        if isinstance(read, WholeElements):
+            own = pieces.shapes[number], read.digest
+        twins.append(min(twin, first.setdefault(own, number)))
+    return replace(pieces, twins=tuple(twins))
 
 
 def _has_ranges(operand: Operand) -> bool:

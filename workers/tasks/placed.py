@@ -14,7 +14,7 @@ from workers.arrays.placement_search import Pieces, Search, search, trimmed
 from workers.errors import DamagedStore
 from workers.tasks.compare import PairComparison
 from workers.tasks.operands import Operand
-from workers.tasks.piece_elements import elements_of
+from workers.tasks.piece_elements import elements_of, with_twins
 
 #: Elements of both sides that are compared at a time.
 _PIECE = 1024 * 1024
@@ -75,7 +75,12 @@ def _search(question: PlacementQuestion) -> PlacementAnswer:
     try:
         elements = elements_of([*question.a, *question.b])
         count = len(question.a)
-        found = search(question.pieces_a, question.pieces_b, elements[:count], elements[count:])
+        found = search(
+            with_twins(question.pieces_a, elements[:count]),
+            with_twins(question.pieces_b, elements[count:]),
+            elements[:count],
+            elements[count:],
+        )
     except DamagedStore as exc:
         return PlacementAnswer(Search(()), exc.message, damaged=True)
     except (ValueError, TypeError) as exc:  # elements that are not numbers, or in an unknown layout

@@ -14,10 +14,11 @@ from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tenso
 from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict
 from ingest.questions.compare.runner import PairRunner, batched
 from ingest.questions.compare.step_comparison import Choices
-from ingest.questions.placement.agree import Agreements, kinds_of, placement_text
+from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
 from ingest.questions.placement.told import contradicts, settled_by, told_text
+from workers.arrays.placement_search import is_sum
 from workers.model import StepKey
 from workers.tasks.compare import PairComparison
 from workers.tasks.placed import (
@@ -39,6 +40,8 @@ class LayoutState:
     layout_map: LayoutMap
     agreements: Agreements = field(default_factory=Agreements)
     judge: LayoutJudge = field(default_factory=LayoutJudge)
+    reductions: Counter[str] = field(default_factory=Counter)
+    """How many gradients of parameters are `reduced`, and how many are `a sum` that is not."""
 
 
 class LayoutComparison:
@@ -163,12 +166,28 @@ class LayoutComparison:
             if contradicts(told, checked):
                 self._odd[number] = f"the dump tells {told_text(told)}"
             else:
-                agreements.learn(kinds[number][0], checked)
+                agreements.learn([kinds[number][0]], checked)
+                self._learn_reduction(number, checked)
         for number, decision in self._decisions.items():
             agreed = agreements.settle(kinds[number], decision)
             self._decisions[number] = self._state.layout_map.apply(self._a.keys[number].name, agreed)
-            if number not in self._odd and (usual := agreements.odd(kinds[number][0], agreed)):
+            usual = agreements.odd(kinds[number][0], agreed) or self._unreduced(number, agreed)
+            if number not in self._odd and usual and agreed.certainty is not Certainty.MAPPED:
                 self._odd[number] = f"others of its kind are {usual}"
+
+    def _learn_reduction(self, number: int, decision: Decision) -> None:
+        """Count whether the gradient of a parameter has been reduced."""
+        if is_parameter_gradient(self._a.keys[number]) and decision.way is not None:
+            state = "a sum" if is_sum(decision.way.a) else "reduced"
+            self._state.reductions[state] += decision.certainty is Certainty.CERTAIN
+
+    def _unreduced(self, number: int, decision: Decision) -> str:
+        """Return `reduced` if a gradient is not, and those of most other parameters are."""
+        reductions = self._state.reductions
+        if not is_parameter_gradient(self._a.keys[number]) or decision.way is None:
+            return ""
+        few = reductions["a sum"] * _FEW <= reductions["reduced"]
+        return "reduced" if few and decision.fits and is_sum(decision.way.a) else ""
 
     def _metrics(self, runner: PairRunner) -> dict[int, PairComparison]:
         """Return by tensor how far the two sides are apart, put together as decided."""
@@ -182,7 +201,7 @@ class LayoutComparison:
                     PlacedPair(
                         self._a.operands(number),
                         self._b.operands(pair.b),
-                        way.a.assembly,
+                        way.worst or way.a.assembly,
                         way.b.assembly,
                     )
                 )
@@ -271,3 +290,5 @@ class LayoutComparison:
 
 #: How many tensors of B are tried for one whose name only A has.
 _NEIGHBOURS = 4
+#: So many gradients are reduced for each that is not, where one that is not is a mistake.
+_FEW = 4

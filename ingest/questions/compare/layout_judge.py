@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,10 @@ from workers.tasks.compare import PairComparison
 
 #: What the names of gradients contain.
 _GRADIENT = "grad"
+#: What the names of parameters contain.
+_PARAMETER = re.compile(r"param|weight|bias")
+#: How close the ratio of a gradient must be to the number of data-parallel ranks.
+_FACTOR = 1e-3
 #: A difference spreads if one of so many tensors that were executed next differs, too.
 _NEXT = 3
 
@@ -42,6 +47,8 @@ class JudgedTensor:
     """What shows that its ranks should hold it in another way; "" if nothing does."""
     problem: tuple[str, bool]
     """Why nothing could be read, and whether a store is damaged."""
+    note: str = ""
+    """What was allowed for."""
 
 
 @dataclass(slots=True)
@@ -61,8 +68,11 @@ class LayoutJudge:
         length = longest_sum([tensor.shape_b for tensor in tensors])
         usual = _usual_gradient(tensors)
         inputs = _differences_of_inputs(tensors)
+        batches = _cuts_of_batches(tensors)
         judged = [
-            self._row(tensor, thresholds, length, usual, inputs.get(tensor.key.operator, ()))
+            self._row(
+                _rescaled(tensor, batches), thresholds, length, usual, inputs.get(tensor.key.operator, ())
+            )
             for tensor in tensors
         ]
         return _with_explanations(judged)
@@ -147,6 +157,8 @@ def _with_verdict(tensor: JudgedTensor, metrics: Metrics, judgement: Judgement) 
         reason += ": a reduction is missing, or was not finished when it was dumped" if missing else ""
     if decision is not None and decision.certainty is Certainty.LIKELY and verdict is Verdict.CLOSE:
         verdict = Verdict.UNKNOWN
+    if verdict is Verdict.CLOSE and tensor.note:
+        reason = tensor.note
     held = row.held and replace(row.held, limit=judgement.limit, times=judgement.times)
     return replace(row, verdict=verdict, reason=reason, metrics=metrics, basis="elements", held=held)
 
@@ -171,6 +183,46 @@ def _with_explanations(judged: Sequence[_Judged]) -> list[ComparedTensor]:
                 largest = max(largest, difference)
         explained.append(row)
     return explained
+
+
+def _cuts_of_batches(tensors: Iterable[JudgedTensor]) -> frozenset[tuple[int, int]]:
+    """Return along which axis, and over how many ranks, batches are cut: those of tokens and labels are."""
+    cuts = set()
+    for tensor in tensors:
+        way = tensor.decision.way if tensor.decision else None
+        if way is None or "int" not in tensor.row.dtype_a:
+            continue
+        cuts |= {(cut.axis, cut.size) for cut in way.a.dimensions if cut.axis is not None}
+    return frozenset(cuts)
+
+
+def _rescaled(tensor: JudgedTensor, batches: frozenset[tuple[int, int]]) -> JudgedTensor:
+    """Return a gradient of activations without the factor that data parallelism gives it.
+
+    Each rank averages the loss over its own share of the batch, so what is cut along the batch has gradients
+    that are as many times larger. Gradients of parameters are averaged afterwards, and must not have that.
+    """
+    way = tensor.decision.way if tensor.decision else None
+    metrics = tensor.outcome.metrics if tensor.outcome else None
+    if way is None or metrics is None or tensor.outcome is None or not _is_gradient(tensor.key):
+        return tensor
+    sizes = {cut.size for cut in way.a.dimensions if (cut.axis, cut.size) in batches}
+    if not any(math.isclose(way.factor, size, rel_tol=_FACTOR) for size in sizes) or _is_parameter(
+        tensor.key
+    ):
+        return tensor
+    size = round(way.factor)
+    rest = replace(
+        metrics,
+        relative_euclidean=way.error_besides_factor / size,
+        rmse=metrics.rmse / max(metrics.relative_euclidean, _FACTOR) * way.error_besides_factor / size,
+    )
+    note = f"{size} times B, as each of {size} ranks averages the loss over its share of the batch"
+    return replace(tensor, outcome=replace(tensor.outcome, metrics=rest), note=note)
+
+
+def _is_parameter(key: TensorKey) -> bool:
+    return bool(_PARAMETER.search(f"{key.op_type}.{key.op_name}".lower()))
 
 
 def _is_gradient(key: TensorKey) -> bool:

@@ -85,6 +85,8 @@ class ToleranceWalk:
     """The largest difference so far of a tensor within its limits."""
     _at_start: float = field(default=0.0)
     """`_healthy` at the start of the step."""
+    _coarsest: float = 0.0
+    """The largest fixed limit so far: what is computed from bfloat16 is no better than that."""
 
     def begin_step(self) -> None:
         """Begin with the next step: parameters carry the differences of the step before."""
@@ -97,7 +99,8 @@ class ToleranceWalk:
         fixed = max(map(default_limit, measured.dtypes))
         spread = min(measured.spread, _MAX_SPREAD * base)
         before = max(measured.inputs) if measured.inputs else self._healthy
-        cap = max(fixed, DRIFT * self._at_start) if fixed else 0.0
+        self._coarsest = max(self._coarsest, fixed)
+        cap = max(self._coarsest, DRIFT * self._at_start) if fixed else 0.0
         limit = min(base + spread + GROWTH * before, cap)
         within = difference <= limit
         reason = "" if within else _reason(measured, difference, limit)

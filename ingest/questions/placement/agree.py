@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ingest.questions.placement.decide import Certainty, Decision, describe, simplicity
+from workers.arrays.placement import Held
 from workers.arrays.placement_search import ScoredWay
 from workers.store.blocks import TensorKey
 
@@ -19,6 +20,7 @@ _SETTLED = frozenset({Certainty.CERTAIN, Certainty.TOLD, Certainty.MAPPED})
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|-op\d+")
 #: The types that stand for parameters and their gradients where a dump has no operators.
 PARAMETER, GRADIENT = "Parameter", "Gradient"
+_PARAMETER = re.compile(r"param|weight|bias")
 #: How many tensors of a kind must be held in one way for another way to be odd.
 _MANY = 2
 
@@ -34,10 +36,15 @@ class Agreements:
 
     _certain: dict[Kind, Counter[Kinds]] = field(default_factory=dict)
 
-    def learn(self, kind: Kind, decision: Decision) -> None:
-        """Count a decision that is certain."""
-        if decision.certainty is Certainty.CERTAIN and decision.way is not None:
-            self._certain.setdefault(kind, Counter())[_shown(decision.way)] += 1
+    def learn(self, kinds: Sequence[Kind], decision: Decision) -> None:
+        """Count a decision that is certain; and where all ranks hold the same, whatever the values."""
+        if decision.way is None:
+            return
+        shown = _shown(decision.way)
+        is_certain = decision.certainty is Certainty.CERTAIN
+        if is_certain or (decision.certainty is Certainty.BY_SHAPE and shown[0] == Held.REPLICATED):
+            for kind in kinds:
+                self._certain.setdefault(kind, Counter())[shown] += 1
 
     def usual(self, kind: Kind) -> Kinds | None:
         """Return how tensors of a kind are held on both sides; None if that is not known or not unanimous."""
@@ -74,6 +81,12 @@ class Agreements:
 
 def _shown(way: ScoredWay) -> Kinds:
     return ("alike", "alike") if way.same_on_both else way.kinds
+
+
+def is_parameter_gradient(key: TensorKey) -> bool:
+    """Return whether a tensor is the gradient of a parameter: these are reduced over replicas together."""
+    name = f"{key.op_type}.{key.op_name}".lower()
+    return "grad" in name and bool(_PARAMETER.search(name))
 
 
 def kinds_of(key: TensorKey, ndim: int) -> tuple[Kind, ...]:

@@ -99,9 +99,10 @@ def decide(search: Search, dtypes: Sequence[str]) -> Decision:
         text = "the shapes of the pieces do not make up the shape of the tensor in any known way"
         return Decision(None, Certainty.OPEN, text, search=search)
     best = search.ways[0]
-    if best.error <= fit_limit(dtypes):
+    limit = fit_limit(dtypes)
+    if best.error <= limit:
         return _fitting(search, best)
-    return _not_fitting(search, best)
+    return _up_to_a_factor(search, limit) or _not_fitting(search, best)
 
 
 def _fitting(search: Search, best: ScoredWay) -> Decision:
@@ -116,6 +117,16 @@ def _fitting(search: Search, best: ScoredWay) -> Decision:
     others = [way.error for way in search.ways if way.error > limit]
     text = f"{error}; every other way is off by {min(others):.1e} or more" if others else error
     return Decision(chosen, Certainty.CERTAIN, text, search=search)
+
+
+def _up_to_a_factor(search: Search, limit: float) -> Decision | None:
+    """Return the only way in which the sides agree but for a factor; None if there is not exactly one."""
+    scaled = [way for way in search.ways if way.error_besides_factor <= limit and abs(way.factor) > limit]
+    simplest = sorted(scaled, key=simplicity)[:1]
+    if not simplest or any(not _is_implied(way, simplest[0]) for way in scaled if way is not simplest[0]):
+        return None
+    text = f"it is {simplest[0].factor:.4g} times B, and agrees but for that in no other way"
+    return Decision(simplest[0], Certainty.CERTAIN, text, search=search)
 
 
 def _not_fitting(search: Search, best: ScoredWay) -> Decision:
