@@ -13,6 +13,8 @@ from ingest.questions.compare import Comparison, compare, load_layout_map, load_
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.within import layout
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
@@ -24,6 +26,7 @@ from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Neighbour, Tensor
+from ingest.reader.unsharded import UnshardedTensor
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
@@ -67,6 +70,7 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
+    "Layout",
     "Neighbour",
     "OriginAnswer",
     "RepairReport",
@@ -84,6 +88,7 @@ __all__ = [
     "Tensor",
     "Tensors",
     "TensorsRemoved",
+    "UnshardedTensor",
     "UsageError",
     "anomalies",
     "apply_gc",
@@ -95,6 +100,7 @@ __all__ = [
     "heatmap",
     "incidents",
     "ingest_dump",
+    "layout",
     "load_layout_map",
     "load_mapping",
     "load_thresholds",

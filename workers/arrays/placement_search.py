@@ -54,6 +54,11 @@ class Pieces:
         return len(set(self.twins)) == 1
 
     @property
+    def first(self) -> Pieces:
+        """The first piece alone, of a tensor that is the same everywhere."""
+        return Pieces(self.shapes[:1], (0,))
+
+    @property
     def grids(self) -> list[Grid]:
         """The meshes to try."""
         return [self.grid] if self.grid is not None else grids(len(self.shapes))

@@ -17,7 +17,8 @@ from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
 from ingest.questions.placement.decide import Certainty, Decision, decide
 from ingest.questions.placement.layout_map import LayoutMap
-from ingest.questions.placement.told import contradicts, settled_by, told_text
+from ingest.questions.placement.told import contradicts, settled_by
+from ingest.reader.told_placement import told_text
 from workers.arrays.placement_search import is_sum
 from workers.model import StepKey
 from workers.tasks.compare import PairComparison
