@@ -9,7 +9,6 @@ from typing import Any
 import ingest
 from ingest.cli.printing import out, print_json, say, shape_text
 from ingest.cli.show_report import check_slice, print_field, print_slice
-from ingest.reader.anatomy.index import parse_index
 from ingest.reader.ranges import format_ranges
 
 #: A tensor of up to this many elements is printed without `--at`.
@@ -27,6 +26,8 @@ def show_whole(
         UsageError: it is not known how ranks hold it, the slice is not one, or the file cannot be written.
         DamagedStore: chunks of a piece are missing or damaged.
     """
+    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
+
     whole = tensor.unsharded(placement)
     values = None if at is None else whole[parse_index(at, whole.shape)]
     if save is not None:

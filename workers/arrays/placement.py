@@ -179,6 +179,8 @@ def _combinations(ways: Sequence[_Way], count: int, *, repeated: bool) -> Iterat
 def _placement(
     grid: Grid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape | None
 ) -> Placement | None:
+    if whole is not None and not _may_fit(grid, shapes, ways, whole):
+        return None
     assembly = _assembled(grid.numbers, shapes, ways)
     if assembly is None:
         return None
@@ -193,6 +195,17 @@ def _placement(
     if whole in shapes:
         return None  # what a rank has is not padded to several times the tensor
     return _padded(Placement(dimensions, assembly, uneven=uneven), whole, max_piece=_longest(shapes))
+
+
+def _may_fit(grid: Grid, shapes: Sequence[Shape], ways: Sequence[_Way], whole: Shape) -> bool:
+    """Return whether pieces may make up a shape: a quick look before many of them are put together."""
+    if len(set(shapes)) > 1:
+        return True
+    lengths = list(shapes[0])
+    for (_, axis), size in zip(ways, grid.numbers.shape, strict=True):
+        if axis is not None:
+            lengths[axis] *= size
+    return sum(own != wanted for own, wanted in zip(lengths, whole, strict=False)) <= 1
 
 
 def _assembled(
