@@ -49,7 +49,7 @@ class Run:
         rng = np.random.default_rng(7)
 
         def init(*shape: int) -> Array:
-            return (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(self.dtype)
+            return np.asarray(rng.normal(size=shape) / np.sqrt(shape[-1]), self.dtype)
 
         self.weights["embed.weight"] = init(VOCAB, HIDDEN) * self.dtype(4)
         for layer in range(LAYERS):
@@ -89,7 +89,7 @@ class Run:
                 product = product + a32[..., begin : begin + step] @ b32[:, begin : begin + step].T
         else:
             product = a32 @ b32.T
-        return product.astype(self.dtype)
+        return np.asarray(product, self.dtype)
 
     def reduce(self, parts: list[Array]) -> Array:
         """Return the sum over ranks."""
@@ -107,13 +107,14 @@ class Run:
             scale = 1 / np.sqrt(np.einsum("...k,...k->...", wide, wide) / HIDDEN + np.float32(epsilon))
         else:
             scale = (np.mean(wide**2, axis=-1) + np.float32(epsilon)) ** np.float32(-0.5)
-        return (wide * scale[..., None].astype(np.float32) * weight.astype(np.float32)).astype(self.dtype)
+        scaled = wide * scale[..., None].astype(np.float32) * weight.astype(np.float32)
+        return np.asarray(scaled, self.dtype)
 
     def softmax(self, x: Array) -> Array:
         wide = x.astype(np.float32)
         top = np.float32(0) if self.config.has("other softmax kernel") else wide.max(-1, keepdims=True)
         powers = np.exp(wide - top)
-        return (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+        return np.asarray(powers / powers.sum(-1, keepdims=True), np.float32)
 
 
 def cut(value: Array, count: int, axis: int) -> list[Array]:

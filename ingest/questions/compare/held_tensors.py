@@ -52,7 +52,7 @@ class HeldTensors:
 
     def digests(self, tensor: int) -> list[tuple[bytes, object]]:
         """Return the digest of each piece and what it means; a digest of zeros is not known."""
-        pairs = []
+        pairs: list[tuple[bytes, object]] = []
         for rank, number in self.holders[tensor]:
             side = self.ranks[rank]
             pairs.append((side.digests[number].tobytes(), side.meanings[number]))

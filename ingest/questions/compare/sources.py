@@ -258,7 +258,7 @@ class _StoreOperands:
         row = int(self.rows[number])
         own = record_of(self.tables, row)
         # Most files hold one tensor, whose row has everything. Others are looked for in the whole index.
-        return own.get("file", {}) | own if "file" in own else attributes_of(self.tables, row)
+        return {**own["file"], **own} if "file" in own else attributes_of(self.tables, row)
 
 
 class DumpSource:
@@ -360,7 +360,7 @@ class _DumpOperands:
     def attributes(self, number: int) -> dict[str, Any]:
         """Return what its file says of a tensor besides its elements."""
         record = parse_record(self.entries[number].record)
-        return record.get("file", {}) | record
+        return {**record.get("file", {}), **record}
 
 
 def _statistics(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:

@@ -55,7 +55,7 @@ def find_misplaced(
         whole: by tensor, which tensor of all ranks its pieces make up, and how.
     """
     usual = _usual(held, rows)
-    findings = []
+    findings: list[LayoutFinding] = []
     for number, row in rows.items():
         if len(held.holders[number]) > 1 and not _is_constant(held, number):
             findings += _told_otherwise(held, number, row) or _unlike_its_kind(held, number, row, usual)
@@ -95,7 +95,8 @@ def _unreduced(
     held: HeldTensors, rows: Mapping[int, Held], whole: Mapping[int, tuple[int, str]]
 ) -> Iterator[LayoutFinding]:
     """Yield gradients that differ between ranks which hold the same parameter, if most others do not."""
-    replicated, distinct = [], []
+    replicated: list[int] = []
+    distinct: list[int] = []
     for number, row in rows.items():
         if not is_parameter_gradient(held.keys[number]) or number in whole or len(_ranks(held, number)) < 2:
             continue

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.in_memory import elements
+from tests.in_memory import InMemory, elements
 from workers.arrays.assembly import Segment
 from workers.arrays.segment_match import match_order
 
@@ -13,7 +13,7 @@ def test_stretches_are_found_with_rounding() -> None:
     order = [7, 8, 9, 0, 1, 2, 3, 4, 5, 6]
     parts = np.split(WHOLE[:, order], 2, axis=1)
     noisy = [part * np.float32(1 + 1e-6) for part in parts]
-    found = match_order(elements(noisy), [part.shape for part in parts], *elements([WHOLE]), WHOLE.shape, 1)
+    found = match_order(elements(noisy), [part.shape for part in parts], InMemory(WHOLE), WHOLE.shape, 1)
     assert found is not None
     assert [list(map(tuple, stretches)) for stretches in found.stretches] == [
         [(0, 7, 3), (3, 0, 2)],
@@ -25,6 +25,6 @@ def test_stretches_are_found_with_rounding() -> None:
 
 def test_nothing_is_said_of_equal_positions_and_of_other_values() -> None:
     same = np.ones((4, 3), np.float32)
-    assert match_order(elements([same[:2]]), [(2, 3)], *elements([same]), (4, 3), 0) is None
+    assert match_order(elements([same[:2]]), [(2, 3)], InMemory(same), (4, 3), 0) is None
     other = np.random.default_rng(3).normal(size=(3, 5, 4)).astype(np.float32)
-    assert match_order(elements([other]), [(3, 5, 4)], *elements([WHOLE]), WHOLE.shape, 1) is None
+    assert match_order(elements([other]), [(3, 5, 4)], InMemory(WHOLE), WHOLE.shape, 1) is None
