@@ -72,6 +72,23 @@ def command(
             "--ignore-unmatched", help="Do not count tensors and steps on one side only as differences."
         ),
     ] = False,
+    across_layouts: Annotated[
+        bool | None,
+        typer.Option(
+            "--across-layouts/--rank-by-rank",
+            help="Put tensors together from all ranks, or compare rank by rank. Default: by their numbers.",
+            show_default=False,
+        ),
+    ] = None,
+    layout_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--layout-map",
+            metavar="FILE",
+            help="YAML file that says how ranks hold tensors, where that is open.",
+            readable=False,
+        ),
+    ] = None,
     layout: LayoutOption = None,
     scheduler: SchedulerOption = None,
     workers: Annotated[
@@ -90,16 +107,18 @@ def command(
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
     [bold]dump-ingest compare run.zarr /data/dump[/]            a store, and the dump that it came from
+    [bold]dump-ingest compare tp4.zarr tp1.zarr[/]              four ranks against one that has all
     """
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
     from ingest.cli.compare_report import print_comparison, say_summary
-    from ingest.questions.compare import compare, load_mapping, load_thresholds
+    from ingest.questions.compare import compare, load_layout_map, load_mapping, load_thresholds
     from ingest.questions.compare.html import to_html
     from ingest.questions.compare.suggested_map import mapping_text
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
     names = load_mapping(mapping) if mapping else None
     limits = load_thresholds(thresholds) if thresholds else None
+    placements = load_layout_map(layout_map) if layout_map else None
     for path, option in ((html, "--html"), (suggest_map, "--suggest-map")):
         if path is not None:
             check_writable(path, option)
@@ -114,6 +133,8 @@ def command(
             keep_equal=all_tensors,
             client=client,
             layout=settings.layout,
+            across_layouts=across_layouts,
+            layout_map=placements,
             storage_options=settings.store_options,
             **chosen,
         )

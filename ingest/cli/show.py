@@ -12,7 +12,7 @@ from ingest.cli.files import check_writable
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
 from ingest.cli.printing import out, print_json, print_line, say
-from ingest.cli.show_choice import choose_tensor
+from ingest.cli.show_choice import choose_tensor, first_rank
 from ingest.cli.show_report import (
     MAX_WHOLE_NBYTES,
     check_slice,
@@ -26,6 +26,7 @@ from ingest.cli.show_report import (
     print_slice,
     values_of,
 )
+from ingest.cli.show_unsharded import show_whole
 
 
 def command(
@@ -78,6 +79,22 @@ def command(
             show_default=False,
         ),
     ] = False,
+    unsharded: Annotated[
+        bool,
+        typer.Option(
+            "--unsharded",
+            help="Put it together from the pieces of all ranks, as the dump tells or --placement says.",
+            show_default=False,
+        ),
+    ] = False,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACEMENT",
+            help="How ranks hold it, such as 'shard 0' or 'partial sum'; implies --unsharded.",
+            show_default=False,
+        ),
+    ] = "",
     stack: Annotated[
         bool,
         typer.Option("--stack", help="Print the whole call stack of the operator.", show_default=False),
@@ -91,15 +108,36 @@ def command(
 
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2[/]
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2 --at '3:5,:' --save rows.npy[/]
+    [bold]dump-ingest show run.zarr 'Parameter.head.weight.output.0' --step 0 --placement 'shard 0'[/]
     """
-    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
-    from ingest.reader.context.configuration import sample_of  # deferred: numpy and zarr, as above
-
     if save is not None:
         check_writable(save, "--save")
     store, name = store_and(store, name, config, placeholder="NAME")
     opened = open_store(store, config)
-    tensor = choose_tensor(opened, name, rank, step, graph)
+    is_whole = unsharded or bool(placement)
+    tensor = choose_tensor(
+        opened, name, first_rank(opened) if is_whole and rank is None else rank, step, graph
+    )
+    if is_whole:
+        show_whole(tensor, placement, at, save, json=json)
+        return
+    _show(opened, tensor, at, save, scan=scan, stack=stack, json=json)
+
+
+def _show(
+    opened: ingest.DumpStore,
+    tensor: ingest.Tensor,
+    at: str | None,
+    save: Path | None,
+    *,
+    scan: bool,
+    stack: bool,
+    json: bool,
+) -> None:
+    """Print the tensor of one rank, or write it to a file."""
+    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
+    from ingest.reader.context.configuration import sample_of  # deferred: numpy and zarr, as above
+
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
         _save(tensor, values, save)
