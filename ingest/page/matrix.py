@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[CommitSummary], float]]] = {
     "tensors": ("tensors", lambda of: of.tensors + of.statistics_only),
     "stored_bytes": ("bytes in the store", lambda of: of.stored_bytes),
 }
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 #: The states of a cell.
 MISSING, KNOWN, PARTIAL, DAMAGED = 0, 1, 2, 3
 
@@ -166,10 +168,10 @@ def parse_range(words: str, known: Sequence[int], what: str) -> list[int]:
     """
     if not words:
         return list(known)
-    first, dash, last = words.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise UsageError(f"{what} {words!r} is not a range", hint=f"Such as {what}=3-9, or {what}=4.")
-    low, high = int(first), int(last or first)
+    ends = _RANGE.fullmatch(words)
+    if ends is None:
+        raise UsageError(f"{what} {words[:80]!r} is not a range", hint=f"Such as {what}=3-9, or {what}=4.")
+    low, high = int(ends[1]), int(ends[2] or ends[1])
     chosen = [number for number in known if low <= number <= high]
     if not chosen:
         raise UsageError(f"the run has no {what} {words}")

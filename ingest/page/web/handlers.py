@@ -159,8 +159,15 @@ class Handler(RequestHandler):
             token += (await asyncio.to_thread(other.moment)).token
         token += watched.token if watched is not None else ""
         question = (run.name, token, name, self.request.query, bool(run.away))
+
+        def made() -> bytes:
+            try:
+                return make(moment)
+            finally:
+                moment.let_go()
+
         with site.metrics.answering(name):
-            return await site.answers.answer(question, lambda: make(moment))
+            return await site.answers.answer(question, made)
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the URL."""
