@@ -22,6 +22,8 @@ MAX_RUNS = 500
 _PATIENCE_S = 2.0
 #: A store that takes longer than this to answer counts as away, in seconds.
 _SLOW_S = 10.0
+#: How long an error of a store that was never read stands at most: until then, viewers are told the same.
+_RETRY_S = 3.0
 
 
 @dataclass(eq=False)
@@ -78,6 +80,11 @@ class Run:
         if self._moment is None:
             self._begin()
 
+    def is_ready(self, patience_s: float) -> bool:
+        """Return whether `moment` returns or raises at once; wait for that a little."""
+        known, begun = self._begin()
+        return known is not None or bool(wait([begun], patience_s).done)
+
     @property
     def _pause_s(self) -> float:
         """How long the store is left alone: the longer, the longer it took to answer."""
@@ -87,10 +94,8 @@ class Run:
         """Ask the store if it is time to; return what is known, and the newest answer, perhaps to come."""
         with self._lock:
             reading = self._reading
-            is_due = reading is None or (
-                reading.done() and (self._moment is None or self.clock() - self._read_at >= self._pause_s)
-            )
-            if reading is None or is_due:
+            pause_s = min(self.refresh_s, _RETRY_S) if self._moment is None else self._pause_s
+            if reading is None or (reading.done() and self.clock() - self._read_at >= pause_s):
                 reading = self._reading = Future()
                 self._asked_at = self.clock()
                 # A daemon: a store that hangs does not keep the server from ending.

@@ -32,11 +32,10 @@ class Answer(Handler):
             asked = Arguments.of(self.query(), self.question.parameters)
             run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
             name = f"api/{self.question.name}"
-            self.send_json(
-                await self.answer(
-                    run, name, lambda moment: strict_json.dumps(self.question.answer(moment, asked)).encode()
-                )
+            packed = await self.answer(
+                run, name, lambda moment: strict_json.dumps(self.question.answer(moment, asked)).encode()
             )
+            self.send_packed(packed, "application/json")
 
         await self.guarded(Links(self.site.base), show)
 

@@ -22,6 +22,7 @@ from ingest.page.watchers import Watchers
 from ingest.page.web import api, handlers, openapi
 from ingest.page.web.access import Access, Listen
 from ingest.page.web.metrics import PageMetrics
+from workers import events
 from workers.errors import UsageError
 
 #: Answers that are made at once. More would only share the same processors.
@@ -40,6 +41,8 @@ class PageSettings:
     cache_nbytes: int = DEFAULT_NBYTES
     watchers: Watchers | None = None
     """The watchers that feed the runs; None to show what is in the store alone."""
+    first_paint_s: float = 0.7
+    """A view of a run that was never read appears after this time, and says that the run is being read."""
 
 
 def base_path(words: str) -> str:
@@ -54,15 +57,18 @@ def base_path(words: str) -> str:
     return path
 
 
-def application(library: Library, settings: PageSettings, pool: ThreadPoolExecutor) -> Application:
+def application(
+    library: Library, settings: PageSettings, pool: ThreadPoolExecutor, metrics: PageMetrics
+) -> Application:
     """Return the paths and what answers them."""
     site = handlers.Site(
         library,
         SharedAnswers(pool, settings.cache_nbytes),
         settings.access,
-        PageMetrics(),
+        metrics,
         settings.base,
         settings.watchers,
+        settings.first_paint_s,
     )
     shared: dict[str, Any] = {"site": site}
     contract = json.dumps(openapi.document(settings.base)).encode()
@@ -120,16 +126,21 @@ class PageServer:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set."""
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool:
-            server = HTTPServer(
-                application(self.library, self.settings, pool),
-                max_header_size=32 * 1024,
-                max_body_size=0,
-                idle_connection_timeout=75,
-            )
-            server.add_sockets(self._sockets)
-            await stop.wait()
-            server.stop()
-            await server.close_all_connections()
+        metrics = PageMetrics()
+        events.subscribe(metrics.observe)
+        try:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool:
+                server = HTTPServer(
+                    application(self.library, self.settings, pool, metrics),
+                    max_header_size=32 * 1024,
+                    max_body_size=0,
+                    idle_connection_timeout=75,
+                )
+                server.add_sockets(self._sockets)
+                await stop.wait()
+                server.stop()
+                await server.close_all_connections()
+        finally:
+            events.unsubscribe(metrics.observe)
             if self.settings.watchers is not None:
                 self.settings.watchers.close()
