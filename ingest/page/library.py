@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -184,14 +185,15 @@ class Library:
         objects = open_objects(resolve(self.url, dict(self.options)))
         with self._lock:
             known = set(self._runs) | set(self._names)
-        names = [name for name in objects.children() if name in known or self._is_store(name)]
+        stores = (name for name in objects.children() if name in known or self._is_store(name))
+        names = list(islice(stores, MAX_RUNS))
         if not names:
             raise UsageError(
                 f"{self.url}: no dump-ingest store there, nor directly below",
                 hint="Is the URL right? `ingest` and `watch` create a store.",
             )
-        self._names, self._listed_at = names[:MAX_RUNS], self.clock()
-        return self._names
+        self._names, self._listed_at = names, self.clock()
+        return names
 
     def run(self, name: str) -> Run:
         """Return a run by its name.
