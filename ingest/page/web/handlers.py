@@ -18,6 +18,7 @@ from tornado.httputil import url_concat
 from tornado.web import RequestHandler
 
 from ingest.page import rendering
+from ingest.page.answers import BESIDE
 from ingest.page.arguments import Arguments
 from ingest.page.library import Library, Run
 from ingest.page.links import Links
@@ -266,7 +267,7 @@ class View(Handler):
                 run,
                 view,
                 lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library, watched), run),
-                beside=asked.text("with"),
+                beside=asked.text(BESIDE),
                 watched=watched,
             )
             self.send_packed(packed, "text/html")

@@ -14,7 +14,7 @@ def test_every_path_of_the_contract_is_served_and_the_other_way_round(page: Runn
         "/api/v1/runs/{run}/watchers",
         *(f"/api/v1/runs/{{run}}/{question.name}" for question in QUESTIONS),
     }
-    values = {"rank": "1", "step": "2", "name": "Log.Default_net-LogLoss_Log-op0.output.0"}
+    values = {"with": "run.zarr", "rank": "1", "step": "2", "name": "Log.Default_net-LogLoss_Log-op0.output.0"}
     for path, methods in paths.items():
         assert set(methods) == {"get"}
         required = [
