@@ -14,6 +14,7 @@ from ingest.page.matrix import matrix_of, parse_range
 from ingest.page.screen import Asked
 from ingest.page.sheet import window
 from ingest.questions.compare import compare
+from ingest.questions.compare.growth import error_growth
 from ingest.questions.heatmap_rows import heatmap_rows
 from ingest.questions.origin import origin
 from ingest.questions.trend import heatmap
@@ -132,6 +133,13 @@ def _comparison(asked: Asked) -> dict[str, Any]:
     return compare(*sides, storage_options=asked.storage_options(), include_partial=partial).to_dict()
 
 
+def _growth(asked: Asked) -> list[dict[str, Any]]:
+    given = asked.arguments
+    its = asked.moment_of(given.text(BESIDE)).store
+    stat, name = given.text("stat", "l2_norm"), given.text("name", "*")
+    return error_growth(asked.moment.store, its, given.need("rank"), stat, name=name).rows()
+
+
 def sides_of(asked: Asked, other: str, rank: int | None, step: int | None) -> tuple[str, str]:
     """Return a run and another one, or a rank and step of both, as `compare` takes them.
 
@@ -187,6 +195,18 @@ QUESTIONS = (
             Parameter("partial", "boolean", "Also compare steps with quarantined or missing files."),
         ),
         _comparison,
+    ),
+    Question(
+        "growth",
+        "How far a rank is from that of another run, by tensor and step: the relative error of a statistic.",
+        "compare --over-steps --json",
+        (
+            Parameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
+            THE_RANK,
+            STAT,
+            PATTERN,
+        ),
+        _growth,
     ),
     Question("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
     Question(
