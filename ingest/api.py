@@ -10,6 +10,7 @@ from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
+from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
@@ -62,6 +63,7 @@ __all__ = [
     "DumpError",
     "DumpIngestError",
     "DumpStore",
+    "ErrorGrowth",
     "GcPlan",
     "GcPolicy",
     "GcReport",
@@ -92,6 +94,7 @@ __all__ = [
     "consolidate",
     "context_of",
     "divergence",
+    "error_growth",
     "heatmap",
     "incidents",
     "ingest_dump",

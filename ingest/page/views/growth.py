@@ -56,14 +56,8 @@ def _matrix(growth: ErrorGrowth) -> Matrix:
 
 def _firsts(asked: Asked, growth: ErrorGrowth) -> list[dict[str, Any]]:
     """Return what differs first, by step and order of execution: each tensor once."""
-    is_different = growth.errors > 0
-    begin = np.where(is_different.any(axis=1), is_different.argmax(axis=1), len(growth.steps))
-    order = np.lexsort((np.arange(begin.size), begin))[:_LISTED]
     rows = []
-    for place in order.tolist():
-        column = int(begin[place])
-        if column == len(growth.steps):
-            break
+    for place, column in growth.by_onset()[:_LISTED]:
         key, step = growth.tensors[place], growth.steps[column]
         rows.append(
             {

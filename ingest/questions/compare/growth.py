@@ -51,13 +51,15 @@ class ErrorGrowth:
     left_out: tuple[LeftOut, ...] = ()
     """Steps whose index is damaged in one of the runs."""
 
-    def first(self) -> tuple[TensorKey, int] | None:
-        """Return the tensor and step that differ first, by step and order of execution; None if none does."""
-        for column, step in enumerate(self.steps):
-            different = np.flatnonzero(self.errors[:, column] > 0)
-            if different.size:
-                return self.tensors[int(different[0])], step
-        return None
+    def by_onset(self) -> list[tuple[int, int]]:
+        """Return the places of the tensors that differ, each with that of the first such step, in that order.
+
+        Of tensors that begin to differ in the same step, the one that was executed first comes first.
+        """
+        is_different = self.errors > 0
+        begin = np.where(is_different.any(axis=1), is_different.argmax(axis=1), len(self.steps))
+        order = np.lexsort((np.arange(begin.size), begin))
+        return [(place, int(begin[place])) for place in order.tolist() if begin[place] < len(self.steps)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a flat row of plain values for each tensor and step that both runs have."""

@@ -41,9 +41,8 @@ def test_errors_are_those_of_the_statistic(growth: ErrorGrowth) -> None:
     expected = [[0] * 3, [0] * 3, [0, 0.25, 0.5], [0, LEAST, LEAST], [0, math.inf, math.inf]]
     np.testing.assert_array_equal(growth.errors, expected)
     assert (growth.steps, growth.rank, growth.statistic) == ((0, 1, 2), 0, "l2_norm")
-    first = growth.first()
-    assert first is not None
-    assert (first[0].op_name, first[1]) == ("op2", 1)
+    assert growth.by_onset() == [(2, 1), (3, 1), (4, 1)]
+    assert growth.tensors[2].op_name == "op2"
     frame = growth.to_pandas()
     assert frame.loc["MatMul.op2.output.0"].tolist() == [0, 0.25, 0.5]
     assert growth.rows()[7] == {
@@ -70,4 +69,4 @@ def test_a_damaged_step_is_left_out(tmp_path: Path) -> None:
     growth = error_growth(*runs, rank=0)
     assert growth.steps == (1,)
     assert [left.key.step for left in growth.left_out] == [0]
-    assert growth.first() is None
+    assert growth.by_onset() == []
