@@ -150,10 +150,10 @@ def views(where: Place, number: int) -> dict[str, str]:
     run, valued = f"/runs/{_LARGE}", "rank=0&step=0&name=MatMul.op2.output.0"
     return {
         "incidents": f"{run}/incidents?step={step}",
-        "matrix of a count": f"{run}/matrix?stat=findings&ranks={number}-{ranks - 1}",
+        "matrix of a count": f"{run}/matrix?stat=findings&steps={number}-{steps - 1}",
         "matrix of one tensor": f"{run}/matrix?stat={stat}&name={name}",
         "matrix of all tensors": f"{run}/matrix?stat={stat}",
-        "the cell under the pointer": f"/api/v1{run}/matrix?stat=findings&ranks={number}-{ranks - 1}",
+        "the cell under the pointer": f"/api/v1{run}/matrix?stat=findings&steps={number}-{steps - 1}",
         "operators of a rank and step": f"{run}/cell?rank={rank}&step={step}",
         "operators, coloured by another statistic": f"{run}/cell?rank={rank}&step={step}&stat=max",
         "tensor": f"{run}/tensor?rank={rank}&step={step}&name={name}",
