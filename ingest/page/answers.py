@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
-from ingest.findings.incidents import incidents
 from ingest.page.arguments import Parameter
 from ingest.page.choice import tensor_of
 from ingest.page.matrix import matrix_of, parse_range
@@ -100,11 +99,8 @@ def _matrix(asked: Asked) -> dict[str, Any]:
 
 def _incidents(asked: Asked) -> list[dict[str, Any]]:
     moment, given = asked.moment, asked.arguments
-    answer = incidents(
-        moment.store,
-        given.integer("rank"),
-        given.integer("step"),
-        severity=given.text("severity") or None,
+    answer = moment.incidents(
+        given.integer("rank"), given.integer("step"), severity=given.text("severity") or None
     )
     return [incident.to_dict() for incident in answer.incidents]
 

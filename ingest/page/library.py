@@ -119,8 +119,12 @@ class Run:
             self._settle(known, "")
             answer.set_exception(exc)
         else:
+            if known is not None and now is not known:
+                now.prepare(known)  # before viewers have it: until then, they see what was prepared before
             self._settle(now, "")
             answer.set_result(now)
+            if known is None:
+                now.prepare(None)
 
     def _settle(self, moment: Moment | None, away: str) -> None:
         with self._lock:

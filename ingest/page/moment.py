@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
@@ -13,10 +14,14 @@ from typing import Self
 import xxhash
 
 from ingest.consolidating.announcements import read_announcements
+from ingest.findings.incidents import Incidents
+from ingest.findings.incidents.find import FoundIncidents
+from ingest.findings.stored import SERIES
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
+from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
-from workers.errors import StoreUnavailable
+from workers.errors import DumpIngestError, StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
 from workers.store.commit import Commit
@@ -74,6 +79,8 @@ class Moment:
     """How many commits were read again so far, see `later`."""
     _tables: OrderedDict[StepKey, Step] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _incidents: FoundIncidents | None = None
+    _search_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, store: DumpStore) -> Moment:
@@ -88,7 +95,10 @@ class Moment:
     def _of_pinned(cls, pinned: PinnedStore) -> Moment:
         damages: list[Damage] = []
         steps = tuple(pinned.select(damages=damages))
-        return cls(pinned, _token(steps, damages), time.time(), steps, tuple(damages))
+        # What the consolidator finds changes answers, too.
+        evaluated = pinned.objects.children(SERIES)
+        token = _token(steps, damages, evaluated)
+        return cls(pinned, token, time.time(), steps, tuple(damages))
 
     def later(self) -> Moment:
         """Return the store as it is now; this moment, with a new time, if nothing was committed since.
@@ -133,6 +143,35 @@ class Moment:
             if opened.key not in kept:
                 opened.forget_tables()
 
+    def incidents(
+        self, rank: int | None = None, step: int | None = None, *, severity: str | None = None
+    ) -> Incidents:
+        """Return what went wrong. The store is searched once for all viewers, whatever they ask for.
+
+        Raises:
+            UsageError: there is no such rank, step or severity.
+            DamagedStore: no step can be read.
+        """
+        with self._search_lock:
+            if self._incidents is None:
+                snapshot = take_snapshot(self.store, include_partial=True, allow_empty=True)
+                self._incidents = FoundIncidents.of(snapshot)
+        return self._incidents.chosen(rank, step, severity=severity)
+
+    def prepare(self, before: Moment | None) -> None:
+        """Search for incidents if viewers look at them, or this is the first moment: then they need not wait.
+
+        Errors are for who asks.
+        """
+        if before is None or before.has_incidents:
+            with suppress(DumpIngestError):
+                self.incidents()
+
+    @property
+    def has_incidents(self) -> bool:
+        """Whether incidents have been searched for."""
+        return self._incidents is not None
+
     @cached_property
     def ranks(self) -> list[int]:
         """The ranks with a committed step, in order."""
@@ -144,7 +183,7 @@ class Moment:
         return sorted({step.key.step for step in self.steps if step.key.step is not None})
 
 
-def _token(steps: tuple[Step, ...], damages: list[Damage]) -> str:
+def _token(steps: Sequence[Step], damages: Sequence[Damage], evaluated: Sequence[str]) -> str:
     names = [f"{step.key} {step.fingerprint} {step.has_tensors}" for step in steps]
-    names += [str(damage) for damage in damages]
+    names += [*map(str, damages), *evaluated]
     return xxhash.xxh3_64_hexdigest("\n".join(names).encode())

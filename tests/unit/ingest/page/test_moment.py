@@ -78,6 +78,25 @@ def test_tensors_that_gc_removes_are_missed_within_a_round(
     assert (later.store.step(1, 2).has_tensors, later.token == moment.token) == (False, False)
 
 
+def test_what_the_consolidator_finds_is_news(store: Path) -> None:
+    objects = commit_steps(store, 0)
+    moment = Moment.of(ingest.DumpStore(objects))
+    objects.put("findings/0.made.rules/zarr.json", b"{}")
+    assert moment.later().token != moment.token
+
+
+def test_incidents_are_searched_for_once(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = Moment.of(open_store(nan_log))
+    assert not moment.has_incidents
+    moment.prepare(None)
+    assert moment.has_incidents
+    monkeypatch.setattr(module, "take_snapshot", None)
+    assert [incident.rank for incident in moment.incidents().incidents] == [1]
+    assert moment.incidents(step=1).incidents == ()
+    with pytest.raises(ingest.UsageError):
+        moment.incidents(rank=9)
+
+
 def test_steps_that_are_gone_are_forgotten(store: Path) -> None:
     objects = commit_steps(store, 0, 1)
     moment = Moment.of(ingest.DumpStore(objects))
