@@ -161,7 +161,7 @@ def views(where: Place, number: int) -> dict[str, str]:
         "tensor with values, 4 MiB": f"/runs/{_VALUES}/tensor?{valued}&stat={stat}",
         "window on values": f"/api/v1/runs/{_VALUES}/values?{valued}&row={number}",
         "two runs, one rank": f"{run}/compare?with={_OTHER}&step={steps - 1}&rank={rank}",
-        "two runs, all ranks": f"{run}/compare?with={_OTHER}&step={steps - 1 - number % 2}",
+        "two runs, as they are opened": f"{run}/compare?with={_OTHER}&step={steps - 1 - number % 2}",
         "live": f"{run}/live",
         "whether something is new": f"/api/v1{run}/moment",
     }

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.moment import Moment
-from ingest.questions.trend import COUNTS, STATISTICS, heatmap, statistic_named
+from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
 from workers.errors import UsageError
 from workers.store.model import CommitSummary
 
@@ -148,10 +148,12 @@ def _fill(
     values: npt.NDArray[np.float64],
 ) -> bool:
     """Write a statistic of tensors to its places; return whether it is a count."""
-    field = heatmap(moment.store, pattern, statistic, rank=list(row), step=list(column), include_partial=True)
-    ranks = [row[rank] for rank in field["rank"].values.tolist()]
-    steps = [column[step] for step in field["step"].values.tolist()]
-    values[np.ix_(ranks, steps)] = field.values
+    by_step = moment.fields.of(moment.store, moment.generations, pattern, statistic)
+    for step, place in column.items():
+        if (known := by_step.get(step)) is not None:
+            ranks = [row.get(rank, -1) for rank in known.ranks.tolist()]
+            chosen = [number for number, rank in enumerate(ranks) if rank >= 0]
+            values[[ranks[number] for number in chosen], place] = known.values[chosen]
     return statistic in COUNTS
 
 

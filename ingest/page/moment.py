@@ -16,7 +16,8 @@ import xxhash
 from ingest.consolidating.announcements import read_announcements
 from ingest.findings.incidents import Incidents
 from ingest.findings.incidents.find import FoundIncidents
-from ingest.findings.stored import SERIES
+from ingest.findings.stored import SERIES, generation_of
+from ingest.page.kept_fields import KeptFields
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
 from ingest.reader.snapshot import take_snapshot
@@ -79,6 +80,8 @@ class Moment:
     """How many commits were read again so far, see `later`."""
     _tables: OrderedDict[StepKey, Step] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    fields: KeptFields = field(default_factory=KeptFields)
+    """Of the run: those of the moments before are used again."""
     _incidents: FoundIncidents | None = None
     _search_lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -116,6 +119,7 @@ class Moment:
         fresh = Moment._of_pinned(self.store.later(due))
         self.turn = fresh.turn = first + len(due)
         if fresh.token != self.token:
+            fresh.fields = self.fields
             return fresh
         self.read_at = fresh.read_at
         return self
@@ -171,6 +175,15 @@ class Moment:
     def has_incidents(self) -> bool:
         """Whether incidents have been searched for."""
         return self._incidents is not None
+
+    @cached_property
+    def generations(self) -> dict[int, str]:
+        """By step: a name for what all ranks together have of it."""
+        by_step: dict[int, dict[int, str]] = {}
+        for opened in self.steps:
+            if opened.key.step is not None:
+                by_step.setdefault(opened.key.step, {})[opened.key.rank] = opened.fingerprint
+        return {step: generation_of(fingerprints) for step, fingerprints in by_step.items()}
 
     @cached_property
     def ranks(self) -> list[int]:

@@ -8,6 +8,7 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from tornado.httpserver import HTTPServer
@@ -102,6 +103,12 @@ def application(
     )
 
 
+def _import_ahead() -> None:
+    """Import what questions over steps need, which takes a second: the first viewer does not wait for it."""
+    for name in ("pandas", "xarray"):
+        import_module(name)
+
+
 @dataclass(eq=False)
 class PageServer:
     """A server that is bound to its sockets, and serves while `serve` runs."""
@@ -137,6 +144,7 @@ class PageServer:
                     idle_connection_timeout=75,
                 )
                 server.add_sockets(self._sockets)
+                pool.submit(_import_ahead)
                 await stop.wait()
                 server.stop()
                 await server.close_all_connections()
