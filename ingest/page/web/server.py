@@ -18,7 +18,9 @@ from tornado.web import Application
 
 from ingest.page.answers import QUESTIONS
 from ingest.page.library import Library
+from ingest.page.rendering import environment
 from ingest.page.sharing import DEFAULT_NBYTES, SharedAnswers
+from ingest.page.views import SCREENS
 from ingest.page.watchers import Watchers
 from ingest.page.web import api, handlers, openapi
 from ingest.page.web.access import Access, Listen
@@ -104,7 +106,9 @@ def application(
 
 
 def _import_ahead() -> None:
-    """Import what questions over steps need, which takes a second: the first viewer does not wait for it."""
+    """Import what questions over steps need, and compile the templates: no viewer waits for it."""
+    for screen in SCREENS.values():
+        environment().get_template(screen.template)
     for name in ("pandas", "xarray"):
         import_module(name)
 
