@@ -91,7 +91,8 @@ class CubeReader:
                 # Most blocks are zeros, which need no memory.
                 kept = counts if counts.any() else np.broadcast_to(np.int64(0), counts.shape)
                 known = self._anomalies[name] = (block, kept)
-            return known[1][within]
+            of_step: npt.NDArray[Any] = known[1][within]
+            return of_step
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)

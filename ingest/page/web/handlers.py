@@ -135,8 +135,7 @@ class Handler(RequestHandler):
         """Answer with what `answer` returned: as it is, unless the viewer does not take gzip."""
         self.set_header("Content-Type", f"{kind}; charset=utf-8")
         if "gzip" in self.request.headers.get("Accept-Encoding", ""):
-            self.set_header("Content-Encoding", "gzip")
-            self.set_header("Vary", "Accept-Encoding")
+            self.set_header("Content-Encoding", "gzip")  # Tornado then leaves it as it is, and sets `Vary`
             self.finish(packed)
         else:
             self.finish(gzip.decompress(packed))

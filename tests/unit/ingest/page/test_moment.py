@@ -87,9 +87,7 @@ def test_what_the_consolidator_finds_is_news(store: Path) -> None:
 
 def test_incidents_are_searched_for_once(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     moment = Moment.of(open_store(nan_log))
-    assert not moment.has_incidents
     moment.prepare(None)
-    assert moment.has_incidents
     monkeypatch.setattr(module, "take_snapshot", None)
     assert [incident.rank for incident in moment.incidents().incidents] == [1]
     assert moment.incidents(step=1).incidents == ()

@@ -33,8 +33,8 @@ def commit_run(store: Path, *, drift: float, steps: int = 3) -> ingest.DumpStore
 
 @pytest.fixture
 def growth(tmp_path: Path) -> ErrorGrowth:
-    runs = [commit_run(tmp_path / f"{drift}.zarr", drift=drift) for drift in (0.0, 0.25)]
-    return error_growth(*runs, rank=0)
+    a, b = (commit_run(tmp_path / f"{drift}.zarr", drift=drift) for drift in (0.0, 0.25))
+    return error_growth(a, b, rank=0)
 
 
 def test_errors_are_those_of_the_statistic(growth: ErrorGrowth) -> None:
@@ -44,29 +44,29 @@ def test_errors_are_those_of_the_statistic(growth: ErrorGrowth) -> None:
     assert growth.by_onset() == [(2, 1), (3, 1), (4, 1)]
     assert growth.tensors[2].op_name == "op2"
     frame = growth.to_pandas()
-    assert frame.loc["MatMul.op2.output.0"].tolist() == [0, 0.25, 0.5]
+    assert list(frame.loc["MatMul.op2.output.0"]) == [0, 0.25, 0.5]
     assert growth.rows()[7] == {
         "rank": 0, "step": 1, "name": "MatMul.op2.output.0", "graph": "0", "error": 0.25
     }  # fmt: skip
 
 
 def test_a_name_and_a_statistic_choose(tmp_path: Path) -> None:
-    runs = [commit_run(tmp_path / f"{drift}.zarr", drift=drift, steps=2) for drift in (0.0, 0.25)]
-    chosen = error_growth(*runs, rank=0, stat="max", name="*op[23]*")
+    a, b = (commit_run(tmp_path / f"{drift}.zarr", drift=drift, steps=2) for drift in (0.0, 0.25))
+    chosen = error_growth(a, b, rank=0, stat="max", name="*op[23]*")
     assert [key.op_name for key in chosen.tensors] == ["op2", "op3"]
     np.testing.assert_array_equal(chosen.errors, [[0, LEAST]] * 2)
     with pytest.raises(ingest.UsageError, match="no tensor like"):
-        error_growth(*runs, rank=0, name="absent")
+        error_growth(a, b, rank=0, name="absent")
     with pytest.raises(ingest.UsageError, match="sum of statistics"):
-        error_growth(*runs, rank=0, stat="inf")
+        error_growth(a, b, rank=0, stat="inf")
 
 
 def test_a_damaged_step_is_left_out(tmp_path: Path) -> None:
-    runs = [commit_run(tmp_path / f"{name}.zarr", drift=0, steps=2) for name in "ab"]
+    a, b = (commit_run(tmp_path / f"{name}.zarr", drift=0, steps=2) for name in "ab")
     for file in (tmp_path / "b.zarr" / "rank_0" / "step_0").rglob("*"):
         if file.is_file() and file.name != "zarr.json":
             file.write_bytes(b"damage")
-    growth = error_growth(*runs, rank=0)
+    growth = error_growth(a, b, rank=0)
     assert growth.steps == (1,)
     assert [left.key.step for left in growth.left_out] == [0]
     assert growth.by_onset() == []
