@@ -203,9 +203,7 @@ def clicks(where: Place) -> Table:
     rows = []
     # The store is not asked for news meanwhile, so that the processor time is that of the click.
     with server(where, refresh_s=3600) as (process, url, _port), Connection(url) as connection:
-        for run in (_LARGE, _OTHER, _VALUES):
-            while connection.get(f"/runs/{run}/incidents")[0] == 503:
-                time.sleep(0.1)
+        wait_until_read(url, _LARGE, _OTHER, _VALUES)
         for kind in views(where, 0):
             paths = [views(where, number)[kind] for number in range(_CLICKS)]
             anew, kept, spent, size = [], [], [], 0
@@ -240,7 +238,7 @@ def viewers(where: Place, seconds: float) -> Table:
     """Have 20 people look for some time, each at another view every half second."""
     paths = sorted({path for number in range(_CLICKS) for path in views(where, number).values()})
     with server(where) as (process, url, port):
-        walk(url, [f"/runs/{_LARGE}/matrix"], 1)
+        wait_until_read(url, _LARGE, _OTHER, _VALUES)
         peak, until = 0, time.monotonic() + seconds
         with Viewers(url, paths).looking(PEOPLE) as people:
             while time.monotonic() < until:
@@ -280,7 +278,7 @@ def requests(where: Place) -> Table:
     rows = []
     for people in (1, PEOPLE):
         with server(where, _LARGE, refresh_s=3600) as (_, url, port):
-            wait_until_read(url)
+            wait_until_read(url, _LARGE)
             before = metric(port, "dump_ingest_page_store_requests_total")
             walk(url, [path for path in paths if _VALUES not in path and "with=" not in path], people)
             spent = metric(port, "dump_ingest_page_store_requests_total") - before
@@ -293,7 +291,7 @@ def outage(where: Place, seconds: float) -> Table:
     """Take the store away while people look."""
     paths = [f"/runs/{_LARGE}/{view}" for view in ("incidents", "matrix", "live")]
     with server(where, _LARGE) as (_, url, _port), Connection(url) as connection:
-        wait_until_read(url)
+        wait_until_read(url, _LARGE)
         walk(url, paths, 1)
         with Viewers(url, paths).looking(PEOPLE) as people:
             with where.away():
@@ -336,11 +334,12 @@ def _wait_for_away(connection: Connection, *, wanted: bool, timeout_s: float) ->
         time.sleep(0.1)
 
 
-def wait_until_read(url: str) -> None:
-    """Wait until the large run has been read."""
+def wait_until_read(url: str, *runs: str) -> None:
+    """Wait until these runs have been read, and their incidents are known."""
     with Connection(url) as connection:
-        while connection.get(f"/runs/{_LARGE}/matrix")[0] == 503:
-            time.sleep(0.1)
+        for run in runs:
+            while connection.get(f"/runs/{run}/incidents")[0] == 503:
+                time.sleep(0.1)
 
 
 def metric(port: int, name: str) -> float:
