@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
-from ingest.page.arguments import Parameter
+from ingest.page.arguments import Arguments, Parameter
 from ingest.page.choice import tensor_of
-from ingest.page.matrix import matrix_of, parse_range
+from ingest.page.matrix import SUMMARIES, matrix_of, parse_range
 from ingest.page.screen import Asked
 from ingest.page.sheet import window
 from ingest.questions.compare import compare
@@ -49,6 +49,8 @@ class Question:
     """The command that prints the same; "" if there is none."""
     parameters: tuple[Parameter, ...]
     answer: Callable[[Asked], Any]
+    is_slow: Callable[[Arguments], bool] = lambda _: False
+    """As for a screen."""
 
 
 def _steps(asked: Asked) -> list[dict[str, Any]]:
@@ -129,6 +131,15 @@ def _comparison(asked: Asked) -> dict[str, Any]:
     return compare(*sides, storage_options=asked.storage_options(), include_partial=partial).to_dict()
 
 
+def _always(_: Arguments) -> bool:
+    return True
+
+
+def reads_tensors(asked: Arguments) -> bool:
+    """Return whether a matrix is about a statistic of tensors: the commits do not have that."""
+    return asked.text("stat", "non_finite") not in SUMMARIES
+
+
 def _growth(asked: Asked) -> list[dict[str, Any]]:
     given = asked.arguments
     its = asked.moment_of(given.text(BESIDE)).store
@@ -191,6 +202,7 @@ QUESTIONS = (
             Parameter("partial", "boolean", "Also compare steps with quarantined or missing files."),
         ),
         _comparison,
+        _always,
     ),
     Question(
         "growth",
@@ -203,6 +215,7 @@ QUESTIONS = (
             PATTERN,
         ),
         _growth,
+        _always,
     ),
     Question("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
     Question(
@@ -237,6 +250,7 @@ QUESTIONS = (
         "heatmap --json",
         (PATTERN, STAT),
         _heatmap,
+        _always,
     ),
     Question(
         "matrix",
@@ -244,5 +258,6 @@ QUESTIONS = (
         "",
         (STAT, PATTERN, RANKS, STEPS),
         _matrix,
+        reads_tensors,
     ),
 )

@@ -141,4 +141,5 @@ SCREEN = Screen(
         Parameter("name", "string", "The tensor whose statistic is drawn for both runs, or a glob."),
     ),
     show,
+    is_slow=lambda asked: asked.flag("all") or asked.flag("over"),
 )

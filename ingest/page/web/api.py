@@ -41,6 +41,7 @@ class Answer(Handler):
                     self.question.answer(Asked(moment, asked, links, library))
                 ).encode(),
                 beside=asked.text(BESIDE),
+                is_slow=self.question.is_slow(asked),
             )
             self.send_packed(packed, "application/json")
 

@@ -155,6 +155,7 @@ class Handler(RequestHandler):
         *,
         beside: str = "",
         watched: Watched | None = None,
+        is_slow: bool = False,
     ) -> bytes:
         """Return what `make` returns of a run as it is now, packed by gzip; viewers share it.
 
@@ -164,6 +165,7 @@ class Handler(RequestHandler):
             make: makes the answer.
             beside: the name of another run that the answer is about, too.
             watched: the watchers that it is about, too.
+            is_slow: whether it takes seconds to make.
         """
         site = self.site
         moment = await asyncio.to_thread(run.moment)
@@ -182,7 +184,7 @@ class Handler(RequestHandler):
                 moment.let_go()
 
         with site.metrics.answering(name):
-            return await site.answers.answer(question, made)
+            return await site.answers.answer(question, made, is_slow=is_slow)
 
     def query(self) -> dict[str, str]:
         """Return the parameters of the URL."""
@@ -268,6 +270,7 @@ class View(Handler):
                 lambda moment: page_of(screen, Asked(moment, asked, links, self.site.library, watched), run),
                 beside=asked.text(BESIDE),
                 watched=watched,
+                is_slow=screen.is_slow(asked),
             )
             self.send_packed(packed, "text/html")
 

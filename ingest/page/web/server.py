@@ -61,12 +61,12 @@ def base_path(words: str) -> str:
 
 
 def application(
-    library: Library, settings: PageSettings, pool: ThreadPoolExecutor, metrics: PageMetrics
+    library: Library, settings: PageSettings, answers: SharedAnswers, metrics: PageMetrics
 ) -> Application:
     """Return the paths and what answers them."""
     site = handlers.Site(
         library,
-        SharedAnswers(pool, settings.cache_nbytes),
+        answers,
         settings.access,
         metrics,
         settings.base,
@@ -140,9 +140,14 @@ class PageServer:
         metrics = PageMetrics()
         events.subscribe(metrics.observe)
         try:
-            with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool:
+            with (
+                ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool,
+                # One, because each takes a few hundred MiB.
+                ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-page-slow") as slow_pool,
+            ):
+                answers = SharedAnswers(pool, slow_pool, self.settings.cache_nbytes)
                 server = HTTPServer(
-                    application(self.library, self.settings, pool, metrics),
+                    application(self.library, self.settings, answers, metrics),
                     max_header_size=32 * 1024,
                     max_body_size=0,
                     idle_connection_timeout=75,
