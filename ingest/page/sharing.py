@@ -18,8 +18,8 @@ DEFAULT_NBYTES = 64 * MIB
 class SharedAnswers:
     """Ready answers by question, of at most `limit` bytes; the least recently asked one goes first.
 
-    It belongs to one event loop. Answers are made in the threads of `pool`, slow ones in those of `slow_pool`:
-    the others do not wait for them.
+    It belongs to one event loop. Answers are made in the threads of `pool`, and slow ones in those of
+    `slow_pool`: the others do not wait for them.
     """
 
     pool: ThreadPoolExecutor
