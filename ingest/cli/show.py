@@ -89,6 +89,7 @@ def command(
     """
     # deferred: numpy takes 0.1 s to import
     from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.context.configuration import sample_of
     from ingest.reader.shown import anatomy_of, check_slice, shown_row
 
     if save is not None:
@@ -103,10 +104,11 @@ def command(
         check_slice(values, at)
     anatomy = anatomy_of(tensor, scan=scan)
     context = ingest.context_of(opened, tensor.rank)
+    sample = sample_of(opened, tensor.rank)
     if json:
-        print_json(shown_row(tensor, context, anatomy, at, values, has_values=save is None))
+        print_json(shown_row(tensor, context, anatomy, at, values, sample=sample, has_values=save is None))
     else:
-        print_fields(tensor)
+        print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
         if anatomy is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.anatomy.index import parse_index
 from ingest.reader.context import Context, context_of
+from ingest.reader.context.configuration import sample_of
 from ingest.reader.indexed_step import StepSource
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.text import counted, value_text
@@ -40,7 +41,14 @@ def shown_tensor(
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if at is not None:
         check_slice(values, at)
-    return shown_row(tensor, context_of(store, tensor.rank), anatomy_of(tensor, scan=scan), at, values)
+    return shown_row(
+        tensor,
+        context_of(store, tensor.rank),
+        anatomy_of(tensor, scan=scan),
+        at,
+        values,
+        sample=sample_of(store, tensor.rank),
+    )
 
 
 def anatomy_of(tensor: Tensor, *, scan: bool = False) -> Anatomy | None:
@@ -56,6 +64,7 @@ def shown_row(
     at: str | None,
     values: Any | None,
     *,
+    sample: int,
     has_values: bool = True,
 ) -> dict[str, Any]:
     """Return what is known of a tensor as plain values.
@@ -66,9 +75,11 @@ def shown_row(
         anatomy: what is in it, if that is known.
         at: the index that was asked for.
         values: the values at that index.
+        sample: how many elements of its beginning and its end were dumped; 0 for all.
         has_values: whether values are part of the answer.
     """
     return {
+        **({"sample": sample} if sample else {}),
         **tensor.to_dict(),
         **context_row(context, tensor),
         **neighbours_row(tensor),
