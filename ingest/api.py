@@ -13,6 +13,7 @@ from ingest.findings.should_stop import should_stop
 from ingest.findings.waiting import Waited, wait
 from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
+from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.missing import MissingItem, MissingItems, missing
@@ -75,6 +76,7 @@ __all__ = [
     "DumpError",
     "DumpIngestError",
     "DumpStore",
+    "ErrorGrowth",
     "GcPlan",
     "GcPolicy",
     "GcReport",
@@ -116,6 +118,7 @@ __all__ = [
     "context_of",
     "divergence",
     "dump_cost",
+    "error_growth",
     "heatmap",
     "incidents",
     "ingest_dump",
