@@ -30,6 +30,8 @@ from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Neighbour, Tensor
+from ingest.recording.record import record
+from ingest.recording.recorder import Recorder
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
@@ -80,6 +82,7 @@ __all__ = [
     "Neighbour",
     "NextDump",
     "OriginAnswer",
+    "Recorder",
     "RepairReport",
     "RuleTest",
     "Snapshot",
@@ -118,6 +121,7 @@ __all__ = [
     "open_store",
     "origin",
     "plan_gc",
+    "record",
     "repair",
     "report",
     "save_npy",

@@ -26,7 +26,7 @@ FLOORS = (
     ("workers.dump", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
     ("ingest.dump_configs",),
-    ("workers.rules", "ingest.reader"),
+    ("workers.rules", "ingest.reader", "ingest.recording"),
     ("workers.tasks",),
     ("workers.plugin", "ingest.planning"),
     ("ingest.steps",),

@@ -187,7 +187,9 @@ class StoreSource:
             )
         ]
         fortran = (numbers["fortran_order"] == 1).tolist()
-        meanings = list(zip(labels["dtype"], labels["array"], turned, fortran, shapes, strict=True))
+        # The last part of a path tells types apart, wherever the array is.
+        arrays = [path.rpartition("/")[2] for path in labels["array"]]
+        meanings = list(zip(labels["dtype"], arrays, turned, fortran, shapes, strict=True))
         step.forget_tables()
         return StepTensors(
             key,
@@ -224,7 +226,7 @@ class _StoreOperands:
             if path not in self._arrays:
                 self._arrays[path] = step.packed_spec(path)
             size = int(table.number("size")[row])
-            place = Stored(address, f"{step.commit.prefix}/{path}", self._arrays[path], first, size)
+            place = Stored(address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
