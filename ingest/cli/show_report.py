@@ -31,6 +31,8 @@ def print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack
             _print_stack(line.stack)
     if (parent := context.parent(tensor)) is not None:
         print_field("parent", parent)
+    if originals := context.original_names(tensor):
+        print_field("fused_from", ", ".join(originals))
     for name, value in (context.kernel_args(tensor) or {}).items():
         print_field("kernel_args", f"{name}: {value}")
 

@@ -101,6 +101,7 @@ def context_row(context: Context, tensor: Tensor) -> dict[str, Any]:
         "position": context.position(tensor),
         "parent": context.parent(tensor),
         "kernel_args": context.kernel_args(tensor),
+        "fused_from": list(context.original_names(tensor)),
     }
 
 
