@@ -57,6 +57,24 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """The lines of a log that are of one step."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """Where they begin and end in the log, in bytes; none touches the next one."""
+    changed_ns: int
+    """When the last of them was written, by its own time stamp. Below the millisecond stands a digest of the
+    lines: it differs if they do."""
+    is_last: bool = False
+    """Whether lines may still be added: no later step has begun in this log."""
+
+    @property
+    def nbytes(self) -> int:
+        """Total bytes of the lines."""
+        return sum(end - begin for begin, end in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """One directory of a dump that holds a step of one rank, or a part of it; or some files in one."""
 
@@ -67,6 +85,9 @@ class Place:
     """What the names of the directories say, by the fields of the pattern: `rank`, `step`, `graph`..."""
     names: tuple[str, ...] | None = None
     """The names of the files, if only some files of the directory are meant; sorted."""
+    section: Section | None = None
+    """The part of the only file that is meant, if other parts are of other steps. As a whole, the file is one
+    of the run files."""
 
     @property
     def directory(self) -> str:
@@ -112,6 +133,8 @@ class Description:
     problems: Sequence[Problem] = ()
     unfinished: str = ""
     """A file whose content shows that it is still being written (JSON that does not parse); or ""."""
+    sections: frozenset[str] = frozenset()
+    """The paths of the logs of which this is a section: whole, they are kept with the run files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +169,11 @@ class Layout(ABC):
     """If other programs use the same names of directories: the name of an entry that a place must have."""
     needs_evidence: ClassVar[bool] = False
     """Whether a directory is no dump without that entry, although it fits a pattern to its end."""
+    content: ClassVar[re.Pattern[bytes] | None] = None
+    """If the names of files prove nothing: what must be found in the first bytes of each file."""
+    step_of_line: ClassVar[re.Pattern[bytes] | None] = None
+    """For logs of many steps, of which each line tells its own: what matches a line, with its `step` and its
+    `time` (`%Y-%m-%d %H:%M:%S,%f`)."""
     near_miss: ClassVar[re.Pattern[str] | None] = None
     """Paths of directories that resemble those of a rank. If they fit no pattern, they are reported."""
     configuration: ClassVar[str] = ""

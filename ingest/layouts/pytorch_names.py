@@ -147,10 +147,12 @@ def parse_aoti_name(file_name: str) -> TensorName | None:
 def parse_te_name(file_name: str) -> TensorName | None:
     """Return what the name of a file of TransformerEngine's DumpTensors says; None if it is another one."""
     match = _TE.fullmatch(file_name.removesuffix(".pt"))
-    if match is None:
-        return None
-    layer = match["layer"]
-    return TensorName(op_type="Module", op_name=layer, io=_TE_IO[match["tensor"]], slot=0)
+    return None if match is None else te_tensor(match["layer"], match["tensor"])
+
+
+def te_tensor(layer: str, tensor: str) -> TensorName:
+    """Return the name of a tensor of a layer, by what TransformerEngine calls it: `activation`, `wgrad`..."""
+    return TensorName(op_type="Module", op_name=layer, io=_TE_IO[tensor], slot=0)
 
 
 def parse_vllm_name(module: str, file_name: str) -> TensorName | None:
