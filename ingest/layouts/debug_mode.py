@@ -61,6 +61,7 @@ _DTYPES = {
     "b8": "bool",
 }
 #: Operators whose first argument is only written.
+_ALLOCATES = re.compile(r"\w+\.(?:new_)?empty")
 _OVERWRITES_FIRST = frozenset(["copy_", "fill_", "zero_"])
 
 
@@ -154,8 +155,10 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
         io = "before" if overwrites and slot == 0 else "input"
         operand = name._replace(io=io, slot=slot, sequence=calls.next())
         yield from reported(source, _told(operand, described, value, attributes), _PRECISION)
+    # What is only allocated holds anything, too.
+    io = "before" if _ALLOCATES.match(name.op_type) else "output"
     for slot, (described, value) in enumerate(_paired(outputs, _leaves(hashes.get("hash")))):
-        operand = name._replace(io="output", slot=slot, sequence=calls.next())
+        operand = name._replace(io=io, slot=slot, sequence=calls.next())
         yield from reported(source, _told(operand, described, value, common), _PRECISION)
         if described is not None and described.id:
             calls.written_by[described.id] = name.op_name

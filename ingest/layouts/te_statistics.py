@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from ingest.layouts.pytorch_names import te_tensor
 from ingest.layouts.told_statistics import Precision, ToldTensor, number_row, reported
@@ -28,6 +29,9 @@ _NAME = re.compile(
 #: The deviation is that of `torch.var`, which has n - 1 in the place of n.
 PRECISION = Precision(decimals=4, std_is_of_sample=True)
 _IN_FILE_NAMES = re.compile(r'[/\\:*?"<>| .]')
+_BACKWARD = frozenset(["gradient", "dgrad", "wgrad"])
+#: Layer and tensor.
+_Key: TypeAlias = tuple[str, str]
 _NORMS = ("l1_norm", "cur_amax")
 
 
@@ -39,7 +43,7 @@ def read_lines(source: str, lines: bytes, tensors: str) -> Iterator[ReportedStat
         lines: those of the iteration.
         tensors: the directory where DumpTensors would have saved the tensors of this rank and iteration.
     """
-    numbers: dict[tuple[str, str], dict[str, float]] = {}
+    numbers: dict[_Key, dict[str, float]] = {}
     single: dict[str, float] = {}
     for match in LINE.finditer(lines):
         text = match["name"].decode(errors="replace")
@@ -51,7 +55,7 @@ def read_lines(source: str, lines: bytes, tensors: str) -> Iterator[ReportedStat
             single[text] = value
         else:
             numbers.setdefault((parts["layer"], parts["tensor"]), {})[parts["statistic"]] = value
-    for sequence, ((layer, tensor), values) in enumerate(numbers.items()):
+    for sequence, ((layer, tensor), values) in enumerate(_in_order(numbers)):
         name = te_tensor(layer, tensor)._replace(sequence=sequence)
         told = ToldTensor(
             name,
@@ -63,6 +67,14 @@ def read_lines(source: str, lines: bytes, tensors: str) -> Iterator[ReportedStat
     for sequence, (text, value) in enumerate(single.items(), len(numbers)):
         name = TensorName(op_type="Scalar", op_name=text, io="value", slot=0, sequence=sequence)
         yield number_row(source, name, value, PRECISION)
+
+
+def _in_order(numbers: dict[_Key, dict[str, float]]) -> list[tuple[_Key, dict[str, float]]]:
+    """Return the tensors in order of execution: the log lists layers as they run forward."""
+    forward = [item for item in numbers.items() if item[0][1] not in _BACKWARD]
+    backward = [item for item in numbers.items() if item[0][1] in _BACKWARD]
+    place = {layer: number for number, (layer, _) in enumerate(numbers)}
+    return forward + sorted(backward, key=lambda item: -place[item[0][0]])
 
 
 def _value(text: bytes) -> float | None:

@@ -47,7 +47,7 @@ class ToldTensor:
 class Precision:
     """How the numbers of a log were printed."""
 
-    digits: int = 17
+    digits: int = 15
     decimals: int = -1
     std_is_of_sample: bool = False
 
@@ -118,6 +118,8 @@ def statistics_of(
         norms: others that are NaN, or infinite, if and only if an element is.
         shape: lengths of the axes; None if they are not known.
     """
+    if not numbers and not norms:
+        return Statistics()  # with a count alone, it would look as if a NaN had made the rest unknown
     values = {name: value for name, value in numbers.items() if name in _COLUMNS and math.isfinite(value)}
     if values.get("min", -math.inf) > values.get("max", math.inf):
         del values["min"], values["max"]
