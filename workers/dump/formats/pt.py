@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from workers.arrays.dtypes import from_npy_descr
-from workers.arrays.strided import StridedView, span_nbytes
+from workers.arrays.strided import StridedView, can_resolve, span_nbytes
 from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
 from workers.dump.formats.pt_elements import UNTYPED_STORAGE, check_size, element_of, is_dense
@@ -147,6 +147,10 @@ def _placed(found: FoundTensor, place: _PlaceStorage, *, big_endian: bool) -> Pl
     c_order = is_dense(tensor.size[::-1], tensor.stride[::-1])
     is_plain = (c_order or is_dense(tensor.size, tensor.stride)) and not (tensor.conjugate or tensor.negative)
     view = StridedView(strides, conjugate=tensor.conjugate, negative=tensor.negative)
+    if (view.conjugate or view.negative) and not can_resolve(view, element):
+        raise UnreadableTensor(
+            f"its elements of type {element.name:.40} are stored as negatives or conjugates"
+        )
     return PlacedTensor(
         element=element,
         shape=tensor.size,
