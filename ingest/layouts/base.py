@@ -105,6 +105,18 @@ def join_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorN
     return name._replace(op_name=".".join((name.op_name, *path))) if path else name
 
 
+def join_slot(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
+    """Return the same, with an index that is the whole way to the tensor as its slot."""
+    if len(path) == 1 and path[0].isdecimal():
+        return name._replace(slot=int(path[0][:9]))
+    return join_member(name, path, number)
+
+
+def below(key: str, join: NameMember) -> NameMember:
+    """Return how tensors are named that are all under one key, which says nothing."""
+    return lambda name, path, number: join(name, path[1:] if path[:1] == (key,) else path, number)
+
+
 class TensorFile(NamedTuple):
     """A file that claims to hold tensors."""
 

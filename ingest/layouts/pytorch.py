@@ -20,7 +20,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
+from ingest.layouts.base import (
+    Description,
+    Layout,
+    Place,
+    ReadSmall,
+    System,
+    TensorFile,
+    below,
+    join_member,
+    join_slot,
+)
 from ingest.layouts.pattern import parse
 from ingest.layouts.pytorch_names import (
     module_type,
@@ -61,19 +71,13 @@ class SglangDumper(Layout):
         return Description(
             {
                 file.path: TensorFile(
-                    parse_sglang_name(file.path.rpartition("/")[2]), Container.PT, name_member=_sglang_member
+                    parse_sglang_name(file.path.rpartition("/")[2]),
+                    Container.PT,
+                    name_member=below("value", join_slot),
                 )
                 for file in files
             }
         )
-
-
-def _sglang_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
-    """Return the name of a tensor in `value`, which may be a dictionary or a list."""
-    rest = path[1:] if path[:1] == ("value",) else path
-    if len(rest) == 1 and rest[0].isdecimal():
-        return name._replace(slot=int(rest[0][:9]))
-    return name._replace(op_name=".".join((name.op_name, *rest))) if rest else name
 
 
 class ForwardHooks(Layout):
@@ -132,17 +136,14 @@ class TransformerEngine(Layout):
         return Description(
             {
                 file.path: TensorFile(
-                    parse_te_name(file.path.rpartition("/")[2]), Container.PT, name_member=_te_member
+                    parse_te_name(file.path.rpartition("/")[2]),
+                    Container.PT,
+                    name_member=below("high_precision", join_member),
                 )
                 for file in files
                 if file.path.endswith(".pt")
             }
         )
-
-
-def _te_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
-    rest = path[1:] if path[:1] == ("high_precision",) else path
-    return name._replace(op_name=".".join((name.op_name, *rest))) if rest else name
 
 
 class TensorRtLlm(Layout):

@@ -115,8 +115,8 @@ def test_statistics_join_the_tensors_of_the_same_tool(tmp_path: Path) -> None:
     tabs = "\t\t\t\t"
     log.write_text(
         "".join(
-            f"2026-01-01 00:00:00,000 - INFO - decoder.0.fc1_activation_{stat} {tabs} iteration=000002 {tabs} "
-            f"value={value:.4f}\n"
+            f"2026-01-01 00:00:00,000 - INFO - decoder.0.fc1_activation_{stat} {tabs} iteration=000002 "
+            f"{tabs} value={value:.4f}\n"
             for stat, value in (
                 ("min", values.min()),
                 ("max", values.max()),
