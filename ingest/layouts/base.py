@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from ingest.layouts.pattern import Pattern
+from workers.dump.formats.distcp import Chunk
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
@@ -133,6 +135,8 @@ class TensorFile(NamedTuple):
     """Whether its writer also saves arguments that are not tensors in such files, as pickled objects."""
     name_member: NameMember = join_member
     """How its tensors are named if it holds several."""
+    chunks: Mapping[int, Chunk] = MappingProxyType({})
+    """For `Container.DISTCP`: what is known of its archives, by where they begin."""
 
 
 @dataclass(frozen=True, slots=True)

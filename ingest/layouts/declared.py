@@ -32,6 +32,7 @@ CONTAINERS: Mapping[str, Container] = {
     "npy": Container.NPY,
     "npz": Container.NPZ,
     "safetensors": Container.SAFETENSORS,
+    "tensorproto": Container.TENSOR_PROTO,
 }
 _EXAMPLE = "For example: --layout 'rank{rank}/step{step}/{module}.{io}.{slot}.pt'"
 _INPUTS = frozenset(["input", "inputs", "in"])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingest.layouts.base import Dump, Layout
 from ingest.layouts.cann import Cann
+from ingest.layouts.checkpoint import DistributedCheckpoint
 from ingest.layouts.declared import declare
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.mindspore_async import MindSporeAsync
@@ -22,6 +23,7 @@ from ingest.layouts.proposal import proposed_hint
 from ingest.layouts.pytorch import (
     AotInductor,
     ForwardHooks,
+    OnnxRuntime,
     SglangDumper,
     TensorRtLlm,
     TransformerEngine,
@@ -50,6 +52,8 @@ LAYOUTS: tuple[Layout, ...] = (
     TransformerEngineStatistics(),
     TitanNumerics(),
     DebugMode(),
+    DistributedCheckpoint(),
+    OnnxRuntime(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3

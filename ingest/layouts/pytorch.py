@@ -7,8 +7,11 @@
     tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor
     step_{step}/{module}[_{call}]/{inputs|outputs}[_{slot}]_{device}.pt vLLM's intermediate logging
 
+    {tensor}[_rank_{rank}].tensorproto                                  ONNX Runtime
+
 (SGLang 0.5.23 `srt/debug_utils`; TransformerEngine `debug/features/dump_tensors.py`; TensorRT-LLM
-`_torch/debug/debug_hook.py`; torch 2.15 `_inductor/codegen/debug_utils.py`; vLLM `v1/intermediates`.) For the
+`_torch/debug/debug_hook.py`; torch 2.15 `_inductor/codegen/debug_utils.py`; vLLM `v1/intermediates`;
+ONNX Runtime `core/framework/debug_node_inputs_outputs_utils.cc`.) For the
 names of files, see `ingest.layouts.pytorch_names`.
 
 The forward hooks save a pass before they have the outputs of its outermost modules: those stand at the front
@@ -220,4 +223,30 @@ class Vllm(Layout):
             named[file.path] = TensorFile(
                 name and name._replace(sequence=order.get(module, -1)), Container.PT
             )
+        return Description(named)
+
+
+class OnnxRuntime(Layout):
+    """The tensors that a debug build of ONNX Runtime dumps: of the last run, which has no number."""
+
+    name = "onnx_runtime"
+    patterns = ()
+    file_patterns = tuple(
+        parse(f"{above}{name}.tensorproto", of_files=True)
+        for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
+        for name in ("{tensor}_default_rank_{rank}", "{tensor}_rank_{rank}", "{tensor}")
+    )
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
+    systems = (System("ONNX Runtime, debug_node_inputs_outputs", "logits_rank_1.tensorproto", "tensorproto"),)
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        named = {}
+        for file in files:
+            tensor = re.sub(
+                r"(?:_default)?_rank_\d+\Z", "", file.path.rpartition("/")[2].removesuffix(".tensorproto")
+            )
+            # A tensor is an output of one node, and the input of others: the file does not tell which.
+            name = TensorName(op_type="Tensor", op_name=tensor, io="output", slot=0)
+            named[file.path] = TensorFile(name, Container.TENSOR_PROTO)
         return Description(named)

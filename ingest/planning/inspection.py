@@ -13,7 +13,7 @@ import xxhash
 
 from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
-from workers.dump.formats import dump_data, npy, npz, overflow, pt, raw, safetensors
+from workers.dump.formats import distcp, dump_data, npy, npz, overflow, pt, raw, safetensors, tensor_proto
 from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.source import OpenFile
@@ -220,6 +220,8 @@ def _may_be_overflow_json(file: SourceFile) -> bool:
 def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     if named.container is Container.RAW:
         return (raw.header(named.dtype, named.shape, file_size),)
+    if named.container is Container.DISTCP:
+        return distcp.read_headers(read, file_size, named.chunks)
     return _FORMATS[named.container](read, file_size)
 
 
@@ -229,4 +231,5 @@ _FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] 
     Container.PT: pt.read_headers,
     Container.SAFETENSORS: safetensors.read_headers,
     Container.NPZ: npz.read_headers,
+    Container.TENSOR_PROTO: tensor_proto.read_headers,
 }

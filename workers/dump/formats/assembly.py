@@ -43,6 +43,8 @@ class PlacedTensor:
     view: StridedView | None = None
     """Set if its elements do not lie one after the other, or are not as they are stored."""
     declared_dtype: str = ""
+    full_name: str = ""
+    """Its name, if the file holds nothing but this one."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -143,6 +145,7 @@ def _header(
         tail=tail,
         fortran_order=tensor.fortran_order,
         declared_dtype=tensor.declared_dtype,
+        full_name=tensor.full_name,
         path=tensor.path,
         number=number,
         record=_record(tensor, view),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from workers.arrays.dtypes import from_npy_descr
 from workers.arrays.strided import StridedView, can_resolve, span_nbytes
@@ -50,6 +50,11 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         HoldsNoTensor: it is whole, and holds other values only.
         UnreadableTensor: it is damaged, or an element type is not known.
     """
+    return assemble(*place_tensors(read, file_size), read, file_size)
+
+
+def place_tensors(read: ReadAt, file_size: int) -> tuple[list[PlacedTensor], dict[str, Any]]:
+    """Return the tensors of a `.pt` file, and its other values by name; see `read_headers`."""
     if _is_legacy(read, file_size):
         value, big_endian, place = read_legacy(read, file_size)
     else:
@@ -71,7 +76,7 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     if len(viewable) < len(placed):
         names = [".".join(tensor.path) for tensor in placed if not is_viewable(tensor)]
         attributes["not_taken_out"] = names[:100]
-    return assemble(viewable, attributes, read, file_size)
+    return viewable, attributes
 
 
 def _is_legacy(read: ReadAt, file_size: int) -> bool:
