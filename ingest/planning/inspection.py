@@ -22,6 +22,8 @@ from workers.model import SourceFile
 
 #: Bytes of each file that are read before it is planned: its header, and enough payload to recognise copies.
 HEAD_BYTES = 4096
+#: A file up to this size is read as a whole.
+_WHOLE_BYTES = 4 * HEAD_BYTES
 #: The operator type in the names of overflow records.
 OVERFLOW_OP_TYPE = "Opdebug"
 #: Payload bytes by which possible copies are recognised. After an npy header, they are within the head.
@@ -192,7 +194,8 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
 
 def _reader(opened: OpenFile, file_size: int) -> ReadAt:
     """Return a function that reads parts of a file; both ends of it are read only once."""
-    head = opened.read_at(0, HEAD_BYTES)
+    # The tensor of a small file, and what stands behind it, arrive in one system call.
+    head = opened.read_at(0, _WHOLE_BYTES if file_size <= _WHOLE_BYTES else HEAD_BYTES)
     if len(head) == file_size:
         return lambda offset, nbytes: head[offset : offset + nbytes]
     tail_begin = max(file_size - HEAD_BYTES, len(head))
