@@ -134,14 +134,14 @@ class LogSections:
 
     def _add(self, piece: bytes) -> None:
         read = self._read
-        for step, begin, end, time in _runs(piece, self._expression):
+        for step, begin, end, time in runs(piece, self._expression):
             lines = read.steps.setdefault(step, _StepLines())
             lines.add(read.end + begin, memoryview(piece)[begin:end], time)
             read.last = step
             read.runs += 1
 
 
-def _runs(piece: bytes, expression: re.Pattern[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
+def runs(piece: bytes, expression: re.Pattern[bytes]) -> Iterator[tuple[int, int, int, bytes]]:
     """Yield step, begin, end and last time stamp of each run of lines of one step.
 
     Lines that tell no step belong to the step of the line before.
