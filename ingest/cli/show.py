@@ -93,6 +93,7 @@ def command(
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2 --at '3:5,:' --save rows.npy[/]
     """
     from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
+    from ingest.reader.context.configuration import sample_of  # deferred: numpy and zarr, as above
 
     if save is not None:
         check_writable(save, "--save")
@@ -108,8 +109,14 @@ def command(
     is_examined = is_readable and (scan or tensor.nbytes <= MAX_WHOLE_NBYTES)
     anatomy = tensor.examine() if is_examined else None
     context = ingest.context_of(opened, tensor.rank)
+    sample = sample_of(opened, tensor.rank)
     if json:
-        row = {**tensor.to_dict(), **context_row(context, tensor), **neighbours_row(tensor)}
+        row = {
+            **({"sample": sample} if sample else {}),
+            **tensor.to_dict(),
+            **context_row(context, tensor),
+            **neighbours_row(tensor),
+        }
         print_json(
             {
                 **row,
@@ -119,7 +126,7 @@ def command(
             }
         )
     else:
-        print_fields(tensor)
+        print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
         if anatomy is not None:

@@ -29,6 +29,7 @@ from ingest.layouts.pytorch import (
     TransformerEngine,
     Vllm,
 )
+from ingest.layouts.recorder import RecorderTree
 from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from ingest.layouts.walk import begins_like
@@ -54,6 +55,7 @@ LAYOUTS: tuple[Layout, ...] = (
     DebugMode(),
     DistributedCheckpoint(),
     OnnxRuntime(),
+    RecorderTree(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3

@@ -23,6 +23,7 @@ from ingest.planning.plan import plan_step
 from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
+from ingest.reader.context.configuration import sample_of, sample_of_dump
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
@@ -85,6 +86,8 @@ class Source(Protocol):
 
     label: str
     left_out: tuple[LeftOut, ...]
+    sample: int
+    """How many elements it has of the beginning and of the end of each tensor; 0: all."""
 
     @property
     def keys(self) -> list[StepKey]:
@@ -153,6 +156,7 @@ class StoreSource:
         )
         self.left_out = self._snapshot.left_out
         self.keys = self._snapshot.keys
+        self.sample = sample_of(self._snapshot.store, self.keys[0].rank) if self.keys else 0
 
     def load(self, key: StepKey) -> StepTensors:
         """Read the index of one step. It is held as long as the result.
@@ -183,7 +187,9 @@ class StoreSource:
             )
         ]
         fortran = (numbers["fortran_order"] == 1).tolist()
-        meanings = list(zip(labels["dtype"], labels["array"], turned, fortran, shapes, strict=True))
+        # The last part of a path tells types apart, wherever the array is.
+        arrays = [path.rpartition("/")[2] for path in labels["array"]]
+        meanings = list(zip(labels["dtype"], arrays, turned, fortran, shapes, strict=True))
         step.forget_tables()
         return StepTensors(
             key,
@@ -220,7 +226,7 @@ class _StoreOperands:
             if path not in self._arrays:
                 self._arrays[path] = step.packed_spec(path)
             size = int(table.number("size")[row])
-            place = Stored(address, f"{step.commit.prefix}/{path}", self._arrays[path], first, size)
+            place = Stored(address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
@@ -255,6 +261,7 @@ class DumpSource:
             UsageError: the dump does not have the rank or step.
         """
         self.label = str(selection)
+        self.sample = sample_of_dump(dump.root)
         self.left_out: tuple[LeftOut, ...] = ()
         self._dump = dump
         listings = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
