@@ -3,7 +3,7 @@
     python torch_oracle.py DIRECTORY
 
 writes `odd{n}/*.pt`, and `checkpoint/` if this torch can, and prints JSON: by path, shape and SHA-256 of the
-bytes in C order of each tensor. It imports nothing of this project, whose Python has no torch.
+bytes in C order of each tensor. It imports nothing of this project: any Python with torch can run it.
 """
 
 import hashlib

@@ -1,8 +1,7 @@
-"""What the real torch writes is read as it reads it back: that of Debian, or any other that is named."""
+"""What the real torch writes is read as it reads it back."""
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,35 +15,14 @@ from ingest.reader.tensor import Tensor
 from tests import torch_oracle
 from tests.pipeline import ingest_directly
 
-#: Interpreters that may have torch. `TORCH_PYTHON` names one with a newer torch than Debian's.
-CANDIDATES = [os.environ.get("TORCH_PYTHON", ""), "/usr/bin/python3", sys.executable]
-
-
-def interpreter() -> str:
-    """Return an interpreter that has torch; skip the test if there is none, or fail in CI."""
-    for candidate in filter(None, CANDIDATES):
-        found = subprocess.run(
-            [candidate, "-c", "import importlib.util as u; exit(u.find_spec('torch') is None)"],
-            capture_output=True,
-            check=False,
-        )
-        if found.returncode == 0:
-            return candidate
-    missing = "torch is missing: install Debian's python3-torch (make servers), or set TORCH_PYTHON"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
-
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    python, directory = interpreter(), tmp_path_factory.mktemp("torch")
-    done = subprocess.run(
-        [python, "-W", "ignore", torch_oracle.__file__, directory],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def written(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """What torch wrote, in a process of its own: it loads what nobody else should."""
+    assert torch is not None
+    directory = tmp_path_factory.mktemp("torch")
+    command = [sys.executable, "-W", "ignore", torch_oracle.__file__, directory]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return directory, json.loads(done.stdout.splitlines()[-1])
 

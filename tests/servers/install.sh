@@ -23,7 +23,6 @@ need mmdebstrap mmdebstrap
 need iptables iptables
 [[ -x /usr/lib/podman/netavark ]] || packages+=(netavark)
 [[ -x /usr/lib/podman/aardvark-dns ]] || packages+=(aardvark-dns)
-[[ -d /usr/lib/python3/dist-packages/torch ]] || packages+=(python3-torch)
 compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || packages+=(libfaketime)
 
 ((${#packages[@]})) || exit 0

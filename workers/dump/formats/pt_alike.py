@@ -63,6 +63,11 @@ class _Structure:
     known: dict[bytes, _Known] = field(default_factory=dict)
     """By pickle."""
 
+    @property
+    def common(self) -> tuple[object, ...]:
+        """All but what is known of single pickles."""
+        return self.mask, self.end, self.stems, self.members, self.pickle, self.order
+
 
 class AlikeFiles:
     """The structures of the files that were read last, and what is in them."""
@@ -122,14 +127,14 @@ class AlikeFiles:
         end_record = read(file_size - END_NBYTES, END_NBYTES)
         if end_places(end_record)[0] != archive.directory_offset:
             return  # a zip64, or one with a comment
+        made = _structure(read, file_size, archive, used)
+        if made is None:
+            return
         key = (file_size, end_record)
         structure = self._structures.get(key)
-        if structure is None or len(structure.known) >= _MAX_PICKLES:
+        if structure is None or structure.common != made.common or len(structure.known) >= _MAX_PICKLES:
             if len(self._structures) >= _MAX_KNOWN:
                 self._structures.clear()
-            made = _structure(read, file_size, archive, used)
-            if made is None:
-                return
             structure = self._structures[key] = made
         rest = tuple(tuple(getattr(h, name) for name in TensorHeader.__match_args__[6:]) for h in headers)
         structure.known[read(*structure.pickle)] = _Known(headers, rest)
