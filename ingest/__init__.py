@@ -33,10 +33,9 @@ def _require_own_workers() -> None:
 
 _require_own_workers()
 
-from workers import __version__ as __version__  # noqa: E402  (it is this one only after the check)
-
 if TYPE_CHECKING:
     from ingest.api import *  # noqa: F403  (the same names, for type checkers and editors)
+    from workers import __version__ as __version__
 
 #: The home of each public name: a module, and what the module calls it if that is another name.
 _HOMES = {
@@ -44,6 +43,7 @@ _HOMES = {
     "Anatomy": "ingest.reader.anatomy",
     "Anomalies": "ingest.findings.anomalies",
     "ClusterError": "workers.errors",
+    "__version__": "workers",
     "BrokenLinks": "ingest.questions.divergence.broken_links",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
@@ -81,12 +81,12 @@ _HOMES = {
     "apply_gc": "ingest.store_gc.run",
     "broken_links": "ingest.questions.divergence.broken_links",
     "compare": "ingest.questions.compare",
-    "consolidate": "ingest.wiring",
+    "consolidate": "ingest.wiring.consolidation",
     "context_of": "ingest.reader.context",
     "divergence": "ingest.questions.divergence",
     "heatmap": "ingest.questions.trend",
     "incidents": "ingest.findings.incidents",
-    "ingest_dump": "ingest.wiring",
+    "ingest_dump": "ingest.wiring.services",
     "load_mapping": "ingest.questions.compare",
     "load_thresholds": "ingest.questions.compare",
     "open_store": "ingest.reader.dump_store",
@@ -99,8 +99,7 @@ _HOMES = {
     "trend": "ingest.questions.trend",
 }
 
-__all__ = ["__version__"]
-__all__ += list(_HOMES)
+__all__ = list(_HOMES)
 
 
 def _load(name: str) -> Any:

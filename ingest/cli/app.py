@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import ingest
 from ingest.cli.exits import (
     EXIT_INTERRUPTED,
     Interrupted,
@@ -23,7 +24,6 @@ from ingest.cli.exits import (
     raise_on_interrupt,
     report_error,
 )
-from workers import __version__
 from workers.errors import DumpIngestError
 
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
@@ -187,7 +187,7 @@ def _top(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(f"dump-ingest {__version__}")
+        typer.echo(f"dump-ingest {ingest.__version__}")
         raise typer.Exit
 
 

@@ -67,7 +67,7 @@ def command(
     # deferred: dask, numba and zarr take 1.4 s to import
     from ingest.cli.ingest_progress import IngestProgress
     from ingest.cli.ingest_report import exit_as, print_report
-    from ingest.wiring import SHORT_QUIET_S
+    from ingest.wiring.services import SHORT_QUIET_S
 
     loaded = load_settings_with_store(
         config,

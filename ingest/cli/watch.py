@@ -170,7 +170,9 @@ def _watch(dump: Path, settings: Settings) -> None:
     from ingest.service.one_shot import finish  # deferred: the same
     from ingest.service.readiness import Readiness  # deferred: the same
     from ingest.watching.fs_events import watch_events  # deferred: 0.05 s
-    from ingest.wiring import open_service, open_webhook, place_of_store  # deferred: 0.8 s
+    from ingest.wiring.services import open_service  # deferred: 0.4 s
+    from ingest.wiring.stores import place_of_store  # deferred: the same
+    from ingest.wiring.webhooks import open_webhook  # deferred: 0.2 s
     from workers.rules.load import load_rules  # deferred: 0.3 s
 
     configure(settings.log_level, settings.log_format)

@@ -1,4 +1,7 @@
-"""The Dask cluster: somebody else's, or worker processes of our own."""
+"""The Dask cluster: somebody else's, or worker processes of our own.
+
+Importing this module takes 0.4 s, for distributed.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+import dask
+from distributed import Client
+
 from ingest.dispatch.futures import NO_WORKER_HINT
 from ingest.dispatch.own_workers import start_workers
 from ingest.settings import Settings
@@ -20,8 +26,8 @@ from workers.model import MIB
 from workers.plugin import IngestPlugin
 from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S
 
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client, SpecCluster
+if TYPE_CHECKING:
+    from distributed import SpecCluster
 
     from ingest.dispatch.own_cluster import OwnCluster
 
@@ -74,9 +80,6 @@ class Cluster:
         Raises:
             ClusterError: the scheduler or its workers do not answer.
         """
-        import dask  # deferred: 0.3 s, and only who connects needs it
-        from distributed import Client  # deferred: 0.5 s
-
         steady_dask()
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
@@ -114,7 +117,7 @@ class Cluster:
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
     def _own(self) -> SpecCluster:
-        from ingest.dispatch.own_cluster import OwnCluster  # deferred: distributed 0.5 s, cryptography 0.15 s
+        from ingest.dispatch.own_cluster import OwnCluster  # deferred: cryptography takes 0.15 s
 
         if self._local is None:
             workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
@@ -190,8 +193,6 @@ def check_encryption(address: object) -> None:
     Raises:
         ClusterError: it does not.
     """
-    import dask  # deferred: 0.3 s
-
     if not isinstance(address, str):
         return
     if address.startswith("tls://") and not dask.config.get("distributed.comm.tls.client.cert", None):

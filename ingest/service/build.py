@@ -6,9 +6,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import Pressure
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.submitter import DispatchLimits, Submitter
 from ingest.dump_retention.judge import SourceJudge
@@ -40,9 +40,6 @@ from workers.store import commit
 from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
-
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class ServiceOptions:
 def build_service(
     dump: Dump,
     objects: ObjectStore,
-    connect: Callable[[], Client],
+    connect: Callable[[], TaskClient],
     options: ServiceOptions | None = None,
     *,
     observers: Sequence[Observer] = (),

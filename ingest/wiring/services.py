@@ -1,0 +1,192 @@
+"""Services that take a dump into a store, and their workers, from settings."""
+
+from __future__ import annotations
+
+import math
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest.disk.pressure import Pressure, parse_threshold
+from ingest.dispatch.local_workers import LocalWorkers
+from ingest.dispatch.submitter import DispatchLimits
+from ingest.dump_retention.policy import RetentionPolicy
+from ingest.layouts.base import Dump
+from ingest.layouts.detect import find_dump
+from ingest.service.build import ServiceOptions, build_service
+from ingest.service.explaining import explain_dump
+from ingest.service.one_shot import ingest_once
+from ingest.service.report import Report
+from ingest.service.service import Service
+from ingest.service.stopping import StopRequest
+from ingest.settings import Settings, load
+from ingest.steps.completeness import CompletenessPolicy
+from ingest.steps.explain import StepRow
+from ingest.steps.policy import StepPolicy
+from ingest.wiring.consolidation import consolidate_after
+from ingest.wiring.stores import grid_of, place_of_store
+from workers.errors import StoreSilent
+from workers.events import Observer
+from workers.rules.ready import rules_of
+from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects
+from workers.store.opening import open_objects
+
+if TYPE_CHECKING:
+    from ingest.dispatch.cluster import Cluster
+
+#: How long the loop of a watcher waits for the store, in seconds. What takes longer is left to the workers.
+_PATIENCE_S = 10.0
+
+
+def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool = False) -> ServiceOptions:
+    """Return what a service is to do.
+
+    Raises:
+        UsageError: a rule is wrong.
+    """
+    completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
+    deletes = settings.after_commit == "delete"
+    return ServiceOptions(
+        StepPolicy(completeness, settings.order, replace=settings.replace),
+        grid_of(settings),
+        DispatchLimits(int(settings.inflight_size)),
+        settings.worker_resources,
+        settings.host or socket.gethostname(),
+        rules_of(settings.rules),
+        settings.poll_s,
+        retry_forever,
+        # A watcher never takes again what was removed, or it would undo each `gc`.
+        take_removed=settings.replace and not retry_forever,
+        pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
+        continues=frozenset(settings.continues),
+        recheck_rate=_recheck_rate(settings, watches=retry_forever),
+        retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
+        dry_run=dry_run,
+        patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
+        task_timeout_s=settings.task_timeout_s,
+    )
+
+
+def _recheck_rate(settings: Settings, *, watches: bool) -> float:
+    """Return how many bytes of committed files are read again each second: a run of `ingest` does it once."""
+    if watches:
+        return float(settings.recheck_rate)
+    return math.inf if settings.recheck else 0.0
+
+
+def _cluster(settings: Settings) -> Cluster:
+    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
+
+    return Cluster(settings)
+
+
+def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
+    """Explain where each step of a dump is and why; what `dump-ingest watch --explain` prints.
+
+    Looks at dump and store once, and writes nothing; needs no cluster.
+
+    Raises:
+        UsageError: the directory is not a dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+    """
+    tree = find_dump(Path(dump), rank_map=settings.rank_map, layout=settings.layout)
+    objects = open_objects(place_of_store(settings, tree))
+    commit.read_root(objects)
+    return explain_dump(tree, objects, options_of(settings, retry_forever=True))
+
+
+@contextmanager
+def open_service(
+    dump: Dump,
+    settings: Settings,
+    *,
+    retry_forever: bool = False,
+    dry_run: bool = False,
+) -> Iterator[Service]:
+    """Wire the service for a dump; its workers end with it.
+
+    A service that tries for ever starts a Dask cluster when it first needs one. Any other has processes of
+    its own, unless the settings name a scheduler.
+
+    Args:
+        dump: the dump.
+        settings: everything else.
+        retry_forever: whether to wait for a store or cluster that does not answer, and to try again for ever.
+        dry_run: whether only to report what would be deleted in the dump.
+
+    Raises:
+        UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
+        StoreError: the store cannot be used.
+    """
+    options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
+    place = place_of_store(settings, dump)
+    is_local = settings.scheduler is None and not retry_forever
+    # Before anything starts a thread: see `workers.processes.start`.
+    with LocalWorkers(settings.workers) if is_local else _cluster(settings) as workers, ExitStack() as at_end:
+        objects = open_objects(place)
+        bounded = BoundedObjects(objects, options.patience_s)
+        try:
+            # A wrong URL or wrong credentials show now, not after the first conversion.
+            if commit.read_root(bounded) is None and not dry_run and commit.holds_commits(bounded):
+                commit.ensure_root(bounded)  # it was lost: readers would not find the store
+        except StoreSilent:
+            if not retry_forever:
+                raise
+        service = build_service(dump, objects, workers.connect, options)
+        if service.retention is not None:
+            at_end.callback(service.retention.close)
+        yield service
+
+
+#: A dump that somebody points at is usually finished: `ingest_dump` waits for less silence than `watch`.
+SHORT_QUIET_S = 2.0
+
+
+def ingest_dump(
+    dump: str | Path,
+    store: str | Path,
+    *,
+    settings: Settings | None = None,
+    stop: threading.Event | None = None,
+    observers: Sequence[Observer] = (),
+    dry_run: bool = False,
+) -> Report:
+    """Take a dump into a store, once; what `dump-ingest ingest` does.
+
+    Starts worker processes of its own unless `settings.scheduler` names a cluster, so a script needs the
+    usual `if __name__ == "__main__":`.
+
+    Args:
+        dump: the directory that holds `rank_0`, `rank_1`, ..., or one of these; of any known layout.
+        store: a directory or any fsspec URL.
+        settings: everything else; default: as the environment says, and `quiet_s` = 2.
+        stop: ends the work early when set; what is committed stays.
+        observers: called with everything that happens.
+        dry_run: with the setting `after_commit` delete, report what would be deleted, and delete nothing.
+
+    Returns:
+        What was committed, what the store had already, and what could not be taken and why.
+
+    Raises:
+        UsageError: the directory is not a dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+        ClusterError: no worker answers.
+    """
+    chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
+    tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
+    stop = stop or threading.Event()
+    chosen_store = chosen.model_copy(update={"store": str(store)})
+    with open_service(tree, chosen_store, dry_run=dry_run) as service:
+        service.observers += observers
+        if isinstance(stop, StopRequest):
+            stop.under_way = service.submitter.count_inflight
+        report = ingest_once(service, stop)
+        objects = service.committed.objects
+    # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
+    if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
+        consolidate_after(report, objects, rules_of(chosen.rules))
+    return report
