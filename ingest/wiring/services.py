@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import math
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.local_workers import LocalWorkers
-from ingest.dispatch.submitter import DispatchLimits
-from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
-from ingest.service.build import ServiceOptions, build_service
-from ingest.service.explaining import explain_dump
+from ingest.service.build import build_service
 from ingest.service.one_shot import ingest_once
 from ingest.service.report import Report
 from ingest.service.service import Service
 from ingest.service.stopping import StopRequest
 from ingest.settings import Settings, load
-from ingest.steps.completeness import CompletenessPolicy
-from ingest.steps.explain import StepRow
-from ingest.steps.policy import StepPolicy
 from ingest.wiring.consolidation import consolidate_after
-from ingest.wiring.stores import grid_of, place_of_store
+from ingest.wiring.options import options_of
+from ingest.wiring.stores import place_of_store
 from workers.errors import StoreSilent
 from workers.events import Observer
 from workers.rules.ready import rules_of
@@ -38,65 +30,11 @@ from workers.store.opening import open_objects
 if TYPE_CHECKING:
     from ingest.dispatch.cluster import Cluster
 
-#: How long the loop of a watcher waits for the store, in seconds. What takes longer is left to the workers.
-_PATIENCE_S = 10.0
-
-
-def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool = False) -> ServiceOptions:
-    """Return what a service is to do.
-
-    Raises:
-        UsageError: a rule is wrong.
-    """
-    completeness = CompletenessPolicy(settings.quiet_s, settings.settle_s)
-    deletes = settings.after_commit == "delete"
-    return ServiceOptions(
-        StepPolicy(completeness, settings.order, replace=settings.replace),
-        grid_of(settings),
-        DispatchLimits(int(settings.inflight_size)),
-        settings.worker_resources,
-        settings.host or socket.gethostname(),
-        rules_of(settings.rules),
-        settings.poll_s,
-        retry_forever,
-        # A watcher never takes again what was removed, or it would undo each `gc`.
-        take_removed=settings.replace and not retry_forever,
-        pressure=Pressure(settings.under_pressure, parse_threshold(settings.pressure_free)),
-        continues=frozenset(settings.continues),
-        recheck_rate=_recheck_rate(settings, watches=retry_forever),
-        retention=RetentionPolicy(settings.keep_last, settings.keep_anomalous) if deletes else None,
-        dry_run=dry_run,
-        patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
-        task_timeout_s=settings.task_timeout_s,
-    )
-
-
-def _recheck_rate(settings: Settings, *, watches: bool) -> float:
-    """Return how many bytes of committed files are read again each second: a run of `ingest` does it once."""
-    if watches:
-        return float(settings.recheck_rate)
-    return math.inf if settings.recheck else 0.0
-
 
 def _cluster(settings: Settings) -> Cluster:
     from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
 
     return Cluster(settings)
-
-
-def explain_steps(dump: str | Path, settings: Settings) -> list[StepRow]:
-    """Explain where each step of a dump is and why; what `dump-ingest watch --explain` prints.
-
-    Looks at dump and store once, and writes nothing; needs no cluster.
-
-    Raises:
-        UsageError: the directory is not a dump, or the store would lie in it.
-        StoreError: the store cannot be used.
-    """
-    tree = find_dump(Path(dump), rank_map=settings.rank_map, layout=settings.layout)
-    objects = open_objects(place_of_store(settings, tree))
-    commit.read_root(objects)
-    return explain_dump(tree, objects, options_of(settings, retry_forever=True))
 
 
 @contextmanager

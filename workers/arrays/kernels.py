@@ -3,7 +3,8 @@
 Several simple loops run over a block that stays in the L1 cache. Each does one thing, so the compiler can
 turn it into vector instructions, and together they are faster than one loop that does everything.
 
-numba compiles them on first use, or in `warm_up`, in six seconds, and caches them; see
+They are object code that `warm_up` makes, in six seconds, and that later processes load: see
+`workers.arrays.kernel_objects`. Until then numba compiles them on first use: see
 `workers.arrays.kernel_cache`. The last bits of sums depend on the processor that they are compiled for,
 because its vector length decides the order of summation. Extremes and counts do not.
 """
@@ -11,12 +12,15 @@ because its vector length decides the order of summation. Extremes and counts do
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.lazy_compile import compiled
+from workers.arrays.lazy_compile import compile_now, compiled
 
 #: Elements per block: 16 KiB of float32, half of an L1 data cache.
 BLOCK: Final = 4096
@@ -31,6 +35,9 @@ _TINY_UNIT: Final = 2.0**-600
 #: part of the larger sum, more than three digits of sixteen would cancel: then deviations are summed
 #: directly.
 _CANCELLED: Final = 1e-3
+
+#: Float64 of memory for adding floats: a block as float64, one of finite floats, and two extremes.
+SCRATCH: Final = 2 * BLOCK + 2
 
 #: What each place of the state holds, all float64. Places that hold a statistic as it is have the name of its
 #: field in `workers.arrays.statistics.Statistics`. `finite` is the number of finite elements. `mean` is the
@@ -66,10 +73,20 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None
         values: 1-D and contiguous, float32, float64, or integers of 16 to 64 bits, in native byte order.
         state: from `new_state`.
     """
-    if values.dtype.kind == "f":
-        _accumulate_floats(values, *_BITS_LIKE[values.dtype.itemsize], state)
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    entries = _entries()
+    if kind == "f":
+        if entries is not None:
+            entries[f"f{size}"](address(values), values.size, _scratch.address, address(state))
+            return
+        scratch = _scratch.memory
+        kinds = values.dtype, f"i{size}", f"u{size}"
+        views = (*(scratch.view(kind) for kind in kinds), scratch)
+        _accumulate_floats(tuple(values.view(kind) for kind in kinds), views, state)
+    elif entries is not None:
+        entries[f"{kind}{size}"](address(values), values.size, address(state))
     else:
-        _accumulate_integers(values, _COUNT_LIKE[values.dtype.itemsize], state)
+        _accumulate_integers(values, _COUNT_LIKE[size], state)
 
 
 def accumulate_codes(
@@ -83,19 +100,23 @@ def accumulate_codes(
             finite values must be finite.
         state: from `new_state`.
     """
-    _accumulate_codes(codes, values, state)
+    entries = _entries()
+    if entries is not None:
+        entries["codes"](address(codes), codes.size, address(values), _scratch.address, address(state))
+    else:
+        tables = _scratch.memory[: 4 * 256].view(np.int64).reshape(4, 256)
+        _accumulate_codes(codes, values, tables, state)
 
 
 def widen_half(half: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
     """Write elements of float16 to `out` as float32, without loss and five times as fast as numpy."""
-    _widen_half(half.view(np.uint16), out, out.view(np.int32))
+    entries = _entries()
+    if entries is not None:
+        entries["widen_half"](address(half), half.size, address(out))
+    else:
+        _widen_half(half.view(np.uint16), out, out.view(np.int32))
 
 
-#: By item size: empty arrays that tell the compiler the signed and unsigned integers as wide as a float.
-_BITS_LIKE = {
-    4: (np.empty(0, np.int32), np.empty(0, np.uint32)),
-    8: (np.empty(0, np.int64), np.empty(0, np.uint64)),
-}
 #: By item size: empty arrays that tell the compiler in which type to count integers: one as wide as they are.
 _COUNT_LIKE = {
     2: np.empty(0, np.int16),
@@ -104,8 +125,43 @@ _COUNT_LIKE = {
 }
 
 
+def address(array: npt.NDArray[Any]) -> int:
+    """Return where the elements of a contiguous array begin."""
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
+class _Scratch(threading.local):
+    """Memory for the loops, of each thread."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(SCRATCH, np.float64)
+        self.address = address(self.memory)
+
+
+_scratch = _Scratch()
+
+
+@cache
+def _entries() -> dict[str, Callable[..., None]] | None:
+    """Return the loops as object code, by kind and size of the elements; None if that was not made yet."""
+    from workers.arrays import kernel_objects  # deferred: llvmlite takes 0.05 s, and readers need no loop
+
+    return kernel_objects.load()
+
+
+def compile_loops() -> None:
+    """Have numba compile the loops in this process, each when it is first used."""
+    compile_now(__name__)
+
+
 def warm_up() -> None:
-    """Compile, or load from the cache, every function for every type of element."""
+    """Load the loops, or compile them and keep them, for every type of element."""
+    if _entries() is None:
+        from workers.arrays import kernel_objects  # deferred: as above
+
+        kernel_objects.make()
+        _entries.cache_clear()
     for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
         accumulate(np.zeros(1, code), new_state())
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
@@ -193,9 +249,8 @@ def _choose_unit(state: Any) -> None:
 
 
 @compiled(set())
-def _split_finite(x: Any) -> Any:
-    """Return a copy of the finite elements, and the counts of NaN, +Inf and -Inf."""
-    finite = np.empty(x.size, x.dtype)
+def _split_finite(x: Any, finite: Any) -> Any:
+    """Copy the finite elements to `finite`; return their number, and those of NaN, +Inf and -Inf."""
     n, nan, pos_inf, neg_inf = 0, 0, 0, 0
     for i in range(x.size):
         value = x[i]
@@ -208,19 +263,31 @@ def _split_finite(x: Any) -> Any:
             pos_inf += 1
         else:
             neg_inf += 1
-    return finite[:n], nan, pos_inf, neg_inf
+    return n, nan, pos_inf, neg_inf
 
 
 @compiled(set())
-def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any) -> None:
-    signed, unsigned = signed_like.dtype, unsigned_like.dtype
-    extremes = np.empty(2, x.dtype)
-    extreme_bits = extremes.view(unsigned)
-    for start in range(0, x.size, BLOCK):
-        block = x[start : start + BLOCK]
-        _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
+def _accumulate_floats(x: Any, scratch: Any, state: Any) -> None:
+    """Add floats to `state`, without allocating anything.
+
+    Args:
+        x: the floats, their bits as signed integers, and the same as unsigned ones.
+        scratch: memory of `SCRATCH` float64: as floats like `x`, of which the last are used; their bits as
+            signed and as unsigned integers; and as float64, of which the first are used.
+        state: from `new_state`.
+    """
+    floats, signed, unsigned = x
+    scratch_floats, scratch_signed, scratch_unsigned, wide = scratch
+    last = scratch_floats.size - 2
+    first_finite = last - BLOCK
+    extremes, extreme_bits = scratch_floats[last:], scratch_unsigned[last:]
+    for start in range(0, floats.size, BLOCK):
+        block, stop = floats[start : start + BLOCK], start + BLOCK
+        _find_extremes(signed[start:stop], unsigned[start:stop], extreme_bits)
         if not (math.isfinite(extremes[0]) and math.isfinite(extremes[1])):
-            block, nan, pos_inf, neg_inf = _split_finite(block)
+            n, nan, pos_inf, neg_inf = _split_finite(block, scratch_floats[first_finite:last])
+            stop = first_finite + n
+            block = scratch_floats[first_finite:stop]
             state[COUNT] += nan + pos_inf + neg_inf
             state[NAN] += nan
             state[POS_INF] += pos_inf
@@ -229,8 +296,10 @@ def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any)
             state[NEGATIVE] += neg_inf
             if block.size == 0:
                 continue
-            _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
-        negative, zero = _signs(block, signed_like)
+            _find_extremes(
+                scratch_signed[first_finite:stop], scratch_unsigned[first_finite:stop], extreme_bits
+            )
+        negative, zero = _signs(block, signed)
         state[COUNT] += block.size
         state[ZERO] += zero
         state[NEGATIVE] += negative
@@ -241,7 +310,9 @@ def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any)
         if state[UNIT] == 1:
             first, mean, m2 = _moments(block)
         else:
-            first, mean, m2 = _moments(block / state[UNIT])
+            for i in range(block.size):
+                wide[i] = block[i] / state[UNIT]
+            first, mean, m2 = _moments(wide[: block.size])
         _merge(state, block.size, first, mean, m2)
 
 
@@ -280,10 +351,10 @@ def _widen_half(half: Any, out: Any, bits: Any) -> None:
 
 
 @compiled(set())
-def _histogram(x: Any) -> Any:
-    """Return how often each of the 256 codes occurs."""
+def _histogram(x: Any, tables: Any) -> Any:
+    """Return how often each of the 256 codes occurs, in the first of four tables of memory."""
     # Four tables, so that equal neighbours do not wait for one another.
-    tables = np.zeros((4, 256), np.int64)
+    tables[:] = 0
     whole = x.size - x.size % 4
     for i in range(0, whole, 4):
         tables[0, x[i]] += 1
@@ -315,8 +386,8 @@ def _count_code(value: float, n: int, state: Any) -> None:
 
 
 @compiled(set())
-def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
-    counts = _histogram(x)
+def _accumulate_codes(x: Any, values: Any, tables: Any, state: Any) -> None:
+    counts = _histogram(x, tables)
     finite, total = 0, 0.0
     for code in range(256):
         n, value = counts[code], values[code]

@@ -14,6 +14,7 @@ import sys
 import threading
 from typing import Any, NoReturn
 
+from workers.arrays import kernels
 from workers.host.memory import data_nbytes
 from workers.model import MIB
 from workers.processes.channel import Channel
@@ -48,6 +49,8 @@ def serve(end: socket.socket, memory_nbytes: int) -> NoReturn:
     channel = Channel(end)
     tasks: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(channel, tasks), daemon=True).start()
+    # Meanwhile the first step is planned and its files are read.
+    threading.Thread(target=kernels.warm_up, daemon=True).start()
     try:
         channel.send(READY)
         while True:

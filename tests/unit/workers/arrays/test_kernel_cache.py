@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import workers
-from workers.arrays.kernel_cache import NEEDS, TARGETS, missing_features
+from workers.arrays.kernel_target import NEEDS, TARGETS, missing_features
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -62,7 +62,14 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
     source = Path(workers.__file__).parent
     for name in ("__init__.py", "errors.py"):
         shutil.copy(source / name, package.parent)
-    for name in ("__init__.py", "kernels.py", "kernel_cache.py", "lazy_compile.py"):
+    for name in (
+        "__init__.py",
+        "kernels.py",
+        "kernel_cache.py",
+        "kernel_target.py",
+        "kernel_objects.py",
+        "lazy_compile.py",
+    ):
         shutil.copy(source / "arrays" / name, package)
     shutil.copytree(source / "host", package.parent / "host", ignore=shutil.ignore_patterns("__pycache__"))
     return Installation(package, unprivileged)
