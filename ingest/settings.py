@@ -21,7 +21,6 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 from ingest.disk.pressure import parse_threshold
 from workers.errors import UsageError
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
-from workers.host.yaml_file import parse, read_text
 
 ENV_PREFIX = "DUMP_INGEST_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -320,6 +319,8 @@ def _unknown_variables() -> tuple[str, ...]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    from workers.host.yaml_file import parse, read_text  # deferred: yaml takes 0.02 s, and few have a file
+
     content = parse(read_text(path, hint="Name the file with --config."), str(path)).value
     if content is None:
         return {}

@@ -23,7 +23,7 @@ FLOORS = (
     ),
     ("workers.host", "workers.scheduler"),
     ("workers.arrays", "ingest.disk"),
-    ("workers.dump", "ingest.settings"),
+    ("workers.dump", "workers.processes", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
     ("workers.rules", "ingest.reader"),
     ("workers.tasks",),

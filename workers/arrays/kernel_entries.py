@@ -1,4 +1,4 @@
-"""The entries of object code: functions of addresses and numbers around the loops of `kernels.py`.
+"""The entries of object code: functions of addresses and numbers around the loops of `kernel_loops.py`.
 
 Importing this module imports numba.
 """
@@ -12,7 +12,8 @@ import numba
 import numpy as np
 from numba import carray, types
 
-from workers.arrays import kernels
+from workers.arrays import kernel_loops
+from workers.arrays.lazy_compile import compile_now
 
 
 class MadeEntry(NamedTuple):
@@ -28,7 +29,7 @@ class MadeEntry(NamedTuple):
 
 def compile_all() -> list[MadeEntry]:
     """Compile the entries for each type of element."""
-    kernels.compile_loops()  # what numba compiles must not meet a function that still waits
+    compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
     return [
         *(_made(f"f{size}", _floats(size), "anaa") for size in (4, 8)),
         *(_made(f"{kind}{size}", _integers(kind, size), "ana") for kind in "iu" for size in (2, 4, 8)),
@@ -56,7 +57,7 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
 
 def _floats(size: int) -> Callable[..., None]:
     floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
-    run, places, wide = kernels._accumulate_floats, len(kernels.PLACES), kernels.SCRATCH  # noqa: SLF001
+    run, places, wide = kernel_loops.accumulate_floats, len(kernel_loops.PLACES), kernel_loops.SCRATCH
     narrow = wide * 8 // size
 
     def entry(x: Any, n: int, scratch: Any, state: Any) -> None:
@@ -76,7 +77,7 @@ def _floats(size: int) -> Callable[..., None]:
 
 def _integers(kind: str, size: int) -> Callable[..., None]:
     integers, signed = np.dtype(f"{kind}{size}").type, np.dtype(f"i{size}").type
-    run, places = kernels._accumulate_integers, len(kernels.PLACES)  # noqa: SLF001
+    run, places = kernel_loops.accumulate_integers, len(kernel_loops.PLACES)
 
     def entry(x: Any, n: int, state: Any) -> None:
         run(carray(x, (n,), integers), carray(x, (n,), signed), carray(state, (places,), np.float64))
@@ -85,7 +86,7 @@ def _integers(kind: str, size: int) -> Callable[..., None]:
 
 
 def _codes() -> Callable[..., None]:
-    run, places = kernels._accumulate_codes, len(kernels.PLACES)  # noqa: SLF001
+    run, places = kernel_loops.accumulate_codes, len(kernel_loops.PLACES)
 
     def entry(x: Any, n: int, values: Any, tables: Any, state: Any) -> None:
         run(
@@ -99,7 +100,7 @@ def _codes() -> Callable[..., None]:
 
 
 def _widen_half() -> Callable[..., None]:
-    run = kernels._widen_half  # noqa: SLF001
+    run = kernel_loops.widen_half
 
     def entry(half: Any, n: int, out: Any) -> None:
         run(carray(half, (n,), np.uint16), carray(out, (n,), np.float32), carray(out, (n,), np.int32))

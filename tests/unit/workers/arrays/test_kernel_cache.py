@@ -17,11 +17,12 @@ pytestmark = pytest.mark.timeout(60)
 #: Computes something small, and says what the kernel was loaded from.
 _USE = """
 import numpy as np
-from workers.arrays import kernels
+from workers.arrays import kernel_loops, kernels
 state = kernels.new_state()
 kernels.accumulate_codes(np.ones(3, np.uint8), np.arange(256.0), state)
-assert state[kernels.COUNT] == 3
-print(kernels._accumulate_codes.stats.cache_path, sum(kernels._accumulate_codes.stats.cache_hits.values()))
+assert state[kernel_loops.COUNT] == 3
+stats = kernel_loops.accumulate_codes.stats
+print(stats.cache_path, sum(stats.cache_hits.values()))
 """
 
 
