@@ -63,15 +63,9 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
     source = Path(workers.__file__).parent
     for name in ("__init__.py", "errors.py"):
         shutil.copy(source / name, package.parent)
-    for name in (
-        "__init__.py",
-        "kernels.py",
-        "kernel_cache.py",
-        "kernel_target.py",
-        "kernel_objects.py",
-        "lazy_compile.py",
-    ):
-        shutil.copy(source / "arrays" / name, package)
+    for path in (*source.glob("arrays/kernel*.py"), *source.glob("arrays/__init__.py")):
+        shutil.copy(path, package)
+    shutil.copy(source / "arrays" / "lazy_compile.py", package)
     shutil.copytree(source / "host", package.parent / "host", ignore=shutil.ignore_patterns("__pycache__"))
     return Installation(package, unprivileged)
 
