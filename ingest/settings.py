@@ -20,6 +20,7 @@ from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, fi
 
 from ingest.disk.pressure import parse_threshold
 from workers.errors import UsageError
+from workers.host.cpu import CpuLimits, parse_cpus
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
 
 ENV_PREFIX = "DUMP_INGEST_"
@@ -58,6 +59,12 @@ class Settings(BaseModel):
     """The name of this host in the store. None: its host name, which containers change at each start."""
     workers: int | None = Field(default=None, ge=1)
     """How many worker processes to start without a scheduler. None: one per processor, at most eight."""
+    nice: int = Field(default=0, ge=0, le=19)
+    """Priority of the command and its own workers: 19 gives way to everything else."""
+    cpus: str = ""
+    """Processors of the command and its own workers, such as 0-3,8. Empty: all."""
+    cpu_share: float = Field(default=1.0, gt=0, le=1)
+    """The share of these processors that the command and its own workers use at most."""
     poll_s: float = Field(default=1.0, gt=0)
     """How often the dump is listed, in seconds. File events only make it prompt: nothing relies on them."""
     quiet_s: float = Field(default=10.0, ge=0)
@@ -131,6 +138,11 @@ class Settings(BaseModel):
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, such as {"distributed.comm.timeouts.connect": "60s"}."""
 
+    @property
+    def cpu_limits(self) -> CpuLimits:
+        """What the command and its own workers may take of the processors."""
+        return CpuLimits(self.nice, parse_cpus(self.cpus), self.cpu_share)
+
     @field_validator("store", "scheduler", "host", "rules", "webhook", "page_url")
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
@@ -153,6 +165,13 @@ class Settings(BaseModel):
     def _share_or_bytes(cls, value: Any) -> str:
         text = str(value)  # in YAML, a number of bytes is an integer
         parse_threshold(text)
+        return text
+
+    @field_validator("cpus", mode="before")
+    @classmethod
+    def _processors(cls, value: Any) -> str:
+        text = str(value)  # in YAML, a single processor is an integer
+        parse_cpus(text)
         return text
 
     @field_validator("rank_map", mode="before")

@@ -15,11 +15,14 @@ from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
     ContinuesOption,
+    CpuShareOption,
+    CpusOption,
     DeviceLayoutOption,
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
     LayoutOption,
+    NiceOption,
     QuietOption,
     RankMapOption,
     RecheckOption,
@@ -39,6 +42,9 @@ def command(
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
+    nice: NiceOption = None,
+    cpus: CpusOption = None,
+    cpu_share: CpuShareOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
     continues: ContinuesOption = None,
@@ -74,6 +80,9 @@ def command(
         store=store,
         scheduler=scheduler,
         workers=workers,
+        nice=nice,
+        cpus=cpus,
+        cpu_share=cpu_share,
         quiet_s=quiet,
         replace=replace,
         continues=continues,
@@ -89,6 +98,7 @@ def command(
     if loaded.origins["quiet_s"] == "default":
         settings = settings.model_copy(update={"quiet_s": SHORT_QUIET_S})
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous, dry_run=dry_run)
+    settings.cpu_limits.apply()
     stop = stop_on_signals()
     started = time.monotonic()
     with IngestProgress() as progress:

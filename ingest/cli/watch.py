@@ -18,12 +18,15 @@ from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
     ContinuesOption,
+    CpuShareOption,
+    CpusOption,
     DeviceLayoutOption,
     ExpectedRanksOption,
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
     LayoutOption,
+    NiceOption,
     QuietOption,
     RankMapOption,
     RankOption,
@@ -65,6 +68,9 @@ def command(
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
+    nice: NiceOption = None,
+    cpus: CpusOption = None,
+    cpu_share: CpuShareOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
     continues: ContinuesOption = None,
@@ -120,6 +126,9 @@ def command(
         "store": store,
         "scheduler": scheduler,
         "workers": workers,
+        "nice": nice,
+        "cpus": cpus,
+        "cpu_share": cpu_share,
         "quiet_s": quiet,
         "replace": replace,
         "continues": continues,
@@ -143,6 +152,7 @@ def command(
     _refuse_without_explain({"--from": watcher, "--rank": rank, "--step": step, "--json": json})
     settings = load_settings_with_store(config, **flags).settings
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
+    settings.cpu_limits.apply()
     _watch(_named(dump), settings)
 
 

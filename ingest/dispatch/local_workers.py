@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 from functools import partial
 from typing import Self
 
 from ingest.dispatch.local_client import LocalClient
+from workers.arrays import kernels
 from workers.errors import ClusterError
+from workers.host.cpu import CpuLimits, throttle
 from workers.host.memory import machine_nbytes
 from workers.processes.start import WorkerProcess, start_process
 
@@ -21,23 +24,38 @@ def count_of_workers(chosen: int | None) -> int:
     return chosen or min(len(os.sched_getaffinity(0)), _MAX_WORKERS)
 
 
+def _prepare(limits: CpuLimits, part: float) -> None:
+    """Prepare a worker process: how much of the processors it takes, and the loops over its tensors.
+
+    The loops are made while the first step is planned and its files are read, if that was not done before.
+    """
+    limits.apply()
+    throttle.limit(part)
+    threading.Thread(target=kernels.warm_up, daemon=True).start()
+
+
 class LocalWorkers:
     """Worker processes that are started at once, while this process may have a single thread.
 
     A context manager; they end with it.
     """
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, limits: CpuLimits | None = None) -> None:
         """Start the processes.
 
         Args:
             workers: how many. None: one for each processor that this process may use, at most eight.
+            limits: what they may take of the processors, together with this process.
 
         Raises:
             ClusterError: the system does not start them.
         """
+        limits = limits or CpuLimits()
         number = count_of_workers(workers)
-        self._start = partial(start_process, machine_nbytes() // number)
+        part = limits.part(number + 1)
+        throttle.limit(part)
+        prepare = partial(_prepare, limits, part)
+        self._start = partial(start_process, machine_nbytes() // number, prepare)
         self._processes: list[WorkerProcess] = []
         self._client: LocalClient | None = None
         self._number = number

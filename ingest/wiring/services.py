@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from ingest.dispatch.cluster import Cluster
 
 
-def _cluster(settings: Settings) -> Cluster:
+def _workers(settings: Settings, *, retry_forever: bool) -> Cluster | LocalWorkers:
+    if settings.scheduler is None and not retry_forever:
+        return LocalWorkers(settings.workers, settings.cpu_limits)
     from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
 
     return Cluster(settings)
@@ -62,9 +64,8 @@ def open_service(
     """
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     place = place_of_store(settings, dump)
-    is_local = settings.scheduler is None and not retry_forever
     # Before anything starts a thread: see `workers.processes.start`.
-    with LocalWorkers(settings.workers) if is_local else _cluster(settings) as workers, ExitStack() as at_end:
+    with _workers(settings, retry_forever=retry_forever) as workers, ExitStack() as at_end:
         objects = open_objects(place)
         bounded = BoundedObjects(objects, options.patience_s)
         try:

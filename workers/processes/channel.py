@@ -9,6 +9,11 @@ from contextlib import suppress
 _LENGTH = struct.Struct("<Q")
 
 
+def packed(message: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return _LENGTH.pack(len(message)) + message
+
+
 class Channel:
     """One end. One thread sends and receives; any thread may close it."""
 

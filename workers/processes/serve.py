@@ -12,9 +12,9 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from workers.arrays import kernels
 from workers.host.memory import data_nbytes
 from workers.model import MIB
 from workers.processes.channel import Channel
@@ -26,7 +26,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = (-1, 16 * MIB), (-3, 4 * MIB)
 READY = b"ready"
 
 
-def serve(end: socket.socket, memory_nbytes: int) -> NoReturn:
+def serve(end: socket.socket, memory_nbytes: int, prepare: Callable[[], object]) -> NoReturn:
     """Run tasks until the parent closes its end or has ended; never returns.
 
     A task is a pickled pair of function and arguments; the answer is a pickled pair of whether it succeeded,
@@ -36,6 +36,7 @@ def serve(end: socket.socket, memory_nbytes: int) -> NoReturn:
         end: this process' end of the channel.
         memory_nbytes: memory that it may use in addition to what it has now. Beyond it, a task ends with
             MemoryError.
+        prepare: called first.
     """
     # Ctrl-C on a terminal reaches all processes of the command: the parent decides what is finished.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,8 +50,7 @@ def serve(end: socket.socket, memory_nbytes: int) -> NoReturn:
     channel = Channel(end)
     tasks: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(channel, tasks), daemon=True).start()
-    # Meanwhile the first step is planned and its files are read.
-    threading.Thread(target=kernels.warm_up, daemon=True).start()
+    prepare()
     try:
         channel.send(READY)
         while True:
@@ -95,6 +95,11 @@ def _end() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Serve in a new interpreter: its arguments are the number of a socket and a number of bytes."""
+    """Serve in a new interpreter: its arguments are the number of a socket and a number of bytes.
+
+    The first message says how to prepare the process.
+    """
     number, memory_nbytes = map(int, sys.argv[1:])
-    serve(socket.socket(fileno=number), memory_nbytes)
+    end = socket.socket(fileno=number)
+    prepare = pickle.loads(Channel(end).receive())  # noqa: S301  (from the parent)
+    serve(end, memory_nbytes, prepare)

@@ -7,21 +7,20 @@ only the thread that forks goes on in it, and locks that others hold would stay 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from workers.processes.channel import Channel
+from workers.processes.channel import Channel, packed
 from workers.processes.serve import serve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PROGRAM = "from workers.processes.serve import main; main()"
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
@@ -105,11 +104,12 @@ class WorkerProcess:
             return self._child.poll()
 
 
-def start_process(memory_nbytes: int) -> WorkerProcess:
+def start_process(memory_nbytes: int, prepare: Callable[[], object]) -> WorkerProcess:
     """Start a worker process.
 
     Args:
         memory_nbytes: memory that it may use in addition to what it has at its start.
+        prepare: called by the process before its first task; imported there by its name, with its arguments.
 
     Raises:
         OSError: the system refuses.
@@ -118,7 +118,11 @@ def start_process(memory_nbytes: int) -> WorkerProcess:
     try:
         # Until the child has handlers of its own, it must not run those of this process.
         with _blocked(_SIGNALS):
-            child = (_fork if _has_one_thread() else _spawn)(theirs, memory_nbytes)
+            if _has_one_thread():
+                child: Child = _fork(theirs, memory_nbytes, prepare)
+            else:
+                child = _spawn(theirs, memory_nbytes)
+                ours.sendall(packed(pickle.dumps(prepare, protocol=5)))
     except OSError:
         ours.close()
         raise
@@ -140,7 +144,7 @@ def _has_one_thread() -> bool:
     return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  (of libraries, too)
 
 
-def _fork(theirs: socket.socket, memory_nbytes: int) -> Copy:
+def _fork(theirs: socket.socket, memory_nbytes: int, prepare: Callable[[], object]) -> Copy:
     pid = os.fork()
     if pid:
         return Copy(pid)
@@ -149,7 +153,7 @@ def _fork(theirs: socket.socket, memory_nbytes: int) -> Copy:
         number = theirs.fileno()
         os.closerange(_STANDARD_FDS, number)
         os.closerange(number + 1, os.sysconf("SC_OPEN_MAX"))
-        serve(theirs, memory_nbytes)
+        serve(theirs, memory_nbytes, prepare)
     finally:
         os._exit(1)
 

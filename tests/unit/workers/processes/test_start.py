@@ -30,7 +30,7 @@ def ask(process: WorkerProcess, function: Any, *arguments: Any) -> tuple[bool, A
 @pytest.fixture(scope="module")
 def process() -> Iterator[WorkerProcess]:
     """A worker in a new interpreter: pytest has other threads."""
-    process = start_process(512 * MIB)
+    process = start_process(512 * MIB, os.getpid)
     assert process.channel.receive() == b"ready"
     yield process
     process.kill()
@@ -65,7 +65,7 @@ def test_ctrl_c_on_the_terminal_does_not_reach_it(process: WorkerProcess) -> Non
 
 
 def test_the_end_of_a_process_says_how_it_ended() -> None:
-    process = start_process(512 * MIB)
+    process = start_process(512 * MIB, os.getpid)
     assert process.channel.receive() == b"ready"
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(EOFError):
@@ -80,7 +80,7 @@ import os, pickle, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import colorsys
 from workers.processes.start import Copy, start_process
-started = [start_process(512 << 20) for _ in range(2)]
+started = [start_process(512 << 20, os.getpid) for _ in range(2)]
 for process in started:
     assert isinstance(process._child, Copy), "has threads"
     assert process.channel.receive() == b"ready"
