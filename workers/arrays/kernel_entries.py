@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-from numba import carray, types
+from numba import types
 
 from workers.arrays import kernel_loops
 from workers.arrays.lazy_compile import compile_now
+
+carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
 
 
 class MadeEntry(NamedTuple):
@@ -49,7 +51,7 @@ def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry
         "no_cfunc_wrapper": True,
     }
     dispatcher = numba.njit(types.void(*[kinds[kind] for kind in arguments]), **options)(function)
-    (overload,) = dispatcher.overloads.values()
+    overload: Any = next(iter(dispatcher.overloads.values()))
     library = overload.library
     code = library.codegen._tm.emit_object(library._final_module)  # noqa: SLF001  (numba has no other way)
     return MadeEntry(name, overload.fndesc.llvm_func_name, len(arguments), code)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import llvmlite
+import llvmlite  # type: ignore[import-untyped]
 import msgspec
 import xxhash
 from llvmlite import binding

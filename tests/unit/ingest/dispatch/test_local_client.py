@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,10 @@ def test_results_and_errors_come_back(client: LocalClient) -> None:
     assert "ZeroDivisionError" in str(result_of(failed, "rank 0 step 1"))
 
 
+def _note(names: list[str], name: str, _: LocalFuture) -> None:
+    names.append(name)
+
+
 def test_tasks_of_a_higher_priority_run_first(client: LocalClient, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -61,7 +66,7 @@ def test_tasks_of_a_higher_priority_run_first(client: LocalClient, tmp_path: Pat
         submit(client, time.monotonic, priority=priority) for priority in (-10, 0)
     ]  # the first of them is a read-back
     for name, future in zip(("read-back", "convert"), futures, strict=True):
-        future.add_done_callback(lambda _, name=name: done.append(name))
+        future.add_done_callback(partial(_note, done, name))
     cancelled = submit(client, os._exit, 1)
     cancelled.cancel()
     gate.write_text("go on")
@@ -98,7 +103,12 @@ def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: LocalClient) 
     assert answer is not None
     assert answer.states == {future.key: "processing", "unknown": None}
     given_up: list[Any] = []
-    wait_until(lambda: given_up.extend(patrol.look(client, [task])) or given_up)
+
+    def is_given_up() -> bool:
+        given_up.extend(patrol.look(client, [task]))
+        return bool(given_up)
+
+    wait_until(is_given_up)
     ((_, error),) = given_up
     assert isinstance(error, WorkerDied)
     assert "did not come to an end on worker 0" in error.message

@@ -16,7 +16,12 @@ def pair() -> tuple[Channel, Channel]:
 def test_messages_arrive_whole_and_in_order() -> None:
     ours, theirs = pair()
     messages = [b"", b"a", bytes(range(256)) * 20_000]
-    thread = threading.Thread(target=lambda: [ours.send(message) for message in messages])
+
+    def send() -> None:
+        for message in messages:
+            ours.send(message)
+
+    thread = threading.Thread(target=send)
     thread.start()
     assert [theirs.receive() for _ in messages] == messages
     thread.join()
