@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import ingest
-from ingest.cli.exits import stop_on_signals
+from ingest.cli.exits import run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
@@ -73,7 +73,7 @@ def command(
     # deferred: dask, numba and zarr take 1.4 s to import
     from ingest.cli.ingest_progress import IngestProgress
     from ingest.cli.ingest_report import exit_as, print_report
-    from ingest.wiring.services import SHORT_QUIET_S
+    from ingest.wiring.services import SHORT_QUIET_S, ingest_with, start_workers
 
     loaded = load_settings_with_store(
         config,
@@ -101,14 +101,9 @@ def command(
     settings.cpu_limits.apply()
     stop = stop_on_signals()
     started = time.monotonic()
-    with IngestProgress() as progress:
-        report = ingest.ingest_dump(
-            dump,
-            settings.store or "",
-            settings=settings,
-            stop=stop,
-            observers=[progress.observe],
-            dry_run=dry_run,
-        )
+    # Workers first: they are copies of this process, which must not have another thread.
+    with start_workers(settings) as workers, IngestProgress() as progress:
+        work = partial(ingest_with, workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
+        report = run_beside(work)
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)
     exit_as(report, interrupted=stop.is_set())

@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from ingest.dispatch.cluster import Cluster
 
 
-def _workers(settings: Settings, *, retry_forever: bool) -> Cluster | LocalWorkers:
+def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | LocalWorkers:
+    """Return the workers of a service; a context manager that ends them.
+
+    A service that tries for ever starts a Dask cluster when it first needs one. Any other has processes of
+    its own, unless the settings name a scheduler: they start now, and fastest in a process with one thread.
+    """
     if settings.scheduler is None and not retry_forever:
         return LocalWorkers(settings.workers, settings.cpu_limits)
     from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
@@ -44,17 +49,16 @@ def open_service(
     dump: Dump,
     settings: Settings,
     *,
+    workers: Cluster | LocalWorkers | None = None,
     retry_forever: bool = False,
     dry_run: bool = False,
 ) -> Iterator[Service]:
-    """Wire the service for a dump; its workers end with it.
-
-    A service that tries for ever starts a Dask cluster when it first needs one. Any other has processes of
-    its own, unless the settings name a scheduler.
+    """Wire the service for a dump.
 
     Args:
         dump: the dump.
         settings: everything else.
+        workers: from `start_workers`. None: they are started here, and end with the service.
         retry_forever: whether to wait for a store or cluster that does not answer, and to try again for ever.
         dry_run: whether only to report what would be deleted in the dump.
 
@@ -64,8 +68,10 @@ def open_service(
     """
     options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
     place = place_of_store(settings, dump)
-    # Before anything starts a thread: see `workers.processes.start`.
-    with _workers(settings, retry_forever=retry_forever) as workers, ExitStack() as at_end:
+    with ExitStack() as at_end:
+        if workers is None:
+            # Before anything starts a thread: see `workers.processes.start`.
+            workers = at_end.enter_context(start_workers(settings, retry_forever=retry_forever))
         objects = open_objects(place)
         bounded = BoundedObjects(objects, options.patience_s)
         try:
@@ -116,10 +122,22 @@ def ingest_dump(
         ClusterError: no worker answers.
     """
     chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
-    tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
-    stop = stop or threading.Event()
     chosen_store = chosen.model_copy(update={"store": str(store)})
-    with open_service(tree, chosen_store, dry_run=dry_run) as service:
+    return ingest_with(None, dump, chosen_store, stop or threading.Event(), observers, dry_run=dry_run)
+
+
+def ingest_with(
+    workers: Cluster | LocalWorkers | None,
+    dump: str | Path,
+    chosen: Settings,
+    stop: threading.Event,
+    observers: Sequence[Observer] = (),
+    *,
+    dry_run: bool = False,
+) -> Report:
+    """Do the same with workers from `start_workers`, or with its own; `chosen.store` is the store."""
+    tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
+    with open_service(tree, chosen, workers=workers, dry_run=dry_run) as service:
         service.observers += observers
         if isinstance(stop, StopRequest):
             stop.under_way = service.submitter.count_inflight
