@@ -102,8 +102,8 @@ def command(
     stop = stop_on_signals()
     started = time.monotonic()
     # Workers first: they are copies of this process, which must not have another thread.
-    with start_workers(settings) as workers, IngestProgress() as progress:
-        work = partial(ingest_with, workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
+    with start_workers(settings) as own_workers, IngestProgress() as progress:
+        work = partial(ingest_with, own_workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
         report = run_beside(work)
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)
     exit_as(report, interrupted=stop.is_set())

@@ -66,6 +66,7 @@ class IngestProgress:
         """The kinds of messages that were printed: each is printed once."""
 
     def __enter__(self) -> Self:
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,9 +74,6 @@ class IngestProgress:
 
     def observe(self, event: Event) -> None:
         """Move the bar, or print a message."""
-        # Not before the first event: the bar has a thread, and workers start faster without one.
-        if not self._bar.live.is_started:
-            self._bar.start()
         match event:
             case DumpState():
                 pending = sum(listing.nbytes for listing in event.pending.values())
