@@ -71,7 +71,8 @@ def open_service(
     with ExitStack() as at_end:
         if workers is None:
             # Before anything starts a thread: see `workers.processes.start`.
-            workers = at_end.enter_context(start_workers(settings, retry_forever=retry_forever))
+            workers = start_workers(settings, retry_forever=retry_forever)
+            at_end.enter_context(workers)
         objects = open_objects(place)
         bounded = BoundedObjects(objects, options.patience_s)
         try:
