@@ -304,7 +304,8 @@ def schema() -> dict[str, Any]:
     for field, text in pairwise(module.body[0].body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
-                content["properties"][name]["description"] = inspect.cleandoc(docstring)
+                described = content["properties"][name] | {"description": inspect.cleandoc(docstring)}
+                content["properties"][name] = dict(sorted(described.items()))  # as pydantic does
     return content
 
 
