@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.ge_graph import GeGraphs
 from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
 from ingest.reader.context.ir_nodes import IrSource
 from ingest.reader.context.json_files import (
@@ -109,6 +110,7 @@ class Context:
         self.rank = rank
         self._store = store
         self._files = KeptFiles(store, rank)
+        self._ge_graphs = GeGraphs(self._files)
         self._graphs: dict[str, IrGraph] = {}
         self._orders: dict[str, list[str]] = {}
         self._positions: dict[str, dict[str, int]] = {}
@@ -179,13 +181,16 @@ class Context:
     def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
         """Return what the graph feeds into an input, by the names of the dump; None if that is not known.
 
-        Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt.
+        Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt, and
+        of the graphs of GE, whose operators have the names of the dump.
         """
         if tensor.io != "input":
             return None
         producer = tensor.told.get("produced_by")
         if isinstance(producer, str):
             return DumpedSource("", producer, 0)
+        if (edge := self._ge_graphs.source(tensor)) is not None:
+            return DumpedSource("", edge.op_name, edge.slot)
         match = self.match(tensor)
         if match is None or match.name is None:
             return None
@@ -205,6 +210,10 @@ class Context:
             self._dumped_names[key] = {match.name: name for name, match in matches.items() if match.name}
         name = self._dumped_names[key].get(source.name)
         return None if name is None else DumpedSource("", name, source.slot)
+
+    def original_names(self, tensor: IndexedTensor) -> tuple[str, ...]:
+        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`."""
+        return self._ge_graphs.originals(tensor)
 
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
