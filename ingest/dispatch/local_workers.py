@@ -13,9 +13,12 @@ from workers.arrays import kernels
 from workers.errors import ClusterError
 from workers.host.cpu import CpuLimits, throttle
 from workers.host.memory import machine_nbytes
+from workers.model import MIB
 from workers.processes.start import WorkerProcess, start_process
 
 _MAX_WORKERS = 8
+#: What a worker may use on the smallest machine: about four times what it needs.
+_LEAST_MEMORY_NBYTES = 1024 * MIB
 _HINT = "What they wrote to standard error, or the log of the kernel, says why."
 
 
@@ -55,7 +58,8 @@ class LocalWorkers:
         part = limits.part(number + 1)
         throttle.limit(part)
         prepare = partial(_prepare, limits, part)
-        self._start = partial(start_process, machine_nbytes() // number, prepare)
+        memory_nbytes = max(machine_nbytes() // number, _LEAST_MEMORY_NBYTES)
+        self._start = partial(start_process, memory_nbytes, prepare)
         self._processes: list[WorkerProcess] = []
         self._client: LocalClient | None = None
         self._number = number
