@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import suppress
 from functools import partial
 from typing import Self
 
 from ingest.dispatch.local_client import LocalClient
-from workers.arrays import kernels
 from workers.errors import ClusterError
 from workers.host.cpu import CpuLimits, throttle
 from workers.host.memory import machine_nbytes
+from workers.model import MIB
+from workers.processes.prepare import prepare
 from workers.processes.start import WorkerProcess, start_process
 
 _MAX_WORKERS = 8
+#: What a worker may use on the smallest machine: about four times what it needs.
+_LEAST_MEMORY_NBYTES = 1024 * MIB
 _HINT = "What they wrote to standard error, or the log of the kernel, says why."
 
 
 def count_of_workers(chosen: int | None) -> int:
     """Return how many worker processes to start: as chosen, or one per processor of this process."""
     return chosen or min(len(os.sched_getaffinity(0)), _MAX_WORKERS)
-
-
-def _prepare(limits: CpuLimits, part: float) -> None:
-    """Prepare a worker process: how much of the processors it takes, and the loops over its tensors.
-
-    The loops are made while the first step is planned and its files are read, if that was not done before.
-    """
-    limits.apply()
-    throttle.limit(part)
-    threading.Thread(target=kernels.warm_up, daemon=True).start()
 
 
 class LocalWorkers:
@@ -54,8 +46,8 @@ class LocalWorkers:
         number = count_of_workers(workers)
         part = limits.part(number + 1)
         throttle.limit(part)
-        prepare = partial(_prepare, limits, part)
-        self._start = partial(start_process, machine_nbytes() // number, prepare)
+        memory_nbytes = max(machine_nbytes() // number, _LEAST_MEMORY_NBYTES)
+        self._start = partial(start_process, memory_nbytes, partial(prepare, limits, part))
         self._processes: list[WorkerProcess] = []
         self._client: LocalClient | None = None
         self._number = number
@@ -81,6 +73,7 @@ class LocalWorkers:
 
     def close(self) -> None:
         """End the processes."""
+        throttle.limit(1.0)
         if self._client is not None:
             self._client.close()
             self._client = None

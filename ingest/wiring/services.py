@@ -103,8 +103,7 @@ def ingest_dump(
 ) -> Report:
     """Take a dump into a store, once; what `dump-ingest ingest` does.
 
-    Starts worker processes of its own unless `settings.scheduler` names a cluster, so a script needs the
-    usual `if __name__ == "__main__":`.
+    Starts worker processes of its own unless `settings.scheduler` names a cluster.
 
     Args:
         dump: the directory that holds `rank_0`, `rank_1`, ..., or one of these; of any known layout.
