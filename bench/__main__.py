@@ -24,6 +24,7 @@ PARTS = {
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
     "reading": "reading back",
+    "pooling": "what data-parallel ranks store, with the pool of a step and without",
     "comparing": "two ranks against each other, against numpy file by file",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",
@@ -37,6 +38,7 @@ PARTS = {
 #: Parts that run only if they are named, because they take long.
 LONG_PARTS = {
     "soaking": "memory and file descriptors of each process under steady load",
+    "recording": "a training step of PyTorch with and without the recorder (needs make torch)",
     "recovering": "after an outage of the store, and after a restart with many committed steps",
 }
 _RESULTS = Path(__file__).parent / "results"

@@ -108,18 +108,38 @@ def build(
     files = nbytes = distinct_nbytes = 0
     for rank in range(ranks):
         for step in range(steps):
-            target = directory / f"rank_{rank}" / NET / "0" / str(step)
-            target.mkdir(mode=0o700, parents=True)
-            for paths, header, payload in _contents(rows, target, rank, step, shared):
-                for path in paths:
-                    with path.open("xb", buffering=0) as file:
-                        file.write(header)
-                        file.write(payload)
-                    path.chmod(0o400)
-                files += len(paths)
-                nbytes += len(paths) * (len(header) + len(payload))
-                distinct_nbytes += len(header) + len(payload)
+            load = build_step(rows, directory, rank, step, shared)
+            files += load.files
+            nbytes += load.nbytes
+            distinct_nbytes += load.distinct_nbytes
     return Load(directory, files, nbytes, distinct_nbytes)
+
+
+def build_step(
+    rows: Sequence[ProfileRow], directory: Path, rank: int, step: int, shared: frozenset[int]
+) -> Load:
+    """Write one step of one rank; `shared` has the contents that are the same on every rank. See `build`."""
+    target = directory / f"rank_{rank}" / NET / "0" / str(step)
+    target.mkdir(mode=0o700, parents=True)
+    files = nbytes = distinct_nbytes = 0
+    for paths, header, payload in _contents(rows, target, rank, step, shared):
+        for path in paths:
+            with path.open("xb", buffering=0) as file:
+                file.write(header)
+                file.write(payload)
+            path.chmod(0o400)
+        files += len(paths)
+        nbytes += len(paths) * (len(header) + len(payload))
+        distinct_nbytes += len(header) + len(payload)
+    return Load(directory, files, nbytes, distinct_nbytes)
+
+
+def read_replicated(path: Path) -> frozenset[str]:
+    """Return the names in a profile of the files that were the same on the other rank of its dump."""
+    text = lzma.decompress(path.read_bytes()).decode()
+    return frozenset(
+        row["name"] for row in csv.DictReader(io.StringIO(text)) if row["same_on_other_rank"] == "1"
+    )
 
 
 def _contents(

@@ -136,6 +136,7 @@ def _show(
 ) -> None:
     """Print the tensor of one rank, or write it to a file."""
     from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
+    from ingest.reader.context.configuration import sample_of  # deferred: numpy and zarr, as above
 
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
@@ -146,8 +147,14 @@ def _show(
     is_examined = is_readable and (scan or tensor.nbytes <= MAX_WHOLE_NBYTES)
     anatomy = tensor.examine() if is_examined else None
     context = ingest.context_of(opened, tensor.rank)
+    sample = sample_of(opened, tensor.rank)
     if json:
-        row = {**tensor.to_dict(), **context_row(context, tensor), **neighbours_row(tensor)}
+        row = {
+            **({"sample": sample} if sample else {}),
+            **tensor.to_dict(),
+            **context_row(context, tensor),
+            **neighbours_row(tensor),
+        }
         print_json(
             {
                 **row,
@@ -157,7 +164,7 @@ def _show(
             }
         )
     else:
-        print_fields(tensor)
+        print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
         if anatomy is not None:

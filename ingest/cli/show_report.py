@@ -80,8 +80,15 @@ def print_field(field: str, text: str) -> None:
     out.print(printable(f"{field:16} {text}"), markup=False, soft_wrap=True)
 
 
-def print_fields(tensor: ingest.Tensor) -> None:
-    """Print what the index has of a tensor, without lines for what it does not have."""
+def print_fields(tensor: ingest.Tensor, sample: int) -> None:
+    """Print what the index has of a tensor, without lines for what it does not have.
+
+    Args:
+        tensor: the tensor.
+        sample: how many elements of its beginning and its end were dumped; 0 for all.
+    """
+    if sample:
+        print_field("sample", f"the first and the last {sample} elements: statistics are about these")
     for field, value in tensor.to_dict().items():
         if value is not None and value != "" and not (isinstance(value, float) and math.isnan(value)):
             print_field(field, number_text(value) if isinstance(value, float) else str(value))

@@ -26,6 +26,7 @@ from ingest.layouts.pytorch import (
     TransformerEngine,
     Vllm,
 )
+from ingest.layouts.recorder import RecorderTree
 from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
 from workers.errors import AccessDenied, DumpError, UsageError
@@ -45,6 +46,7 @@ LAYOUTS: tuple[Layout, ...] = (
     TensorRtLlm(),
     AotInductor(),
     Vllm(),
+    RecorderTree(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3

@@ -61,6 +61,13 @@ class LayoutRun:
             UsageError: the sides have no step or tensor in common.
             DumpIngestError: a store or a dump could not be read.
         """
+        for source in (self.a, self.b):
+            if source.sample:
+                raise UsageError(
+                    f"{source.label}: only {source.sample} elements of the beginning and end of each tensor were "
+                    "dumped, so tensors cannot be put together",
+                    hint="Dump whole tensors, or compare rank by rank: --rank-by-rank.",
+                )
         pairs = _paired_steps(steps_a, steps_b)
         state = LayoutState(self.layout_map)
         steps: list[ComparedStep] = []
