@@ -64,8 +64,8 @@ class LayoutRun:
         for source in (self.a, self.b):
             if source.sample:
                 raise UsageError(
-                    f"{source.label}: only {source.sample} elements of the beginning and end of each tensor were "
-                    "dumped, so tensors cannot be put together",
+                    f"{source.label}: only {source.sample} elements of either end of each tensor were dumped, "
+                    "so tensors cannot be put together",
                     hint="Dump whole tensors, or compare rank by rank: --rank-by-rank.",
                 )
         pairs = _paired_steps(steps_a, steps_b)
