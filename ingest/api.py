@@ -12,12 +12,15 @@ from ingest.findings.incidents import Incident, Incidents, incidents
 from ingest.findings.should_stop import should_stop
 from ingest.findings.waiting import Waited, wait
 from ingest.page.report import report
-from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
+from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
+from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.within import layout
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
@@ -30,6 +33,7 @@ from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Neighbour, Tensor
+from ingest.reader.unsharded import UnshardedTensor
 from ingest.recording.record import record
 from ingest.recording.recorder import Recorder
 from ingest.repairing.result import RepairReport
@@ -72,11 +76,13 @@ __all__ = [
     "DumpError",
     "DumpIngestError",
     "DumpStore",
+    "ErrorGrowth",
     "GcPlan",
     "GcPolicy",
     "GcReport",
     "Incident",
     "Incidents",
+    "Layout",
     "MissingItem",
     "MissingItems",
     "Neighbour",
@@ -100,6 +106,7 @@ __all__ = [
     "TensorsRemoved",
     "Trampled",
     "TrampledTensors",
+    "UnshardedTensor",
     "UsageError",
     "Waited",
     "anomalies",
@@ -111,9 +118,12 @@ __all__ = [
     "context_of",
     "divergence",
     "dump_cost",
+    "error_growth",
     "heatmap",
     "incidents",
     "ingest_dump",
+    "layout",
+    "load_layout_map",
     "load_mapping",
     "load_thresholds",
     "missing",

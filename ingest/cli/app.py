@@ -67,6 +67,11 @@ COMMANDS = (
     ),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     CommandSummary(
+        "layout",
+        _ASK,
+        "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
+    ),
+    CommandSummary(
         "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
     ),
     CommandSummary(

@@ -7,7 +7,7 @@ nothing. Nothing is ever written into a dump.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -24,6 +24,7 @@ from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
 from ingest.reader.context.configuration import sample_of, sample_of_dump
+from ingest.reader.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
@@ -35,6 +36,7 @@ from workers.arrays.statistics import FIELDS
 from workers.dump.model import ReportedStatistics
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.attributes import attributes_of, parse_record, record_of
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
 from workers.store.tables import Tables
@@ -95,6 +97,9 @@ class Source(Protocol):
 
     def load(self, key: StepKey) -> StepTensors:
         """Return the tensors of one of `keys`."""
+
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return by rank where it is in the mesh of the job; empty for a rank of which nothing is known."""
 
 
 def open_source(
@@ -157,6 +162,10 @@ class StoreSource:
         self.left_out = self._snapshot.left_out
         self.keys = self._snapshot.keys
         self.sample = sample_of(self._snapshot.store, self.keys[0].rank) if self.keys else 0
+
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return by rank where it is in the mesh of the job, as the store tells."""
+        return self._snapshot.store.coordinates(self._snapshot.ranks)
 
     def load(self, key: StepKey) -> StepTensors:
         """Read the index of one step. It is held as long as the result.
@@ -250,6 +259,13 @@ class _StoreOperands:
         name = tensor.full_name or (match.name if match else None) or ""
         return LineAndName(name, (PurePath(line.file).name, line.line) if line else None)
 
+    def attributes(self, number: int) -> dict[str, Any]:
+        """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        row = int(self.rows[number])
+        own = record_of(self.tables, row)
+        # Most files hold one tensor, whose row has everything. Others are looked for in the whole index.
+        return {**own["file"], **own} if "file" in own else attributes_of(self.tables, row)
+
 
 class DumpSource:
     """The steps of a dump, as its files are when they are loaded."""
@@ -282,6 +298,10 @@ class DumpSource:
     def keys(self) -> list[StepKey]:
         """The steps of the dump, by step, then rank."""
         return list(self._listings)
+
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return nothing: the places of ranks are told by an index."""
+        return {}
 
     def load(self, key: StepKey) -> StepTensors:
         """Read names and headers of the files of one step.
@@ -343,6 +363,11 @@ class _DumpOperands:
     def line_and_name(self, _: int) -> LineAndName:
         """Return nothing: only a store has its graph files at hand."""
         return LineAndName()
+
+    def attributes(self, number: int) -> dict[str, Any]:
+        """Return what its file says of a tensor besides its elements."""
+        record = parse_record(self.entries[number].record)
+        return {**record.get("file", {}), **record}
 
 
 def _statistics(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:

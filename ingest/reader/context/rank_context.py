@@ -133,7 +133,7 @@ class Context:
 
         None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
         """
-        return self._line_of_call(tensor) or self._line_of_op(tensor)
+        return _line_of_record(tensor) or self._line_of_call(tensor) or self._line_of_op(tensor)
 
     def match(self, tensor: IndexedTensor) -> OperatorMatch | None:
         """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
@@ -184,9 +184,14 @@ class Context:
         Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt, and
         of the graphs of GE, whose operators have the names of the dump.
         """
-        if tensor.io == "input" and (edge := self._ge_graphs.source(tensor)) is not None:
+        if tensor.io != "input":
+            return None
+        if (edge := self._ge_graphs.source(tensor)) is not None:
             return DumpedSource("", edge.op_name, edge.slot)
-        match = self.match(tensor) if tensor.io == "input" else None
+        producer = tensor.told.get("produced_by")
+        if isinstance(producer, str):
+            return DumpedSource("", producer, 0)
+        match = self.match(tensor)
         if match is None or match.name is None:
             return None
         for file in self._ir_files(tensor.graph, tensor.source):
@@ -377,6 +382,17 @@ class Context:
 
 
 _CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary()
+
+
+def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
+    """Return the line that a log tells next to the statistics of a tensor."""
+    match tensor.told.get("location"):
+        case {"file": str(file), "line": int(line), **rest}:
+            code, function = str(rest.get("code", "")), str(rest.get("function", ""))
+            stack = (Frame(file, line, code, function),)
+            return SourceLine(file, line, code, stack, EXACT, "op", tensor.op_name, tensor.source)
+        case _:
+            return None
 
 
 def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
