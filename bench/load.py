@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.pt_files import pt_bytes
+
 NET = "TinyBert"
 #: Length of the header that MindSpore writes, whatever it contains.
 HEADER_BYTES = 128
@@ -212,6 +214,26 @@ def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) 
     count = ranks * steps * files
     nbytes = count * (HEADER_BYTES + 4 * _SMALL_SIZE)
     return Load(directory, count, nbytes, nbytes)
+
+
+def build_alike(directory: Path, *, files: int, size: int, suffix: str) -> Load:
+    """Write a dump of one step with many tensors of `size` float32, as npy or as pt: the same ones."""
+    payloads = np.random.default_rng(0).standard_normal((files, size), np.float32)
+    nbytes = 0
+    if suffix == "npy":
+        target, name = (
+            directory / "rank_0" / "Net" / "0" / "0",
+            "Add.Add-op{}.0.0.{}.output.0.DefaultFormat.npy",
+        )
+    else:
+        target, name = directory / "rank0", "{}.Add-output.0.pt"
+    target.mkdir(parents=True)
+    header = npy_header("<f4", (size,))
+    for number, payload in enumerate(payloads):
+        content = header + payload.tobytes() if suffix == "npy" else pt_bytes(payload)
+        (target / name.format(number, _FIRST_TIMESTAMP + number)).write_bytes(content)
+        nbytes += len(content)
+    return Load(directory, files, nbytes, nbytes)
 
 
 def build_large_tensor(directory: Path, nbytes: int) -> Load:

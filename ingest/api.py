@@ -13,6 +13,7 @@ from ingest.findings.should_stop import should_stop
 from ingest.findings.waiting import Waited, wait
 from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
+from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.missing import MissingItem, MissingItems, missing
@@ -41,7 +42,8 @@ from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
 from ingest.store_gc.run import apply_gc, plan_gc
-from ingest.wiring import consolidate, ingest_dump
+from ingest.wiring.consolidation import consolidate
+from ingest.wiring.services import ingest_dump
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,
@@ -75,6 +77,7 @@ __all__ = [
     "DumpError",
     "DumpIngestError",
     "DumpStore",
+    "ErrorGrowth",
     "GcPlan",
     "GcPolicy",
     "GcReport",
@@ -116,6 +119,7 @@ __all__ = [
     "context_of",
     "divergence",
     "dump_cost",
+    "error_growth",
     "heatmap",
     "incidents",
     "ingest_dump",

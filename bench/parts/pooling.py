@@ -110,14 +110,8 @@ def _reading(setting: Setting, pooled: _Run, plain: _Run) -> Iterator[Measure]:
                 "plain": lambda function=function: _processor_s(lambda: function(plain.store)),  # type: ignore[misc]
             },
         )
-        yield Measure(
-            f"processor time to {what}, 2 ranks",
-            "without pool",
-            "s",
-            times["pool"],
-            times["plain"],
-            floor=0.9,
-        )
+        name = f"processor time to {what}, 2 ranks"
+        yield Measure(name, "without pool", "s", times["pool"], times["plain"], floor=0.9)
 
 
 def _processor_s(function: Callable[[], object]) -> float:

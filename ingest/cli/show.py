@@ -14,17 +14,12 @@ from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
 from ingest.cli.printing import out, print_json, print_line, say
 from ingest.cli.show_choice import choose_tensor, first_rank
 from ingest.cli.show_report import (
-    MAX_WHOLE_NBYTES,
-    check_slice,
-    context_row,
-    neighbours_row,
     preview,
     print_anatomy,
     print_context,
     print_fields,
     print_neighbours,
     print_slice,
-    values_of,
 )
 from ingest.cli.show_unsharded import show_whole
 
@@ -135,41 +130,28 @@ def _show(
     json: bool,
 ) -> None:
     """Print the tensor of one rank, or write it to a file."""
-    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
-    from ingest.reader.context.configuration import sample_of  # deferred: numpy and zarr, as above
+    # deferred: numpy takes 0.1 s to import
+    from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.context.configuration import sample_of
+    from ingest.reader.shown import anatomy_of, check_slice, shown_row
 
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
         _save(tensor, values, save)
     elif values is not None and at is not None:
         check_slice(values, at)
-    is_readable = tensor.is_dumped and not tensor.removed
-    is_examined = is_readable and (scan or tensor.nbytes <= MAX_WHOLE_NBYTES)
-    anatomy = tensor.examine() if is_examined else None
+    anatomy = anatomy_of(tensor, scan=scan)
     context = ingest.context_of(opened, tensor.rank)
     sample = sample_of(opened, tensor.rank)
     if json:
-        row = {
-            **({"sample": sample} if sample else {}),
-            **tensor.to_dict(),
-            **context_row(context, tensor),
-            **neighbours_row(tensor),
-        }
-        print_json(
-            {
-                **row,
-                "anatomy": anatomy.to_dict() if anatomy else None,
-                "at": at,
-                "values": None if save else values_of(tensor, values),
-            }
-        )
+        print_json(shown_row(tensor, context, anatomy, at, values, sample=sample, has_values=save is None))
     else:
         print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
         if anatomy is not None:
             print_anatomy(anatomy)
-        elif is_readable:
+        elif tensor.is_dumped and not tensor.removed:
             print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
         out.print()
         if values is None or at is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import ingest
 from ingest.cli.printing import out, print_json, say, shape_text
-from ingest.cli.show_report import check_slice, print_field, print_slice
+from ingest.cli.show_report import print_field, print_slice
 from ingest.reader.ranges import format_ranges
 
 #: A tensor of up to this many elements is printed without `--at`.
@@ -26,10 +26,14 @@ def show_whole(
         UsageError: it is not known how ranks hold it, the slice is not one, or the file cannot be written.
         DamagedStore: chunks of a piece are missing or damaged.
     """
-    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
+    # deferred: numpy takes 0.1 s to import
+    from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.shown import check_slice
 
     whole = tensor.unsharded(placement)
     values = None if at is None else whole[parse_index(at, whole.shape)]
+    if at is not None and save is None:
+        check_slice(values, at)
     if save is not None:
         widened = ingest.save_npy(whole if values is None else values, save)
         say(f"wrote {save}" + (f" as {widened}" if widened else ""))
@@ -56,7 +60,6 @@ def show_whole(
 
 def _print_values(whole: ingest.UnshardedTensor, values: Any, at: str | None) -> None:
     if at is not None:
-        check_slice(values, at)
         print_slice(values, at)
     elif math.prod(whole.shape) <= _MAX_SHOWN:
         out.print(str(whole.read()), markup=False, soft_wrap=True)

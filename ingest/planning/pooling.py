@@ -127,14 +127,11 @@ def _keys(entries: Iterable[Entry]) -> Iterator[tuple[int, TensorKey]]:
     for row, entry in enumerate(entries):
         if entry.kind.value in TENSOR_KINDS:
             name = entry.name
-            key = TensorKey(
-                *(
-                    text.get(part) or text.setdefault(part, to_text(part))
-                    for part in (name.net, name.graph, name.op_type, name.op_name, name.io)
-                ),
-                name.slot,
-                name.occurrence,
+            net, graph, op_type, op_name, io = (
+                text.get(part) or text.setdefault(part, to_text(part))
+                for part in (name.net, name.graph, name.op_type, name.op_name, name.io)
             )
+            key = TensorKey(net, graph, op_type, op_name, io, name.slot, name.occurrence)
             copy = copies[key] = copies.get(key, -1) + 1
             yield row, key._replace(copy=copy) if copy else key
 

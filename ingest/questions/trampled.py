@@ -106,12 +106,10 @@ def trampled(
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
     answer = TrampledTensors()
-    is_watched = {
-        number: configuration_of(snapshot.store, number).asked.only == WATCHER for number in snapshot.ranks
-    }
+    is_watched = configuration_of(snapshot.store, snapshot.ranks[0]).asked.only == WATCHER
     for opened in snapshot.chosen.values():
-        for found in _of_step(opened, is_watched=is_watched[opened.key.rank]):
-            answer.append(_with_bits(opened, *found, read=len(answer) < _READ))
+        for change in _of_step(opened, is_watched=is_watched):
+            answer.append(_with_bits(opened, *change, read=len(answer) < _READ))
         opened.forget_tables()
     return answer
 

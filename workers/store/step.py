@@ -51,7 +51,8 @@ class StoredStep:
             DamagedStore: they are missing or damaged.
             StepRemoved: the step was removed since it was opened.
         """
-        if self._tables is None:
+        known = self._tables  # another thread may forget it meanwhile
+        if known is None:
             prefix = self.commit.prefix
             contents = self._read_tables([f"{prefix}/{key}" for key in tables.chunk_keys()])
             chunks = {key[len(prefix) + 1 :]: data for key, data in contents.items()}
@@ -59,8 +60,8 @@ class StoredStep:
             where = str(self.key)
             with self.asking_again():
                 decoded = tables.decode(nodes, chunks, where)
-                self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
-        return self._tables
+                known = self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
+        return known
 
     def _read_tables(self, keys: list[str]) -> dict[str, bytes]:
         try:

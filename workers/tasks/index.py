@@ -186,7 +186,7 @@ def _merge_reported(
             statistics_from[row] = paths.to_text(report.source)
             continue
         computed = Statistics(*built.statistics[row].tolist())
-        differences = disagreements(report.statistics, computed, report.digits, dtypes[row])
+        differences = disagreements(report, computed, dtypes[row])
         if differences:
             problems[row] = with_disagreement(problems[row], paths.to_text(report.source), differences)
             disagreeing[row] = True

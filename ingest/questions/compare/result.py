@@ -348,6 +348,10 @@ class Comparison:
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
+        return f"<Comparison {self.a} against {self.b}: {self.verdict} ({counts})>"
+
     def _repr_html_(self) -> str:
         """Return the worst tensors: `compare --html` has a page of them all."""
         counts = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
