@@ -170,14 +170,14 @@ def _told(
     attributes = dict(common)
     numbers: dict[str, float] = {}
     norms: list[float] = []
-    if isinstance(value, float):
+    if isinstance(value, int):
+        attributes["hash"] = f"xor:{value}"
+    elif value is not None:
         attributes["hash"] = f"l1:{value!r}"
         if not (name.io == "output" and writes_later(name.op_type)) and name.io != "before":
             norms = [value]
         if name.io == "output" and norms:
             numbers["l1_norm"] = value
-    elif value is not None:
-        attributes["hash"] = f"xor:{value}"
     dtype, shape = (described.dtype, described.shape) if described else ("", None)
     return ToldTensor(name, numbers, norms, dtype, shape, attributes)
 

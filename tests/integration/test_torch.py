@@ -21,7 +21,7 @@ def written(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """What torch wrote, in a process of its own: it loads what nobody else should."""
     assert torch is not None
     directory = tmp_path_factory.mktemp("torch")
-    command = [sys.executable, "-W", "ignore", torch_oracle.__file__, directory]
+    command = [sys.executable, "-W", "ignore", torch_oracle.__file__, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return directory, json.loads(done.stdout.splitlines()[-1])

@@ -85,7 +85,8 @@ def _resolved(values: Array, view: StridedView) -> Array:
     if dtype.names == COMPLEX32.names:
         pairs = values.view(dtype["real"]).reshape(*values.shape, 2)
         signs = np.array([-1 if view.negative else 1, -1 if view.conjugate != view.negative else 1], "f2")
-        return (pairs * signs).astype(dtype["real"]).view(dtype).reshape(values.shape)
+        resolved: Array = (pairs * signs).astype(dtype["real"]).view(dtype).reshape(values.shape)
+        return resolved
     if view.conjugate:
         values = np.conjugate(values)
     if view.negative:

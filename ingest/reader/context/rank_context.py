@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.context.execution_order import parse_history, parse_order
-from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.frames import Frame, best_frame, told_frame
 from ingest.reader.context.ge_graph import GeGraphs
 from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
 from ingest.reader.context.ir_nodes import IrSource
 from ingest.reader.context.json_files import (
     Stacks,
+    call_texts,
     find_key,
     find_stack,
     parse_construct,
@@ -230,7 +231,7 @@ class Context:
     def parent(self, tensor: IndexedTensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
         parents = self._parents_of(tensor)
-        key = find_key(_call_texts(tensor), parents)
+        key = find_key(call_texts(tensor), parents)
         return parents[key] if key is not None else None
 
     def training_graph(self, step: int | None) -> TrainingGraph:
@@ -360,7 +361,7 @@ class Context:
             self._files.add_problems(file, parsed.problems)
             self._stacks[file.source] = parsed
         stacks = self._stacks[file.source].stacks
-        call = find_stack(_call_texts(tensor), stacks)
+        call = find_stack(call_texts(tensor), stacks)
         if call is None:
             return None
         key, of = call
@@ -386,13 +387,11 @@ _CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary
 
 def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
     """Return the line that a log tells next to the statistics of a tensor."""
-    match tensor.told.get("location"):
-        case {"file": str(file), "line": int(line), **rest}:
-            code, function = str(rest.get("code", "")), str(rest.get("function", ""))
-            stack = (Frame(file, line, code, function),)
-            return SourceLine(file, line, code, stack, EXACT, "op", tensor.op_name, tensor.source)
-        case _:
-            return None
+    if (frame := told_frame(tensor.told)) is None:
+        return None
+    return SourceLine(
+        frame.file, frame.line, frame.code, (frame,), EXACT, "op", tensor.op_name, tensor.source
+    )
 
 
 def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
@@ -403,9 +402,3 @@ def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
 def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
     kinds = tables.label("kind")
     return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))
-
-
-def _call_texts(tensor: IndexedTensor) -> list[str]:
-    """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
-    stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
-    return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]
