@@ -183,8 +183,8 @@ def _told(
 
 
 def _paired(
-    described: Sequence[_Described], values: Sequence[float | None]
-) -> list[tuple[_Described | None, float | None]]:
+    described: Sequence[_Described], values: Sequence[int | float | None]
+) -> list[tuple[_Described | None, int | float | None]]:
     """Return tensors with their hashes; those of which one is not known if there are more of the others."""
     if not values:
         return [(tensor, None) for tensor in described]
@@ -193,7 +193,7 @@ def _paired(
     return list(zip(described, values, strict=True))
 
 
-def _input_hashes(tree: Any) -> list[float | None]:
+def _input_hashes(tree: Any) -> list[int | float | None]:
     """Return the hashes of arguments; `out=` is no input, and holds anything."""
     match tree:
         case {"type": "tuple", "items": [arguments, keywords]}:
@@ -203,7 +203,7 @@ def _input_hashes(tree: Any) -> list[float | None]:
             return _leaves(tree)
 
 
-def _leaves(tree: Any, depth: int = 0) -> list[float | None]:
+def _leaves(tree: Any, depth: int = 0) -> list[int | float | None]:
     """Return the numbers of a tree in order; what stands for no tensor has none."""
     if not isinstance(tree, dict) or depth > _MAX_DEPTH:
         return []
