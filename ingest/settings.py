@@ -86,6 +86,8 @@ class Settings(BaseModel):
     """How the ranks of the job are laid out (tp=2,dp=4), the last axis varies fastest; empty: as told."""
     keep_device_layout: bool = False
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
+    pool: bool = False
+    """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
     recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)

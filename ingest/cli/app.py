@@ -1,7 +1,7 @@
 """The `dump-ingest` command: a table of its sub-commands, each of which is imported when it runs.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 4 partly done,
-5 differences found, 130 interrupted.
+5 differences found, 124 `wait` has waited long enough, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,17 @@ COMMANDS = (
         _ASK,
         "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
     ),
+    CommandSummary(
+        "trampled",
+        _ASK,
+        "Find tensors that changed within a step although nobody wrote them: trampled memory.",
+    ),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
+    CommandSummary(
+        "layout",
+        _ASK,
+        "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
+    ),
     CommandSummary(
         "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
     ),
@@ -71,6 +81,16 @@ COMMANDS = (
         "show",
         _ASK,
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
+    ),
+    CommandSummary(
+        "next",
+        _ASK,
+        "Write the configuration of the next, small dump: of the operators under suspicion alone.",
+    ),
+    CommandSummary(
+        "wait",
+        _ASK,
+        "Wait until an incident is found, a step is committed, or nothing is committed any more.",
     ),
     CommandSummary(
         "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
@@ -104,6 +124,11 @@ COMMANDS = (
     CommandSummary(
         "doctor", _SET_UP, "Check settings, dump, store and scheduler, and say how to fix what is wrong."
     ),
+    CommandSummary(
+        "check",
+        _SET_UP,
+        "Check the configuration of a dump: what it will dump, what is ignored, what contradicts itself.",
+    ),
     CommandSummary("rules", _SET_UP, "List, check and test anomaly rules."),
     CommandSummary("config", _SET_UP, "Show, check and explain the settings."),
 )
@@ -129,6 +154,8 @@ def _with_placeholders(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if parameter.param_type_name == "option" and parameter.metavar is None:
             parameter.metavar = "" if parameter.is_flag else "N"  # texts have a placeholder of their own
+        elif parameter.param_type_name == "argument" and parameter.nargs == -1:
+            parameter.display_type_rich = lambda ctx: "<str>"  # noqa: ARG005  (typer gives the context)
     return parameters
 
 
@@ -176,7 +203,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 5 differences found, "
-    "130 interrupted.",
+    "124 waited long enough, 130 interrupted.",
 )
 
 

@@ -179,6 +179,14 @@ DeviceLayoutOption: TypeAlias = Annotated[
         "--keep-device-layout", help="Store tensors in the accelerator's memory layout.", show_default=False
     ),
 ]
+PoolOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--pool/--no-pool",
+        help="Store tensors once that several ranks share, from the second consolidated step on.",
+        show_default=False,
+    ),
+]
 AfterCommitOption: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from ingest.reader import notebook
 from ingest.reader.array_like import ArrayLike
 from ingest.reader.indexed_tensor import IndexedTensor
+from ingest.reader.pieces import rows_of_ranks
+from ingest.reader.unsharded import UnshardedTensor, unshard
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -209,6 +211,22 @@ class Tensor(IndexedTensor, ArrayLike):
         token = tokenize(str(step.address), str(step.key), step.fingerprint, self.row, *args)
         name = f"{function.__name__.lstrip('_')}-{token}"
         return delayed(function, pure=True)(alone, *args, dask_key_name=name)
+
+    def unsharded(self, placement: str = "") -> UnshardedTensor:
+        """Return the whole tensor that this one is a piece of, from the same step of all ranks.
+
+        Nothing is read but the indexes, until elements are asked for: `np.asarray(whole)`, `whole[5:7]`.
+
+        Args:
+            placement: how the ranks hold it, as `compare` prints it: `shard 0`, `replicated`, `partial sum`,
+                `replicated, shard 1`. Default: as the dump tells (DTensors, annotations of SGLang's dumper);
+                or replicated, if all ranks have the same bytes.
+
+        Raises:
+            UsageError: it is not known how the ranks hold it, or the shapes do not allow `placement`.
+        """
+        rows, places = rows_of_ranks(self._step, self.row)
+        return unshard([Tensor(step, row) for step, row in rows], places, placement)
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the first and the last `count` elements, both 1-D, in the order of the dump.

@@ -25,6 +25,7 @@ from ingest.service.offering import Offering
 from ingest.service.planner import Planner
 from ingest.service.rechecks import Rechecks
 from ingest.service.service import Service
+from ingest.service.shared_tensors import SharedTensors
 from ingest.service.store_probe import StoreProbe
 from ingest.steps.committed import Committed
 from ingest.steps.policy import StepPolicy
@@ -77,6 +78,8 @@ class ServiceOptions:
     again."""
     task_timeout_s: float = 600.0
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
+    pool: bool = False
+    """Whether what ranks share is stored once, in the pool of a step."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic
 
@@ -123,7 +126,14 @@ def build_service(
         clock,
     )
     schedule = LookSchedule(options.poll_s, clock)
-    planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host)
+    planner = Planner(
+        dump.root,
+        objects.address,
+        options.grid,
+        options.rules,
+        options.host,
+        SharedTensors(patient) if options.pool else None,
+    )
     decider = Decider(planner, committed)
     belonging = Belonging(dump, objects, options.grid, options.host, set(options.continues))
     return Service(

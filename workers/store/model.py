@@ -179,9 +179,9 @@ class Totals:
     """Tensors whose payload is that of another tensor of the step."""
     raw_bytes: Count
     stored_bytes: Count
-    """Of shards and tables; metadata documents are not counted."""
+    """Of shards and tables, those in the pool included; metadata documents are not counted."""
     objects: Count
-    """Objects written for this step, metadata documents included."""
+    """Objects that this step consists of, metadata documents and those in the pool included."""
     nan_count: Count
     pos_inf_count: Count
     neg_inf_count: Count

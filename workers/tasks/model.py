@@ -15,6 +15,7 @@ from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
+from workers.store.pool import PooledArray
 
 #: Incremented whenever the same source would be stored differently; part of every fingerprint.
 CONVERTER_VERSION = 2
@@ -81,6 +82,9 @@ class Segment:
     first_shard: int
     rows: tuple[int, ...]
     """Rows of the index, in the order in which their payloads are packed."""
+    pooled: bool = False
+    """Whether it is packed into the pool of the step: into one array, or several if that would be too large.
+    Then `array` says how, its shard is the most that an array holds, and `first_shard` means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,16 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PooledRows:
+    """Rows whose payloads are in one array of the pool."""
+
+    path: str
+    """Of the array, relative to the root of the store."""
+    array: PooledArray
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """What a finished `ShardJob` reports. Columns are aligned with `rows`."""
 
@@ -170,3 +184,5 @@ class Receipt:
     duplicate_bytes: int
     """Payload bytes of the duplicates."""
     seconds: float
+    pooled: tuple[PooledRows, ...] = ()
+    """What was packed into the pool; `stored` and `ends` do not have it."""
