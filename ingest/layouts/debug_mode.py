@@ -165,14 +165,14 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
 
 
 def _told(
-    name: TensorName, described: _Described | None, value: float | None, common: Mapping[str, Any]
+    name: TensorName, described: _Described | None, value: Any, common: Mapping[str, Any]
 ) -> ToldTensor:
     attributes = dict(common)
     numbers: dict[str, float] = {}
     norms: list[float] = []
     if isinstance(value, int):
         attributes["hash"] = f"xor:{value}"
-    elif value is not None:
+    elif isinstance(value, float):
         attributes["hash"] = f"l1:{value!r}"
         if not (name.io == "output" and writes_later(name.op_type)) and name.io != "before":
             norms = [value]
