@@ -63,6 +63,7 @@ generated: setup ## Update all generated files: decoder of DumpData, dashboard, 
 	@$(BIN)/python helm/generate.py
 	@$(BIN)/python -m ingest.layouts.table --write
 	@$(BIN)/python -m workers.rules.table --write
+	@$(BIN)/python -m workers.rules.ready --write
 	@$(BIN)/python deploy/sizing.py --write
 
 chart: setup ## Update the generated parts of the Helm chart: schema, README, alerts, dashboards

@@ -18,6 +18,8 @@ from bench.setting import Setting
 
 #: What each part measures. A part is a module in `bench.parts` whose `measure` yields figures.
 PARTS = {
+    "whole": "whole commands from cold start to exit, against cp -r: seconds and processor time",
+    "limits": "each stage beside what the machine could do at best",
     "copying": "against cp -r, on the disk and in memory; bytes and objects",
     "per_tensor": "against an array per tensor: zarr-python, dask, TensorStore",
     "object_store": "to S3 (Ceph), against s3fs; s3fs against obstore",

@@ -33,10 +33,9 @@ def _require_own_workers() -> None:
 
 _require_own_workers()
 
-from workers import __version__ as __version__  # noqa: E402  (it is this one only after the check)
-
 if TYPE_CHECKING:
     from ingest.api import *  # noqa: F403  (the same names, for type checkers and editors)
+    from workers import __version__ as __version__
 
 #: The home of each public name: a module, and what the module calls it if that is another name.
 _HOMES = {
@@ -45,6 +44,7 @@ _HOMES = {
     "Anomalies": "ingest.findings.anomalies",
     "CheckedConfig": "ingest.dump_configs.checking.check",
     "ClusterError": "workers.errors",
+    "__version__": "workers",
     "BrokenLinks": "ingest.questions.divergence.broken_links",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
@@ -94,14 +94,14 @@ _HOMES = {
     "broken_links": "ingest.questions.divergence.broken_links",
     "check_dump_config": "ingest.dump_configs.checking.check",
     "compare": "ingest.questions.compare",
-    "consolidate": "ingest.wiring",
+    "consolidate": "ingest.wiring.consolidation",
     "context_of": "ingest.reader.context",
     "divergence": "ingest.questions.divergence",
     "dump_cost": "ingest.questions.next_dump",
     "error_growth": "ingest.questions.compare.growth",
     "heatmap": "ingest.questions.trend",
     "incidents": "ingest.findings.incidents",
-    "ingest_dump": "ingest.wiring",
+    "ingest_dump": "ingest.wiring.services",
     "layout": "ingest.questions.placement.within",
     "load_layout_map": "ingest.questions.compare",
     "load_mapping": "ingest.questions.compare",
@@ -122,8 +122,7 @@ _HOMES = {
     "wait": "ingest.findings.waiting",
 }
 
-__all__ = ["__version__"]
-__all__ += list(_HOMES)
+__all__ = list(_HOMES)
 
 
 def _load(name: str) -> Any:

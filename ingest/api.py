@@ -42,7 +42,8 @@ from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
 from ingest.store_gc.run import apply_gc, plan_gc
-from ingest.wiring import consolidate, ingest_dump
+from ingest.wiring.consolidation import consolidate
+from ingest.wiring.services import ingest_dump
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,

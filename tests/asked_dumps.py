@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,26 @@ import ingest
 from tests.dumps import DumpLibrary
 from tests.pipeline import ingest_directly
 
+#: So few operators that a test may ingest them for itself.
+OPERATORS = ("Log", "Neg", "Sigmoid")
 
-def asked_dump(dumps: DumpLibrary, root: Path) -> Path:
-    """Copy one step of two ranks, with a graph and a configuration that a test may change, to `root`."""
+
+def asked_dump(dumps: DumpLibrary, root: Path, steps: Iterable[int] = (2,)) -> Path:
+    """Copy three operators of two ranks, with a graph and a configuration that a test may change, to `root`.
+
+    A NaN is born in step 2 of rank 1.
+    """
     whole = dumps["nan-log-2rank"] / "dump"
     for rank in (0, 1):
-        for part in (".dump_metadata", "execution_order", "Mlp/0/2"):
+        for part in (".dump_metadata", "execution_order"):
             if (whole / f"rank_{rank}" / part).exists():
                 shutil.copytree(whole / f"rank_{rank}" / part, root / f"rank_{rank}" / part)
+        for step in steps:
+            target = root / f"rank_{rank}/Mlp/0/{step}"
+            target.mkdir(parents=True)
+            for operator in OPERATORS:
+                for path in (whole / f"rank_{rank}/Mlp/0/{step}").glob(f"{operator}.*"):
+                    shutil.copy(path, target)
     for path in root.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return root

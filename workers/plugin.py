@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 from workers import events
 from workers.arrays import kernels
 from workers.clocks.steady import steady_dask
+from workers.host.cpu import throttle
 from workers.host.temporary import check_scratch
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
@@ -75,6 +76,10 @@ class IngestPlugin(WorkerPlugin):
     name = "dump-ingest"
     idempotent = True
 
+    def __init__(self, cpu_part: float = 1.0) -> None:
+        """Prepare workers that may use so much of one processor."""
+        self._cpu_part = cpu_part
+
     def setup(self, worker: Worker) -> None:  # noqa: ARG002  (Dask's interface)
         """Import the data plane, so that the first task does not wait for it, and install the metrics.
 
@@ -84,6 +89,7 @@ class IngestPlugin(WorkerPlugin):
 
         steady_dask()
         install_metrics()
+        throttle.limit(self._cpu_part)
         logging.getLogger("tornado.application").addFilter(_is_relevant)
         # Not a daemon: the process must not end while the compiler is at work.
         threading.Thread(target=_load_kernels, name="dump-ingest-warm-up").start()

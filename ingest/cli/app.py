@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import ingest
 from ingest.cli.exits import (
     EXIT_INTERRUPTED,
     Interrupted,
@@ -23,7 +24,6 @@ from ingest.cli.exits import (
     raise_on_interrupt,
     report_error,
 )
-from workers import __version__
 from workers.errors import DumpIngestError
 
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
@@ -214,7 +214,7 @@ def _top(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(f"dump-ingest {__version__}")
+        typer.echo(f"dump-ingest {ingest.__version__}")
         raise typer.Exit
 
 
@@ -223,6 +223,11 @@ def main() -> None:
     raise_on_interrupt()
     # Child processes import nothing from the working directory, which may be one that others can write to.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    # Of numpy, which starts threads for its linear algebra when it is imported, and does none here. A process
+    # with one thread can have its workers as copies of itself: see `workers.processes.start`.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would look through the metadata of all installed packages for plugins, in 0.03 s.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
         app()
     except DumpIngestError as exc:

@@ -69,8 +69,8 @@ def _print(answer: Layout, limit: int) -> None:
     print_table(
         ("step", "ranks", "finding", "tensor", "why"),
         (
-            (str(found.step), format_ranges(found.ranks), found.kind, found.name, found.text)
-            for found in findings
+            (str(finding.step), format_ranges(finding.ranks), finding.kind, finding.name, finding.text)
+            for finding in findings
         ),
     )
     say_rest(len(answer.findings), len(findings), "findings")

@@ -23,7 +23,7 @@ from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring import grid_of, place_of_store
+from ingest.wiring.stores import grid_of, place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit

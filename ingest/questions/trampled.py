@@ -108,8 +108,8 @@ def trampled(
     answer = TrampledTensors()
     is_watched = configuration_of(snapshot.store, snapshot.ranks[0]).asked.only == WATCHER
     for opened in snapshot.chosen.values():
-        for found in _of_step(opened, is_watched=is_watched):
-            answer.append(_with_bits(opened, *found, read=len(answer) < _READ))
+        for change in _of_step(opened, is_watched=is_watched):
+            answer.append(_with_bits(opened, *change, read=len(answer) < _READ))
         opened.forget_tables()
     return answer
 

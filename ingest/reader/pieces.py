@@ -22,7 +22,7 @@ def rows_of_ranks(step: IndexedStep, row: int) -> tuple[list[tuple[IndexedStep, 
     if source is None:
         raise UsageError("other ranks are not known: open the tensor through a store")
     key = _key_of(step, row)
-    found: list[tuple[IndexedStep, int]] = []
+    pieces: list[tuple[IndexedStep, int]] = []
     ranks = []
     for rank in source.ranks:
         try:
@@ -31,10 +31,10 @@ def rows_of_ranks(step: IndexedStep, row: int) -> tuple[list[tuple[IndexedStep, 
             continue
         rows, keys = tensors_of(own.tables)
         if key in keys:
-            found.append((own, int(rows[keys.index(key)])))
+            pieces.append((own, int(rows[keys.index(key)])))
             ranks.append(rank)
     places = source.coordinates(ranks)
-    return found, [places.get(rank, {}) for rank in ranks]
+    return pieces, [places.get(rank, {}) for rank in ranks]
 
 
 def _key_of(step: IndexedStep, row: int) -> TensorKey:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import Pressure
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.submitter import DispatchLimits, Submitter
-from ingest.dump_retention.judge import SourceJudge
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.dump_retention.read_backs import ReadBacks
-from ingest.dump_retention.retention import SourceRetention
 from ingest.layouts.base import Dump
 from ingest.service.belonging import Belonging
 from ingest.service.commits import CommitChecks
@@ -42,8 +40,8 @@ from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client
+if TYPE_CHECKING:
+    from ingest.dump_retention.retention import SourceRetention
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class ServiceOptions:
 def build_service(
     dump: Dump,
     objects: ObjectStore,
-    connect: Callable[[], Client],
+    connect: Callable[[], TaskClient],
     options: ServiceOptions | None = None,
     *,
     observers: Sequence[Observer] = (),
@@ -173,6 +171,10 @@ def _retention(
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
+    from ingest.dump_retention.judge import SourceJudge  # deferred: 0.03 s, and most dumps are kept
+    from ingest.dump_retention.read_backs import ReadBacks  # deferred: the same
+    from ingest.dump_retention.retention import SourceRetention  # deferred: the same
+
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
         committed.objects.address,

@@ -23,7 +23,7 @@ FLOORS = (
     ),
     ("workers.host", "workers.scheduler"),
     ("workers.arrays", "ingest.disk"),
-    ("workers.dump", "ingest.settings"),
+    ("workers.dump", "workers.processes", "ingest.settings"),
     ("workers.store", "ingest.layouts"),
     ("ingest.dump_configs",),
     ("workers.rules", "ingest.reader", "ingest.recording"),

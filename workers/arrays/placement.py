@@ -314,11 +314,11 @@ def from_segments(
     if len(segments) % count:
         return None
     rounds = [segments[begin : begin + count] for begin in range(0, len(segments), count)]
-    in_order = all([segment.part for segment in one_round] == list(range(count)) for one_round in rounds)
-    alike = all(len({segment.begin for segment in one_round}) == 1 for one_round in rounds)
+    in_order = all([segment.part for segment in turn] == list(range(count)) for turn in rounds)
+    alike = all(len({segment.begin for segment in turn}) == 1 for turn in rounds)
     if not in_order or not alike or len(rounds) < 2:
         return None
-    lengths = tuple(one_round[0].length for one_round in rounds)
+    lengths = tuple(turn[0].length for turn in rounds)
     parts = tuple(Piece(number, shape) for number, shape in enumerate(shapes))
     dimension = Dimension(Held.BLOCKS, count, axis, grid.names[0], lengths)
     return Placement((dimension,), Joined(parts, axis, tuple(segments)))

@@ -79,14 +79,14 @@ def match_order(
     of_whole = _profile(whole, shape, axis)
     if len(np.unique(of_whole, axis=0)) < len(of_whole):
         return None  # equal positions cannot be told apart
-    found = []
+    by_piece = []
     for piece, own_shape in zip(pieces, shapes, strict=True):
         stretches = _stretches(_nearest(_profile(piece, own_shape, axis), of_whole))
         covered = sum(stretch.length for stretch in stretches)
         if len(stretches) > _MAX_STRETCHES or covered < _SHARE * own_shape[axis]:
             return None
-        found.append(tuple(stretches))
-    return MatchedOrder(axis, tuple(found))
+        by_piece.append(tuple(stretches))
+    return MatchedOrder(axis, tuple(by_piece))
 
 
 def _profile(elements: Elements, shape: Shape, axis: int) -> npt.NDArray[np.float64]:

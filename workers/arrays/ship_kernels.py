@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 
 from workers.arrays import comparison_kernels, kernels
-from workers.arrays.kernel_cache import TARGET, TARGETS
+from workers.arrays.kernel_target import TARGET, TARGETS
 
 
 def ship() -> str:

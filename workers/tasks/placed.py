@@ -75,7 +75,7 @@ def _search(question: PlacementQuestion) -> PlacementAnswer:
     try:
         elements = elements_of([*question.a, *question.b])
         count = len(question.a)
-        found = search(
+        answer = search(
             with_twins(question.pieces_a, elements[:count]),
             with_twins(question.pieces_b, elements[count:]),
             elements[:count],
@@ -85,7 +85,7 @@ def _search(question: PlacementQuestion) -> PlacementAnswer:
         return PlacementAnswer(Search(()), exc.message, damaged=True)
     except (ValueError, TypeError) as exc:  # elements that are not numbers, or in an unknown layout
         return PlacementAnswer(Search(()), str(exc))
-    return PlacementAnswer(found)
+    return PlacementAnswer(answer)
 
 
 def compare_placed(pairs: Sequence[PlacedPair]) -> list[PairComparison]:

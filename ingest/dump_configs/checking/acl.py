@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.dump_configs.checking.fields import (
-    Field,
+    ConfigKey,
+    ConfigRule,
     Kind,
-    Rule,
     check_fields,
     check_rules,
     refuse,
@@ -31,26 +31,26 @@ _SCENES = ("lite_exception", "aic_err_brief_dump", "aic_err_norm_dump", "aic_err
 _SWITCH = ("on", "off")
 _STATS = ("Max", "Min", "Avg", "Nan", "Negative Inf", "Positive Inf", "L2norm")
 _FIELDS = (
-    Field("dump_path", Kind.TEXT),
-    Field("dump_mode", Kind.TEXT, ("input", "output", "all")),
-    Field("dump_list", Kind.LIST),
-    Field("dump_op_switch", Kind.TEXT, _SWITCH),
-    Field("dump_debug", Kind.TEXT, _SWITCH),
-    Field("dump_scene", Kind.TEXT, _SCENES),
-    Field("dump_data", Kind.TEXT, ("tensor", "stats")),
-    Field("dump_stats", Kind.TEXTS, _STATS),
-    Field("dump_level", Kind.TEXT, ("op", "kernel", "all")),
-    Field("dump_step", Kind.TEXT),
-    Field("dump_kernel_data", Kind.TEXT),
-    Field("dump_status", Kind.TEXT),
+    ConfigKey("dump_path", Kind.TEXT),
+    ConfigKey("dump_mode", Kind.TEXT, ("input", "output", "all")),
+    ConfigKey("dump_list", Kind.LIST),
+    ConfigKey("dump_op_switch", Kind.TEXT, _SWITCH),
+    ConfigKey("dump_debug", Kind.TEXT, _SWITCH),
+    ConfigKey("dump_scene", Kind.TEXT, _SCENES),
+    ConfigKey("dump_data", Kind.TEXT, ("tensor", "stats")),
+    ConfigKey("dump_stats", Kind.TEXTS, _STATS),
+    ConfigKey("dump_level", Kind.TEXT, ("op", "kernel", "all")),
+    ConfigKey("dump_step", Kind.TEXT),
+    ConfigKey("dump_kernel_data", Kind.TEXT),
+    ConfigKey("dump_status", Kind.TEXT),
 )
 _OF_MODEL = (
-    Field("model_name", Kind.TEXT),
-    Field("layer", Kind.TEXTS),
-    Field("watcher_nodes", Kind.TEXTS),
-    Field("optype_blacklist", Kind.LIST),
-    Field("opname_blacklist", Kind.LIST),
-    Field("opname_range", Kind.LIST),
+    ConfigKey("model_name", Kind.TEXT),
+    ConfigKey("layer", Kind.TEXTS),
+    ConfigKey("watcher_nodes", Kind.TEXTS),
+    ConfigKey("optype_blacklist", Kind.LIST),
+    ConfigKey("opname_blacklist", Kind.LIST),
+    ConfigKey("opname_range", Kind.LIST),
 )
 _MAX_GROUPS = 100
 _MAX_PATH = 512
@@ -58,7 +58,7 @@ _NOT_IN_PATH = re.compile(r"[^A-Za-z0-9\-=\[\];\\,./!@#$%^&*()_+{}:?]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _AclSettings:
     """The object `dump` of a configuration, with values of the right kinds."""
 
     dump: Mapping[str, Any]
@@ -82,7 +82,7 @@ class _Settings:
 
 def check_acl(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
     """Yield what is wrong in an ACL configuration."""
-    findings = list(check_fields(content, (Field("dump", Kind.SECTION, is_required=True),), RUNTIME))
+    findings = list(check_fields(content, (ConfigKey("dump", Kind.SECTION, is_required=True),), RUNTIME))
     # Other sections of the same file are of other features.
     findings = [finding for finding in findings if finding.severity is Severity.REFUSED]
     dump = section(content, "dump")
@@ -97,10 +97,10 @@ def check_acl(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
             findings.append(ConfigFinding(Severity.REFUSED, prefix[:-1], "must be an object", RUNTIME))
     yield from findings
     if not any(finding.severity is Severity.REFUSED for finding in findings):
-        yield from check_rules(_Settings(dump), _RULES)
+        yield from check_rules(_AclSettings(dump), _RULES)
 
 
-def _bad_group(settings: _Settings) -> str:
+def _bad_group(settings: _AclSettings) -> str:
     text = settings.get("dump_step", "")
     return (
         next((repr(group) for group in text.split("|") if not re.fullmatch(r"\d+(-\d+)?", group)), "")
@@ -109,7 +109,7 @@ def _bad_group(settings: _Settings) -> str:
     )
 
 
-def _reversed_group(settings: _Settings) -> str:
+def _reversed_group(settings: _AclSettings) -> str:
     for group in settings.get("dump_step", "").split("|"):
         first, dash, last = group.partition("-")
         if dash and first.isdecimal() and last.isdecimal() and int(first) >= int(last):
@@ -117,18 +117,18 @@ def _reversed_group(settings: _Settings) -> str:
     return ""
 
 
-def _ranges(settings: _Settings) -> list[tuple[dict[str, Any], Any]]:
+def _ranges(settings: _AclSettings) -> list[tuple[dict[str, Any], Any]]:
     return [(model, entry) for model in settings.models for entry in model.get("opname_range", [])]
 
 
-def _half_range(settings: _Settings) -> bool:
+def _half_range(settings: _AclSettings) -> bool:
     return any(
         not isinstance(entry, dict) or not entry.get("begin") or not entry.get("end")
         for _, entry in _ranges(settings)
     )
 
 
-_RULES: tuple[Rule[_Settings], ...] = (
+_RULES: tuple[ConfigRule[_AclSettings], ...] = (
     refuse(
         "dump_path",
         "is missing or empty",

@@ -34,7 +34,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ConfigKey:
     """One key of a section."""
 
     name: str
@@ -45,7 +45,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule(Generic[_View]):
+class ConfigRule(Generic[_View]):
     """Something that must not be in a configuration."""
 
     severity: Severity
@@ -58,17 +58,17 @@ class Rule(Generic[_View]):
     """Returns something true if the rule is broken: True, or a text for the message."""
 
 
-def refuse(key: str, message: str, source: str, broken: Callable[[_View], object]) -> Rule[_View]:
+def refuse(key: str, message: str, source: str, broken: Callable[[_View], object]) -> ConfigRule[_View]:
     """Return a rule whose breach ends the job, or makes it dump nothing."""
-    return Rule(Severity.REFUSED, key, message, source, broken)
+    return ConfigRule(Severity.REFUSED, key, message, source, broken)
 
 
-def warn(key: str, message: str, source: str, broken: Callable[[_View], object]) -> Rule[_View]:
+def warn(key: str, message: str, source: str, broken: Callable[[_View], object]) -> ConfigRule[_View]:
     """Return a rule whose breach leaves something ignored, or other than it seems."""
-    return Rule(Severity.WARNING, key, message, source, broken)
+    return ConfigRule(Severity.WARNING, key, message, source, broken)
 
 
-def check_rules(view: _View, rules: Sequence[Rule[_View]]) -> Iterator[ConfigFinding]:
+def check_rules(view: _View, rules: Sequence[ConfigRule[_View]]) -> Iterator[ConfigFinding]:
     """Yield the rules that a configuration breaks, in their order."""
     for rule in rules:
         broken = rule.broken(view)
@@ -77,7 +77,7 @@ def check_rules(view: _View, rules: Sequence[Rule[_View]]) -> Iterator[ConfigFin
 
 
 def check_fields(
-    section: Mapping[str, Any], fields: Sequence[Field], source: str, *, prefix: str = ""
+    section: Mapping[str, Any], fields: Sequence[ConfigKey], source: str, *, prefix: str = ""
 ) -> Iterator[ConfigFinding]:
     """Yield keys that are missing or not known, and values that are not what they must be."""
     known = {field.name: field for field in fields}
@@ -97,7 +97,7 @@ def check_fields(
             )
 
 
-def _problem(value: Any, field: Field) -> str | None:
+def _problem(value: Any, field: ConfigKey) -> str | None:
     if not field.kind.fits(value):
         return f"must be {field.kind.value}, not {value!r:.60}"
     if not field.values:

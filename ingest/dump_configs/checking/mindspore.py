@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.dump_configs.checking.fields import (
-    Field,
+    ConfigKey,
+    ConfigRule,
     Kind,
-    Rule,
     check_fields,
     check_rules,
     refuse,
@@ -34,32 +34,32 @@ _CATEGORIES = (
 )
 _ON_DEVICE = ("max", "min", "avg", "l2norm")
 _COMMON = (
-    Field("dump_mode", Kind.COUNT, (0, 1, 2), is_required=True),
-    Field("path", Kind.TEXT),
-    Field("net_name", Kind.TEXT, is_required=True),
-    Field("iteration", Kind.TEXT, is_required=True),
-    Field("input_output", Kind.COUNT, (0, 1, 2), is_required=True),
-    Field("kernels", Kind.TEXTS, is_required=True),
-    Field("support_device", Kind.LIST, is_required=True),
-    Field("op_debug_mode", Kind.COUNT, (0, 1, 2, 3, 4)),
-    Field("saved_data", Kind.TEXT, ("tensor", "statistic", "full")),
-    Field("statistic_category", Kind.TEXTS, _CATEGORIES),
-    Field("file_format", Kind.TEXT, ("npy", "bin")),
-    Field("overflow_number", Kind.COUNT),
-    Field("initial_iteration", Kind.COUNT),
+    ConfigKey("dump_mode", Kind.COUNT, (0, 1, 2), is_required=True),
+    ConfigKey("path", Kind.TEXT),
+    ConfigKey("net_name", Kind.TEXT, is_required=True),
+    ConfigKey("iteration", Kind.TEXT, is_required=True),
+    ConfigKey("input_output", Kind.COUNT, (0, 1, 2), is_required=True),
+    ConfigKey("kernels", Kind.TEXTS, is_required=True),
+    ConfigKey("support_device", Kind.LIST, is_required=True),
+    ConfigKey("op_debug_mode", Kind.COUNT, (0, 1, 2, 3, 4)),
+    ConfigKey("saved_data", Kind.TEXT, ("tensor", "statistic", "full")),
+    ConfigKey("statistic_category", Kind.TEXTS, _CATEGORIES),
+    ConfigKey("file_format", Kind.TEXT, ("npy", "bin")),
+    ConfigKey("overflow_number", Kind.COUNT),
+    ConfigKey("initial_iteration", Kind.COUNT),
 )
 _E2E = (
-    Field("enable", Kind.SWITCH),
-    Field("trans_flag", Kind.SWITCH),
-    Field("save_kernel_args", Kind.SWITCH),
-    Field("stat_calc_mode", Kind.TEXT, ("host", "device")),
-    Field("device_stat_precision_mode", Kind.TEXT, ("high", "low")),
-    Field("sample_mode", Kind.COUNT, (0, 1)),
-    Field("sample_num", Kind.COUNT),
+    ConfigKey("enable", Kind.SWITCH),
+    ConfigKey("trans_flag", Kind.SWITCH),
+    ConfigKey("save_kernel_args", Kind.SWITCH),
+    ConfigKey("stat_calc_mode", Kind.TEXT, ("host", "device")),
+    ConfigKey("device_stat_precision_mode", Kind.TEXT, ("high", "low")),
+    ConfigKey("sample_mode", Kind.COUNT, (0, 1)),
+    ConfigKey("sample_num", Kind.COUNT),
 )
 _SECTIONS = (
-    Field("common_dump_settings", Kind.SECTION, is_required=True),
-    Field("e2e_dump_settings", Kind.SECTION),
+    ConfigKey("common_dump_settings", Kind.SECTION, is_required=True),
+    ConfigKey("e2e_dump_settings", Kind.SECTION),
 )
 _ITERATION = re.compile(r"[0-9|-]+")
 _GROUP = re.compile(r"(\d+)(?:-(\d+))?")
@@ -67,7 +67,7 @@ _REGEX = re.compile(r"name-regex\((.*)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _MindSporeSettings:
     """A `data_dump.json` whose values are of the right kinds, and where it will be used."""
 
     common: Mapping[str, Any]
@@ -116,11 +116,11 @@ def check_mindspore(
     if any(finding.severity is Severity.REFUSED for finding in findings):
         return
     e2e = section(content, "e2e_dump_settings") if "e2e_dump_settings" in content else None
-    settings = _Settings(section(content, "common_dump_settings"), e2e, version, device)
+    settings = _MindSporeSettings(section(content, "common_dump_settings"), e2e, version, device)
     yield from check_rules(settings, _RULES)
 
 
-def _groups(settings: _Settings) -> str:
+def _groups(settings: _MindSporeSettings) -> str:
     """Return the first group of `iteration` that no iteration is in."""
     text = settings.get("iteration")
     if text == "all" or not _ITERATION.fullmatch(text):
@@ -132,11 +132,11 @@ def _groups(settings: _Settings) -> str:
     return ""
 
 
-def _kernels(settings: _Settings) -> list[str]:
+def _kernels(settings: _MindSporeSettings) -> list[str]:
     return [kernel.replace(" ", "") for kernel in settings.get("kernels") if kernel.strip()]
 
 
-def _bad_regex(settings: _Settings) -> str:
+def _bad_regex(settings: _MindSporeSettings) -> str:
     for kernel in _kernels(settings):
         if match := _REGEX.fullmatch(kernel):
             try:
@@ -146,21 +146,21 @@ def _bad_regex(settings: _Settings) -> str:
     return ""
 
 
-def _is_listed(settings: _Settings) -> bool:
+def _is_listed(settings: _MindSporeSettings) -> bool:
     return bool(settings.get("dump_mode") == 1 and settings.debug == 0)
 
 
-def _duplicate(settings: _Settings) -> str:
+def _duplicate(settings: _MindSporeSettings) -> str:
     counts = Counter(_kernels(settings)) if _is_listed(settings) else Counter()
     return next((kernel for kernel, count in counts.items() if count > 1), "")
 
 
-def _devices(settings: _Settings) -> str:
+def _devices(settings: _MindSporeSettings) -> str:
     wrong = [item for item in settings.get("support_device") if not Kind.COUNT.fits(item)]
     return repr(wrong[0]) if wrong else ""
 
 
-_RULES: tuple[Rule[_Settings], ...] = (
+_RULES: tuple[ConfigRule[_MindSporeSettings], ...] = (
     refuse(
         "path",
         "{} is not absolute, and MindSpore ends with an error",

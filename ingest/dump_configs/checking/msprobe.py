@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.dump_configs.checking.fields import (
-    Field,
+    ConfigKey,
+    ConfigRule,
     Kind,
-    Rule,
     check_fields,
     check_rules,
     refuse,
@@ -38,35 +38,35 @@ _SUMMARIES = (
     *("negative zero count", "positive zero count", "negative inf count", "positive inf count"),
 )
 _FIELDS = (
-    Field("task", Kind.TEXT, _TASKS),
-    Field("dump_path", Kind.TEXT, is_required=True),
-    Field("rank", Kind.LIST),
-    Field("step", Kind.LIST),
-    Field("level", Kind.TEXT, ("L0", "L1", "L2", "mix", "debug")),
-    Field("async_dump", Kind.SWITCH),
-    Field("dump_enable", Kind.SWITCH),
-    Field("extra_info", Kind.SWITCH),
-    Field("precision", Kind.TEXT, ("high", "low")),
-    Field("risk_level", Kind.TEXT, ("ALL", "CORE", "FOCUS")),
-    Field("custom_op_namespaces", Kind.TEXTS),
-    Field("seed", Kind.COUNT),
-    Field("is_deterministic", Kind.SWITCH),
-    Field("enable_dataloader", Kind.SWITCH),
-    Field("acl_config", Kind.TEXT),
-    Field("load", Kind.SECTION),
-    *(Field(task, Kind.SECTION) for task in _TASKS),
+    ConfigKey("task", Kind.TEXT, _TASKS),
+    ConfigKey("dump_path", Kind.TEXT, is_required=True),
+    ConfigKey("rank", Kind.LIST),
+    ConfigKey("step", Kind.LIST),
+    ConfigKey("level", Kind.TEXT, ("L0", "L1", "L2", "mix", "debug")),
+    ConfigKey("async_dump", Kind.SWITCH),
+    ConfigKey("dump_enable", Kind.SWITCH),
+    ConfigKey("extra_info", Kind.SWITCH),
+    ConfigKey("precision", Kind.TEXT, ("high", "low")),
+    ConfigKey("risk_level", Kind.TEXT, ("ALL", "CORE", "FOCUS")),
+    ConfigKey("custom_op_namespaces", Kind.TEXTS),
+    ConfigKey("seed", Kind.COUNT),
+    ConfigKey("is_deterministic", Kind.SWITCH),
+    ConfigKey("enable_dataloader", Kind.SWITCH),
+    ConfigKey("acl_config", Kind.TEXT),
+    ConfigKey("load", Kind.SECTION),
+    *(ConfigKey(task, Kind.SECTION) for task in _TASKS),
 )
 _OF_TASK = (
-    Field("scope", Kind.TEXTS),
-    Field("list", Kind.TEXTS),
-    Field("tensor_list", Kind.TEXTS),
-    Field("data_mode", Kind.TEXTS, _MODES),
-    Field("file_format", Kind.TEXT, ("npy", "bin")),
-    Field("bench_path", Kind.TEXT),
-    Field("slice", Kind.LIST),
-    Field("request_id", Kind.TEXT),
-    Field("device", Kind.TEXT, ("device", "host")),
-    Field("precision", Kind.TEXT, ("high", "low")),
+    ConfigKey("scope", Kind.TEXTS),
+    ConfigKey("list", Kind.TEXTS),
+    ConfigKey("tensor_list", Kind.TEXTS),
+    ConfigKey("data_mode", Kind.TEXTS, _MODES),
+    ConfigKey("file_format", Kind.TEXT, ("npy", "bin")),
+    ConfigKey("bench_path", Kind.TEXT),
+    ConfigKey("slice", Kind.LIST),
+    ConfigKey("request_id", Kind.TEXT),
+    ConfigKey("device", Kind.TEXT, ("device", "host")),
+    ConfigKey("precision", Kind.TEXT, ("high", "low")),
 )
 #: Keys whose values have no single kind: they have rules of their own.
 _OF_SEVERAL_KINDS = ("summary_mode", "diff_nums")
@@ -76,7 +76,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _MsProbeSettings:
     """A `config.json` whose values are of the right kinds."""
 
     content: Mapping[str, Any]
@@ -101,7 +101,7 @@ class _Settings:
 def check_msprobe(content: Mapping[str, Any]) -> Iterator[ConfigFinding]:
     """Yield what is wrong in a `config.json` of msProbe."""
     findings = list(check_fields(content, _FIELDS, COMMON))
-    settings = _Settings(content)
+    settings = _MsProbeSettings(content)
     if settings.task not in _FORMER_TASKS and settings.task != "acc_check":
         of_task = section(content, settings.task)
         plain = {key: value for key, value in of_task.items() if key not in _OF_SEVERAL_KINDS}
@@ -122,7 +122,7 @@ def _bad_number(items: list[Any]) -> str:
     return ""
 
 
-def _bad_scope(settings: _Settings) -> str:
+def _bad_scope(settings: _MsProbeSettings) -> str:
     """Return the first end of the scope that is no name of a call at this level."""
     patterns = {"L1": (_API,), "L0": (_MODULE,), "mix": (_API, _MODULE)}.get(settings.level, ())
     names = settings.of_task("scope", [])
@@ -131,12 +131,12 @@ def _bad_scope(settings: _Settings) -> str:
     )
 
 
-def _summaries(settings: _Settings) -> list[Any]:
+def _summaries(settings: _MsProbeSettings) -> list[Any]:
     mode = settings.of_task("summary_mode", [])
     return mode if isinstance(mode, list) else [mode]
 
 
-_RULES: tuple[Rule[_Settings], ...] = (
+_RULES: tuple[ConfigRule[_MsProbeSettings], ...] = (
     warn(
         "task",
         "{} is known to older releases alone: msProbe 26.2 refuses it, although its guide has it",

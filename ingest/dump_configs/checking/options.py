@@ -8,31 +8,39 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ingest.dump_configs.checking.acl import TORCHAIR
-from ingest.dump_configs.checking.fields import Field, Kind, Rule, check_fields, check_rules, refuse, warn
+from ingest.dump_configs.checking.fields import (
+    ConfigKey,
+    ConfigRule,
+    Kind,
+    check_fields,
+    check_rules,
+    refuse,
+    warn,
+)
 from ingest.dump_configs.model import ConfigFinding
 
 TORCHAIR_CODE = "https://github.com/Ascend/torchair/blob/master/python/torchair/configs/dump_config.py"
 #: Its documents: session configuration, accuracy comparison.
 TENSORFLOW = "https://github.com/Ascend/tensorflow"
 _OPTIONS = (
-    Field("enable_dump", Kind.SWITCH),
-    Field("dump_path", Kind.TEXT),
-    Field("dump_mode", Kind.TEXT, ("input", "output", "all")),
-    Field("dump_step", Kind.TEXT),
-    Field("dump_layer", Kind.TEXT),
-    Field("dump_data", Kind.TEXT, ("tensor", "stats")),
+    ConfigKey("enable_dump", Kind.SWITCH),
+    ConfigKey("dump_path", Kind.TEXT),
+    ConfigKey("dump_mode", Kind.TEXT, ("input", "output", "all")),
+    ConfigKey("dump_step", Kind.TEXT),
+    ConfigKey("dump_layer", Kind.TEXT),
+    ConfigKey("dump_data", Kind.TEXT, ("tensor", "stats")),
 )
 _TORCHAIR = (
     *_OPTIONS,
-    Field("quant_dumpable", Kind.SWITCH),
-    Field("dump_config_path", Kind.TEXT),
-    Field("data_dump_stage", Kind.TEXT, ("original", "optimized")),
+    ConfigKey("quant_dumpable", Kind.SWITCH),
+    ConfigKey("dump_config_path", Kind.TEXT),
+    ConfigKey("data_dump_stage", Kind.TEXT, ("original", "optimized")),
 )
 _TENSORFLOW = (
     *_OPTIONS,
-    Field("enable_dump_debug", Kind.SWITCH),
-    Field("dump_debug_mode", Kind.TEXT, ("aicore_overflow", "atomic_overflow", "all")),
-    Field("quant_dumpable", Kind.TEXT, ("0", "1")),
+    ConfigKey("enable_dump_debug", Kind.SWITCH),
+    ConfigKey("dump_debug_mode", Kind.TEXT, ("aicore_overflow", "atomic_overflow", "all")),
+    ConfigKey("quant_dumpable", Kind.TEXT, ("0", "1")),
 )
 _TENSORFLOW_TARGET = re.compile(
     r".*parameter_map\[['\"](\w+)['\"]\]\.[sbi]|.*global_options\(\)\.dump_config\.(\w+)"
@@ -101,7 +109,7 @@ def _text(options: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-_RULES: tuple[Rule[Mapping[str, Any]], ...] = (
+_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (
     refuse(
         "dump_step",
         "{} must be groups N or FIRST-LAST, joined by |",
@@ -119,7 +127,7 @@ _RULES: tuple[Rule[Mapping[str, Any]], ...] = (
         lambda o: repr(o["dump_layer"]) if not _LAYER.fullmatch(_text(o, "dump_layer")) else "",
     ),
 )
-_TORCHAIR_RULES: tuple[Rule[Mapping[str, Any]], ...] = (
+_TORCHAIR_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (
     warn(
         "dump_config.enable_dump",
         "is not True: no option has an effect",
@@ -137,7 +145,7 @@ _TORCHAIR_RULES: tuple[Rule[Mapping[str, Any]], ...] = (
         ),
     ),
 )
-_TENSORFLOW_RULES: tuple[Rule[Mapping[str, Any]], ...] = (
+_TENSORFLOW_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (
     warn(
         "enable_dump",
         "is not True: no option has an effect",

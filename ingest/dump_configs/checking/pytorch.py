@@ -7,7 +7,15 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ingest.dump_configs.checking.fields import Field, Kind, Rule, check_fields, check_rules, refuse, warn
+from ingest.dump_configs.checking.fields import (
+    ConfigKey,
+    ConfigRule,
+    Kind,
+    check_fields,
+    check_rules,
+    refuse,
+    warn,
+)
 from ingest.dump_configs.model import ConfigFinding, Severity
 from ingest.dump_configs.reading import section
 
@@ -34,19 +42,19 @@ _COUNTS = (
     *("COLLECTIVE_TIMEOUT", "GRAFTER_MASTER_PORT", "GRAFTER_BASELINE_WORLD_SIZE"),
     *("GRAFTER_TARGET_WORLD_SIZE", "GRAFTER_TIMEOUT"),
 )
-_VARIABLES = tuple(Field(f"{_PREFIX}{name}", Kind.TEXT) for name in (*_TEXTS, *_SWITCHES, *_COUNTS))
+_VARIABLES = tuple(ConfigKey(f"{_PREFIX}{name}", Kind.TEXT) for name in (*_TEXTS, *_SWITCHES, *_COUNTS))
 _MODES = ("off", "core", "all")
 _TENSORS = ("activation", "gradient", "weight", "output", "wgrad", "dgrad")
 _TE_TENSOR = (
-    Field("tensor", Kind.TEXT, _TENSORS, is_required=True),
-    Field("high_precision_tensor", Kind.SWITCH),
-    Field("quantized_tensor", Kind.SWITCH),
-    Field("dump_quantized_internals", Kind.SWITCH),
-    Field("extended_quantized_tensor_log", Kind.SWITCH),
-    Field("freq", Kind.COUNT),
-    Field("start_step", Kind.COUNT),
-    Field("end_step", Kind.COUNT),
-    Field("start_end_list", Kind.LIST),
+    ConfigKey("tensor", Kind.TEXT, _TENSORS, is_required=True),
+    ConfigKey("high_precision_tensor", Kind.SWITCH),
+    ConfigKey("quantized_tensor", Kind.SWITCH),
+    ConfigKey("dump_quantized_internals", Kind.SWITCH),
+    ConfigKey("extended_quantized_tensor_log", Kind.SWITCH),
+    ConfigKey("freq", Kind.COUNT),
+    ConfigKey("start_step", Kind.COUNT),
+    ConfigKey("end_step", Kind.COUNT),
+    ConfigKey("start_end_list", Kind.LIST),
 )
 _SELECTORS = ("layer_types", "layer_name_regex_pattern", "layer_numbers")
 
@@ -104,7 +112,7 @@ def _filter_names(variables: Mapping[str, str]) -> set[str] | None:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-_SGLANG_RULES: tuple[Rule[Mapping[str, str]], ...] = (
+_SGLANG_RULES: tuple[ConfigRule[Mapping[str, str]], ...] = (
     warn(
         "DUMPER_ENABLE",
         "is not 1: nothing is dumped until it is enabled by HTTP",
@@ -145,7 +153,7 @@ _SGLANG_RULES: tuple[Rule[Mapping[str, str]], ...] = (
         lambda v: next((name for name in v if name.startswith("SGLANG_DUMPER_")), ""),
     ),
 )
-_TE_RULES: tuple[Rule[tuple[Mapping[str, Any], Mapping[str, Any]]], ...] = (
+_TE_RULES: tuple[ConfigRule[tuple[Mapping[str, Any], Mapping[str, Any]]], ...] = (
     warn("enabled", "is not True: nothing is dumped", TE, lambda pair: not pair[0].get("enabled")),
     warn(
         "DumpTensors.enabled", "is not True: nothing is dumped", TE, lambda pair: not pair[1].get("enabled")
@@ -169,7 +177,7 @@ _TE_RULES: tuple[Rule[tuple[Mapping[str, Any], Mapping[str, Any]]], ...] = (
         lambda pair: next((repr(name) for name in pair[1].get("tensors") or [] if name not in _TENSORS), ""),
     ),
 )
-_TENSOR_RULES: tuple[Rule[Mapping[str, Any]], ...] = (
+_TENSOR_RULES: tuple[ConfigRule[Mapping[str, Any]], ...] = (
     warn(
         "high_precision_tensor",
         "and quantized_tensor are both off: nothing is dumped",

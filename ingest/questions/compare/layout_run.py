@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ingest.questions.compare.builder import MAX_KEPT
-from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.held_tensors import hold_together
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
+from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.result import (
     ComparedStep,
     ComparedTensor,
@@ -61,8 +62,15 @@ class LayoutRun:
             UsageError: the sides have no step or tensor in common.
             DumpIngestError: a store or a dump could not be read.
         """
+        for source in (self.a, self.b):
+            if source.sample:
+                raise UsageError(
+                    f"{source.label}: tensors of which only both ends were dumped cannot be put together",
+                    hint="Dump whole tensors, or compare rank by rank: --rank-by-rank.",
+                )
         pairs = _paired_steps(steps_a, steps_b)
         state = LayoutState(self.layout_map)
+        numbers = LocalNumbers()
         steps: list[ComparedStep] = []
         tensors: list[ComparedTensor] = []
         left_out = [*(("A", left) for left in self.a.left_out), *(("B", left) for left in self.b.left_out)]
@@ -72,10 +80,13 @@ class LayoutRun:
         guessed: Counter[str] = Counter()
         matched = 0
         for step_a, step_b in pairs:
-            a = self._load(self.a, steps_a, step_a, "A", left_out)
-            b = self._load(self.b, steps_b, step_b, "B", left_out)
-            if a is None or b is None:
+            ranks_a = self._load(self.a, steps_a, step_a, "A", left_out)
+            ranks_b = self._load(self.b, steps_b, step_b, "B", left_out)
+            if not ranks_a or not ranks_b:
                 continue
+            b = hold_together(step_b, ranks_b, self.b.coordinates())
+            numbers.learn(ranks_a, b)
+            a = hold_together(step_a, numbers.apply(ranks_a), self.a.coordinates())
             comparison = LayoutComparison(a, b, self.choices, state)
             rows = comparison.compare(runner)
             matched += comparison.matched
@@ -100,7 +111,7 @@ class LayoutRun:
             left_out=tuple(left_out),
             only_a=_missing(steps_a, compared_a, steps_b),
             only_b=_missing(steps_b, compared_b, steps_a),
-            notes=tuple(self._notes(steps_a, steps_b, layout, guessed)),
+            notes=(*self._notes(steps_a, steps_b, layout, guessed), *numbers.notes),
             unmatched_matter=unmatched_matter,
             damaged=sum(row.damaged for row in tensors),
             names=NameCounts.of(*names),
@@ -110,8 +121,8 @@ class LayoutRun:
 
     def _load(
         self, source: Source, steps: SideSteps, step: int, side: str, left_out: list[tuple[str, LeftOut]]
-    ) -> HeldTensors | None:
-        """Return one step of all ranks; None if one of them is damaged or partial."""
+    ) -> dict[int, StepTensors]:
+        """Return one step of all ranks; nothing if one of them is damaged or partial."""
         ranks: dict[int, StepTensors] = {}
         problems = []
         for key in (key for key in steps.keys if key.step == step):
@@ -124,7 +135,7 @@ class LayoutRun:
                 problems.append(LeftOut(key, loaded.partial))
             ranks[key.rank] = loaded
         left_out += [(side, problem) for problem in problems]
-        return None if problems else hold_together(step, ranks, source.coordinates())
+        return {} if problems else ranks
 
     def _notes(
         self,

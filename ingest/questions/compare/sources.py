@@ -20,6 +20,7 @@ from ingest.layouts.base import Dump, Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
+from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
@@ -30,10 +31,7 @@ from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.dtype_names import canonical
 from workers.arrays.dtypes import ElementType, from_name
-from workers.arrays.statistics import FIELDS
-from workers.dump.model import ReportedStatistics
 from workers.errors import UsageError
 from workers.model import StepKey
 from workers.store.attributes import attributes_of, parse_record, record_of
@@ -317,15 +315,15 @@ class DumpSource:
         entries = [plan.entries[row] for row in rows]
         quarantined = sum(entry.kind is RowKind.QUARANTINED for entry in plan.entries)
         reported = [plan.reported.get(row) for row in rows]
-        dtypes, shapes = _types_and_shapes(entries, reported)
+        dtypes, shapes = types_and_shapes(entries, reported)
         return StepTensors(
             key,
-            _keys_of(entries),
+            keys_of(entries),
             dtypes,
             shapes,
             [()] * len(rows),
             np.zeros((len(rows), DIGEST_BYTES), np.uint8),
-            _statistics(reported),
+            statistics_of(reported),
             np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
             np.array([entry.nbytes for entry in entries], np.int64),
             np.arange(len(rows)),
@@ -368,37 +366,3 @@ class _DumpOperands:
         """Return what its file says of a tensor besides its elements."""
         record = parse_record(self.entries[number].record)
         return {**record.get("file", {}), **record}
-
-
-def _statistics(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:
-    """Return what the dump reports, (tensor, len(FIELDS)); NaN if it reports nothing."""
-    statistics = np.full((len(reported), len(FIELDS)), np.nan)
-    for number, report in enumerate(reported):
-        if report is not None:
-            statistics[number] = report.statistics.as_row()
-    return statistics
-
-
-def _types_and_shapes(
-    entries: Sequence[Entry], reported: Sequence[ReportedStatistics | None]
-) -> tuple[list[str], list[tuple[int, ...]]]:
-    """Return type and shape of each tensor: those of its file, or those that the dump reports."""
-    dtypes: list[str] = []
-    shapes: list[tuple[int, ...]] = []
-    for entry, report in zip(entries, reported, strict=True):
-        header = entry.header
-        dtypes.append(header.element.name if header else canonical(report.dtype) if report else "")
-        shapes.append(header.shape if header else report.shape if report else ())
-    return dtypes, shapes
-
-
-def _keys_of(entries: Sequence[Entry]) -> list[TensorKey]:
-    """Return the keys that these entries would have in a store."""
-    seen: dict[TensorKey, int] = {}
-    keys = []
-    for entry in entries:
-        name = entry.name
-        key = TensorKey(name.net, name.graph, name.op_type, name.op_name, name.io, name.slot, name.occurrence)
-        copy = seen[key] = seen.get(key, -1) + 1
-        keys.append(key._replace(copy=copy))
-    return keys

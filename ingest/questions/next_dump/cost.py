@@ -81,8 +81,8 @@ def dump_cost(store: Catalog, checked: CheckedConfig) -> DumpCost:
         for (_, op_type, op_name, io), own in sizes.of_step(rank, step).items():
             if _is_asked(asked, op_type, op_name, io):
                 amount += own if asked.tensors else Amount(0, own.files * _STATISTICS_NBYTES)
-    one, seconds = sizes.of_all([near.rank], [step]), sizes.seconds_of_step(near.rank, step)
-    part = amount.files / max(len(ranks), 1) / max(one.files, 1)
+    whole, seconds = sizes.of_all([near.rank], [step]), sizes.seconds_of_step(near.rank, step)
+    part = amount.files / max(len(ranks), 1) / max(whole.files, 1)
     space = space_at(_existing(Path(asked.directory))) if asked.directory.startswith("/") else None
     return DumpCost(
         amount.files,

@@ -80,10 +80,10 @@ class Sizes:
 
     def seconds_of_step(self, rank: int, step: int) -> float | None:
         """Return how long the dump of a step took, by the times of its tensors; None if it has none."""
-        found = self._nearest(rank, step)
-        if found is None:
+        nearest = self._nearest(rank, step)
+        if nearest is None:
             return None
-        tables = self._store.step(*found).tables
+        tables = self._store.step(*nearest).tables
         times = tables.number("timestamp")
         known = times[times > 0]
         span = float(known.max() - known.min()) / 1e6 if len(known) > 1 else 0.0
@@ -91,12 +91,12 @@ class Sizes:
 
     def of_step(self, rank: int, step: int) -> Amounts:
         """Return what each operator dumps in a step: by graph, type, name, and `io`."""
-        found = self._nearest(rank, step)
-        if found is None:
+        nearest = self._nearest(rank, step)
+        if nearest is None:
             return {}
-        if found not in self._measured:
-            self._measured[found] = self._measure(self._store.step(*found))
-        return self._measured[found]
+        if nearest not in self._measured:
+            self._measured[nearest] = self._measure(self._store.step(*nearest))
+        return self._measured[nearest]
 
     def _nearest(self, rank: int, step: int) -> tuple[int, int] | None:
         """Return the rank and step in the store that is most like another one."""

@@ -186,12 +186,12 @@ def _estimate(
     amount = sizes.of(operators, config.ranks, config.steps)
     full = sizes.of_all(config.ranks, config.steps)
     # Ranks dump at the same time.
-    one = sizes.of_all([near[0]], [near[1]])
+    whole = sizes.of_all([near[0]], [near[1]])
     of_step = sizes.seconds_of_step(*near)
     seconds = None
-    if of_step is not None and one.files and config.ranks:
+    if of_step is not None and whole.files and config.ranks:
         part = sizes.of(operators, [near[0]], config.steps)
-        seconds = of_step * max(part.files / one.files, part.nbytes / max(one.nbytes, 1))
+        seconds = of_step * max(part.files / whole.files, part.nbytes / max(whole.nbytes, 1))
     run_nbytes = sum(
         store.step(key.rank, None).commit.summary.raw_bytes
         for key in store.keys

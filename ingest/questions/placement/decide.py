@@ -153,7 +153,11 @@ def _not_fitting(search: Search, best: ScoredWay) -> Decision:
 def simplicity(way: ScoredWay) -> tuple[int, int, float]:
     """Return a key that sorts the simplest way first: what both sides share, then the fewest operations."""
     dimensions = (*way.a.dimensions, *way.b.dimensions)
-    return (0 if way.same_on_both else 1, sum(_SIMPLICITY[one.held] for one in dimensions), way.error)
+    return (
+        0 if way.same_on_both else 1,
+        sum(_SIMPLICITY[dimension.held] for dimension in dimensions),
+        way.error,
+    )
 
 
 def _is_plain(way: ScoredWay) -> bool:

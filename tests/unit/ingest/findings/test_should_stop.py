@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import ingest
+from tests.asked_dumps import asked_dump
 from tests.dumps import DumpLibrary
 from tests.page_server import RunningPage
 from tests.pipeline import ingest_directly
@@ -16,8 +17,8 @@ from workers.rules.load import load_rules
 def stores(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("stop")
     rules = load_rules().enabled
-    ingest_directly(dumps["nan-log-2rank"] / "dump", directory / "bad.zarr", rules=rules)
-    ingest_directly(dumps["lenet-1rank"] / "dump", directory / "good.zarr", rules=rules)
+    ingest_directly(asked_dump(dumps, directory / "bad"), directory / "bad.zarr", rules=rules)
+    ingest_directly(asked_dump(dumps, directory / "good", [1]), directory / "good.zarr", rules=rules)
     return directory
 
 
@@ -29,7 +30,7 @@ def test_a_store_with_a_critical_incident_stops_the_job(stores: Path) -> None:
 def test_it_is_asked_rarely_and_a_store_may_come_later(dumps: DumpLibrary, tmp_path: Path) -> None:
     store = tmp_path / "later.zarr"
     assert not ingest.should_stop(str(store), every_s=3600)
-    ingest_directly(dumps["nan-log-2rank"] / "dump", store, rules=load_rules().enabled)
+    ingest_directly(asked_dump(dumps, tmp_path / "dump"), store, rules=load_rules().enabled)
     assert not ingest.should_stop(str(store), every_s=3600)
     assert ingest.should_stop(str(store), every_s=0)
     assert ingest.should_stop(str(store), every_s=3600)

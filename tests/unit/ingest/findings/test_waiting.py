@@ -9,6 +9,7 @@ import pytest
 import ingest
 from ingest.findings.waiting import Waited, newest_steps, wait, wait_with
 from ingest.reader.catalog import open_catalog
+from tests.asked_dumps import asked_dump
 from tests.dumps import DumpLibrary
 from tests.pipeline import plan_all, run
 from workers.errors import UsageError
@@ -53,7 +54,8 @@ def wait_by(
 def steps(dumps: DumpLibrary, tmp_path: Path) -> tuple[Path, dict[StepKey, Callable[[], object]]]:
     """A store that does not exist yet, and what commits each step into it."""
     store = tmp_path / "run.zarr"
-    plans = plan_all(dumps["nan-log-2rank"] / "dump", store, rules=load_rules().enabled)
+    dump = asked_dump(dumps, tmp_path / "dump", (1, 2, 3))
+    plans = plan_all(dump, store, rules=load_rules().enabled)
     return store, {plan.key: partial(run, plan) for plan in plans}
 
 

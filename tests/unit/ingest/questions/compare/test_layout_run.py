@@ -13,7 +13,7 @@ import pytest
 from ingest.questions.compare import Comparison, LayoutMap, Verdict, compare
 from ingest.questions.compare.html import to_html
 from tests.dumps import unpack
-from tests.sharded_net import LAYOUT, Config, simulate, write
+from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
 from workers.errors import UsageError
 
 Compare = Callable[..., Comparison]
@@ -107,6 +107,34 @@ def test_a_harmless_change_is_not_reported(
     found = against_one(tp, dp, *flags)
     assert found.is_within, [(t.name, t.reason) for t in found.tensors if t.verdict is Verdict.DIFFERENT]
     assert {certainty for _, certainty in found.layout} == {"certain"}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_stages_that_count_their_layers_from_0(tmp_path: Path, tp: int) -> None:
+    """A pipeline of two stages: layers 0 and 1 on the first, layer 2 on the second, where it is layer 0."""
+    (ranks,) = simulate(Config(tp, steps=1))
+    run = write(tmp_path / "stages", [[*in_stage(ranks, 0, 2), *in_stage(ranks, 2, 3)]])
+    one = write(tmp_path / "one", simulate(Config(steps=1)))
+    found = compare(run, one, layout=LAYOUT, keep_equal=True)
+    assert found.is_within
+    assert found.counts[Verdict.ONLY_A] == found.counts[Verdict.ONLY_B] == 0
+    assert any("number layers.* from 0 each" in note for note in found.notes)
+
+
+def in_stage(ranks: list[Dump], first: int, last: int) -> list[Dump]:
+    """Return what ranks dump of some layers, numbered from 0; what is in none is of the ends."""
+    dumps = []
+    for dump in ranks:
+        own: Dump = {}
+        for name, values in dump.items():
+            before, _, after = name.partition("layers.")
+            number, _, rest = after.partition(".")
+            if number and first <= int(number) < last:
+                own[f"{before}layers.{int(number) - first}.{rest}"] = values
+            elif not number and ("embed" in name or "input" in name) == (first == 0):
+                own[name] = values
+        dumps.append(own)
+    return dumps
 
 
 def test_an_optimizer_that_enlarges_rounding_is_no_mistake(against_one: Compare) -> None:
