@@ -13,7 +13,7 @@ from tests.simulation.world import Cast, Setting
 #: Schedules of the suite, about ten seconds on a quiet core; `make simulate` plays more.
 SCHEDULES = 3000
 #: Schedules of ranks that share what is in a pool: a second or two.
-POOL_SCHEDULES = 100
+POOL_SCHEDULES = 50
 #: In so many schedules each planted bug shows.
 _MOST = 3000
 
