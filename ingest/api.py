@@ -13,6 +13,8 @@ from ingest.questions.compare import Comparison, compare, load_mapping, load_thr
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.precision import PrecisionAnswer, precision
+from ingest.questions.quantiles import QuantilesAnswer, quantiles
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
@@ -69,6 +71,8 @@ __all__ = [
     "Incidents",
     "Neighbour",
     "OriginAnswer",
+    "PrecisionAnswer",
+    "QuantilesAnswer",
     "RepairReport",
     "RuleTest",
     "Snapshot",
@@ -100,6 +104,8 @@ __all__ = [
     "open_store",
     "origin",
     "plan_gc",
+    "precision",
+    "quantiles",
     "repair",
     "report",
     "save_npy",

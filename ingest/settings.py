@@ -81,6 +81,8 @@ class Settings(BaseSettings):
     """How the ranks of the job are laid out (tp=2,dp=4), the last axis varies fastest; empty: as told."""
     keep_device_layout: bool = False
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
+    sketches: bool = True
+    """Whether histograms of tensors are stored: they answer questions when the tensors are gone."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
     recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)

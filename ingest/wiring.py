@@ -113,6 +113,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         dry_run=dry_run,
         patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
         task_timeout_s=settings.task_timeout_s,
+        sketches=settings.sketches,
     )
 
 

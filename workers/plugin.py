@@ -17,7 +17,7 @@ from distributed import Worker, WorkerPlugin
 from prometheus_client import REGISTRY
 
 from workers import events
-from workers.arrays import kernels
+from workers.arrays import histogram_kernels, kernels
 from workers.clocks.steady import steady_dask
 from workers.host.temporary import check_scratch
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
@@ -52,6 +52,7 @@ def dask_setup(worker: Worker) -> None:
 
 def _load_kernels() -> None:
     kernels.warm_up()
+    histogram_kernels.warm_up()
     # Large plans trigger full garbage collections, which do not need to visit what is loaded by now.
     gc.freeze()
 

@@ -68,6 +68,16 @@ COMMANDS = (
         "heatmap", _ASK, "Show a statistic of one tensor, or of several together, over ranks and steps."
     ),
     CommandSummary(
+        "precision",
+        _ASK,
+        "Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.",
+    ),
+    CommandSummary(
+        "quantiles",
+        _ASK,
+        "Show percentiles of the finite elements of tensors, also after their elements are gone.",
+    ),
+    CommandSummary(
         "show",
         _ASK,
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",

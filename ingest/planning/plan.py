@@ -87,6 +87,7 @@ def plan_step(
     *,
     leave_out_tensors: str = "",
     rewrites: int = 0,
+    sketches: bool = False,
 ) -> StepPlan:
     """Return the plan for converting one step. The same listing gives the same plan, everywhere.
 
@@ -98,6 +99,7 @@ def plan_step(
         rules: evaluated when the step is committed; what is stored of the dump does not depend on them.
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
         rewrites: how often the files were written anew behind their times since they were committed first.
+        sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
     """
     listing = inspected.listing
     rows = plan_rows(inspected)
@@ -118,6 +120,7 @@ def plan_step(
             entries={},
             keep_device_layout=grid.keep_device_layout,
             without_tensors=bool(leave_out_tensors),
+            sketches=sketches,
         ).of(entries)
         for number, segments in enumerate(_segments(rows, arrays, grid))
     )
@@ -133,6 +136,7 @@ def plan_step(
         problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
         rules=rules,
         without_tensors=leave_out_tensors,
+        sketches=sketches,
         poison=inspected.poison,
         reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
     )

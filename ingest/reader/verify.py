@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,19 +12,20 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
-from workers.arrays import device_format
+from ingest.reader.step_histograms import histograms_of, read_entries
 from workers.arrays.digest import new_digest
-from workers.arrays.dtypes import unpack
-from workers.arrays.statistics import FIELDS, RunningStatistics
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
-from workers.store import commit, metadata
+from workers.store import commit, histograms, metadata
 from workers.store.model import RowKind
+from workers.store.recomputed import RecomputedStatistics
 
 _PIECE_NBYTES = 16 * MIB
 #: What is said of a payload whose checksums are right.
 WRONG_DIGEST = "the digest does not match"
 WRONG_STATISTICS = "the statistics do not match"
+WRONG_HISTOGRAM = "the histogram does not match"
 _STATISTICS_DO = ", although the statistics do"
 
 
@@ -84,11 +84,14 @@ def verify_step(
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
     yield from _verify_findings(step)
+    bins_of, damages = _verify_histograms(step)
+    yield from damages
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        reason = _payload_damage(step, row, pieces)
+        reason = _payload_damage(step, row, pieces, bins_of.get(row))
         if reason:
             # What agrees with the payload in one table shows that the other table is wrong.
-            is_of_index = reason.startswith(WRONG_STATISTICS) or reason.endswith(_STATISTICS_DO)
+            is_of_index = reason.startswith((WRONG_STATISTICS, WRONG_HISTOGRAM))
+            is_of_index |= reason.endswith(_STATISTICS_DO)
             source = str(table.label("source")[row])
             yield Damage(step.key, source, reason, row=-1 if is_of_index else row)
         done.files += 1
@@ -147,11 +150,26 @@ def _verify_findings(step: Step) -> Iterator[Damage]:
         yield Damage(step.key, "", exc.message)
 
 
-def _payload_damage(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
-    """Return how the payload of a row contradicts its digest or statistics; "" if it does not."""
+def _verify_histograms(step: Step) -> tuple[dict[int, npt.NDArray[np.int64]], list[Damage]]:
+    """Return the histograms by the rows that have one of their own, and what is wrong with them as a whole.
+
+    Their sums are compared with the counts among the statistics, which is possible without the tensors.
+    """
+    try:
+        histograms_of(step)
+        return histograms.own(read_entries(step)), []
+    except DamagedStore as exc:
+        path = f"{step.commit.prefix}/{histograms.CHUNK}"
+        return {}, [Damage(step.key, "", exc.message, path=path)]
+
+
+def _payload_damage(
+    step: Step, row: int, pieces: Iterator[bytearray], bins: npt.NDArray[np.int64] | None
+) -> str:
+    """Return how the payload of a row contradicts digest, statistics or histogram; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
-    recomputed = RecomputedStatistics(step, row)
+    recomputed = RecomputedStatistics(step, row, with_histogram=bins is not None)
     try:
         for piece in pieces:
             payload_digest.update(piece)
@@ -161,7 +179,10 @@ def _payload_damage(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
     wrong_statistics = _differing_statistics(step, row, recomputed.result())
     if payload_digest.digest() != table.digest[row].tobytes():
         return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{_STATISTICS_DO}"
-    return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}" if wrong_statistics else ""
+    if wrong_statistics:
+        return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}"
+    is_wrong = bins is not None and not np.array_equal(bins, recomputed.histogram_rows())
+    return WRONG_HISTOGRAM if is_wrong else ""
 
 
 def _differing_statistics(
@@ -174,42 +195,6 @@ def _differing_statistics(
     differ = ~np.isclose(stored, recomputed, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
     differ &= np.isin(FIELDS, step.commit.nodes["statistics"]["attributes"]["fields"])  # not newer ones
     return [name for name, differs in zip(FIELDS, differ, strict=True) if differs]
-
-
-class RecomputedStatistics:
-    """The statistics of one row, computed from its payload; only if the stored ones were computed, too."""
-
-    def __init__(self, step: Step, row: int) -> None:
-        """Prepare for a row of a step."""
-        self._step, self._row = step, row
-        self._running: RunningStatistics | None = None
-        if step.tables.label("statistics_from")[row] == "computed":
-            self._element = step.element(row)
-            self._left = math.prod(step.shape(row))
-            self._device = step.device(row) if step.is_in_device_layout(row) else None
-            self._payload: list[bytes] = []
-            self._running = RunningStatistics()
-
-    def update(self, piece: bytearray) -> None:
-        """Add a piece of the payload."""
-        if self._running is None:
-            return
-        if self._device is not None:
-            self._payload.append(bytes(piece))
-            return
-        values = unpack(piece, self._element, self._left)
-        self._left -= values.size
-        self._running.update(values)
-
-    def result(self) -> npt.NDArray[np.float64] | None:
-        """Return the statistics, (len(FIELDS),); None if the stored ones were not computed."""
-        if self._running is None:
-            return None
-        if self._device is not None:
-            payload = np.frombuffer(b"".join(self._payload), np.uint8)
-            host = device_format.to_host(payload, self._device, self._step.shape(self._row), self._element)
-            self._running.update(host.reshape(-1))
-        return np.array(self._running.result().as_row())
 
 
 def _rounding(stored: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

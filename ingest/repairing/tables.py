@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.step import Step
-from ingest.reader.verify import RecomputedStatistics
 from ingest.repairing.remaking import Remade
 from workers.arrays.digest import new_digest
 from workers.errors import DamagedStore
@@ -18,6 +17,7 @@ from workers.model import MIB
 from workers.store import metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
+from workers.store.recomputed import RecomputedStatistics
 from workers.store.tables import Tables
 
 _PIECE_NBYTES = 16 * MIB

@@ -79,6 +79,8 @@ class ServiceOptions:
     again."""
     task_timeout_s: float = 600.0
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
+    sketches: bool = False
+    """Whether histograms of tensors are stored."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic
 
@@ -125,7 +127,7 @@ def build_service(
         clock,
     )
     schedule = LookSchedule(options.poll_s, clock)
-    planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host)
+    planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host, options.sketches)
     decider = Decider(planner, committed)
     belonging = Belonging(dump, objects, options.grid, options.host, set(options.continues))
     return Service(

@@ -25,6 +25,8 @@ class Planner:
     """What to look for in each step when it is committed."""
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
+    sketches: bool = False
+    """Whether histograms of tensors are stored."""
 
     def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:
         """Plan the conversion of one step; see `plan_step`."""
@@ -38,4 +40,5 @@ class Planner:
             self.rules,
             leave_out_tensors=leave_out_tensors,
             rewrites=rewrites,
+            sketches=self.sketches,
         )

@@ -74,8 +74,8 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None
 
 def accumulate_codes(
     codes: npt.NDArray[np.uint8], values: npt.NDArray[np.float64], state: npt.NDArray[np.float64]
-) -> None:
-    """Add elements of one byte to `state`.
+) -> npt.NDArray[np.int64]:
+    """Add elements of one byte to `state`; return how often each of the 256 bytes occurs.
 
     Args:
         codes: 1-D and contiguous, the bytes of the elements.
@@ -83,7 +83,8 @@ def accumulate_codes(
             finite values must be finite.
         state: from `new_state`.
     """
-    _accumulate_codes(codes, values, state)
+    counts: npt.NDArray[np.int64] = _accumulate_codes(codes, values, state)
+    return counts
 
 
 def widen_half(half: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
@@ -315,7 +316,7 @@ def _count_code(value: float, n: int, state: Any) -> None:
 
 
 @compiled(set())
-def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
+def _accumulate_codes(x: Any, values: Any, state: Any) -> Any:
     counts = _histogram(x)
     finite, total = 0, 0.0
     for code in range(256):
@@ -326,7 +327,7 @@ def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
                 finite += n
                 total += n * value
     if finite == 0:
-        return
+        return counts
     mean = total / finite
     m2 = 0.0
     for code in range(256):
@@ -334,3 +335,4 @@ def _accumulate_codes(x: Any, values: Any, state: Any) -> None:
         if n and math.isfinite(value):
             m2 += n * (value - mean) * (value - mean)
     _merge(state, finite, mean, 0.0, m2)
+    return counts

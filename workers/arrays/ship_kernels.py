@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 
-from workers.arrays import comparison_kernels, kernels
+from workers.arrays import comparison_kernels, histogram_kernels, kernels
 from workers.arrays.kernel_cache import TARGET, TARGETS
 
 
@@ -21,6 +21,7 @@ def ship() -> str:
         TARGET.write_text(f"{target}\n", "ascii")
         kernels.warm_up()
         comparison_kernels.warm_up()
+        histogram_kernels.warm_up()
     return target
 
 

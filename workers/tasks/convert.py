@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 
 import numpy as np
+import numpy.typing as npt
 
 from workers import events
 from workers.arrays import device_format
@@ -21,14 +22,15 @@ from workers.arrays.digest import digest as digest_of
 from workers.dump.source import OpenFile
 from workers.errors import UnreadableFile
 from workers.model import MIB
-from workers.store import metadata
+from workers.store import histograms, metadata
 from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 from workers.tasks.entry_statistics import (
-    UNKNOWN_ROW,
+    UNKNOWN,
     EntryStatistics,
+    Summary,
     elements_in,
     meaning,
     to_convert,
@@ -111,7 +113,8 @@ class _Conversion:
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
-        self._statistics = [UNKNOWN_ROW] * n
+        self._statistics = [UNKNOWN.statistics] * n
+        self._histograms: dict[int, npt.NDArray[np.int64]] = {}
         self._in_device_layout = [False] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
@@ -187,32 +190,32 @@ class _Conversion:
         """
         start = packer.position
         if self._nbytes[place] <= len(self._buffer):
-            digest, row = self._convert_whole(entry, file, packer, seen)
+            digest, summary = self._convert_whole(entry, file, packer, seen)
         else:
-            digest, row = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
+            digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
-        self._record(place, entry, digest, seen, start=start, row=row)
+        self._record(place, entry, digest, seen, start=start, summary=summary)
 
     def _convert_whole(
         self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int]
-    ) -> tuple[bytes, tuple[float, ...]]:
+    ) -> tuple[bytes, Summary]:
         """Convert a payload of a single piece; return its digest, and its statistics unless it is a copy."""
         piece = next(self._pieces(entry, file), self._buffer[:0])
         digest = digest_of(piece)
         if digest in seen:
-            return digest, UNKNOWN_ROW
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+            return digest, UNKNOWN
+        entry_statistics = self._statistics_of(entry)
         if len(piece):
             entry_statistics.update(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        return digest, entry_statistics.row()
+        return digest, entry_statistics.summary()
 
     def _convert_in_pieces(
         self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, is_unique: bool
-    ) -> tuple[bytes, tuple[float, ...]]:
+    ) -> tuple[bytes, Summary]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        entry_statistics = self._statistics_of(entry)
         running = new_digest()
         for piece in self._pieces(entry, file):
             running.update(piece)
@@ -221,13 +224,13 @@ class _Conversion:
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
-            return digest, UNKNOWN_ROW
+            return digest, UNKNOWN
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._pieces(entry, file) if not is_unique else ():
             entry_statistics.update(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        return digest, entry_statistics.row()
+        return digest, entry_statistics.summary()
 
     def _convert_from_device(
         self,
@@ -255,12 +258,12 @@ class _Conversion:
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        entry_statistics = self._statistics_of(entry)
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update_host(host)
             packer.append(stored_bytes)
-        self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
+        self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
 
     def _is_view(self, member: tuple[int, int]) -> bool:
         return self._job.entries[member[0]].view is not None
@@ -282,7 +285,7 @@ class _Conversion:
         """
         header, view = entry.header, entry.view
         assert header is not None and view is not None  # noqa: S101, PT018 (for mypy)
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        entry_statistics = self._statistics_of(entry)
         if base >= 0:
             running = new_digest()
             for piece in file.pieces(self._buffer, header.offset, header.nbytes):
@@ -290,7 +293,7 @@ class _Conversion:
                 entry_statistics.update(piece)
             self._digests[place] = running.digest()
             self._offsets[place] = base + (header.offset - view.base) // header.element.itemsize
-            self._statistics[place] = entry_statistics.row()
+            self._keep(place, entry_statistics.summary())
             self._duplicates += 1
             self._duplicate_bytes += entry.nbytes
             return
@@ -301,7 +304,10 @@ class _Conversion:
         if digest not in same_meaning:
             entry_statistics.update(elements)
             packer.append(elements)
-        self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
+        self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
+
+    def _statistics_of(self, entry: Entry) -> EntryStatistics:
+        return EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""
@@ -323,7 +329,7 @@ class _Conversion:
         seen: dict[bytes, int],
         *,
         start: int,
-        row: tuple[float, ...],
+        summary: Summary,
     ) -> None:
         """Record the result of an entry. A copy has the offset and the statistics of the original."""
         self._digests[place] = digest
@@ -337,7 +343,12 @@ class _Conversion:
         else:
             seen[digest] = place
             self._offsets[place] = start
-            self._statistics[place] = row
+            self._keep(place, summary)
+
+    def _keep(self, place: int, summary: Summary) -> None:
+        self._statistics[place] = summary.statistics
+        if len(summary.histogram):
+            self._histograms[place] = summary.histogram
 
     def receipt(self, seconds: float) -> Receipt:
         """Return the receipt of all segments that were run."""
@@ -347,6 +358,7 @@ class _Conversion:
             offsets=np.array(self._offsets, np.int64),
             digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
             statistics=np.array(self._statistics, np.float64),
+            histograms=histograms.gathered(list(self._job.entries), self._histograms),
             nbytes=np.array(self._nbytes, np.int64),
             in_device_layout=np.array(self._in_device_layout, np.bool_),
             ends=self._ends,

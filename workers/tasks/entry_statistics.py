@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
 from workers.arrays.dtypes import ElementType, unpack
+from workers.arrays.histogram import has_histogram
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
@@ -50,14 +52,26 @@ def meaning(entry: Entry) -> object:
     return (header.element.name, header.device, header.shape) if header.device else header.element.name
 
 
-UNKNOWN_ROW = statistics.UNKNOWN.as_row()
+class Summary(NamedTuple):
+    """What is kept of the values of an entry."""
+
+    statistics: tuple[float, ...]
+    """In the order of `workers.arrays.statistics.FIELDS`."""
+    histogram: npt.NDArray[np.int64]
+    """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
+
+
+UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64))
 
 
 class EntryStatistics:
     """The running statistics of an entry; unknown unless it is a tensor of numbers."""
 
-    def __init__(self, entry: Entry, limit_nbytes: int) -> None:
-        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`."""
+    def __init__(self, entry: Entry, limit_nbytes: int, *, sketches: bool = False) -> None:
+        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
+
+        With `sketches`, its histogram is computed in the same pass.
+        """
         header = entry.header
         self._header = header
         countable = is_counted(entry) and header is not None and has_statistics(header.element)
@@ -66,7 +80,8 @@ class EntryStatistics:
             # A device layout has padding, whose elements do not count.
             self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
             countable = self._slabs is not None
-        self._running = RunningStatistics() if countable else None
+        with_histogram = sketches and header is not None and has_histogram(header.element)
+        self._running = RunningStatistics(with_histogram=with_histogram) if countable else None
         self._left = header.size if header else 0
 
     def update(self, piece: memoryview) -> None:
@@ -90,9 +105,11 @@ class EntryStatistics:
         if self._running is not None:
             self._running.update(values.reshape(-1))
 
-    def row(self) -> tuple[float, ...]:
-        """Return them as a row of the table."""
-        return self._running.row() if self._running else UNKNOWN_ROW
+    def summary(self) -> Summary:
+        """Return what was found out."""
+        if self._running is None:
+            return UNKNOWN
+        return Summary(self._running.row(), self._running.histogram_rows())
 
 
 def elements_in(

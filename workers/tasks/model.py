@@ -14,6 +14,7 @@ from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
+from workers.store import histograms
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 
 #: Incremented whenever the same source would be stored differently; part of every fingerprint.
@@ -99,6 +100,8 @@ class ShardJob:
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
     """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
+    sketches: bool = False
+    """Whether histograms of tensors are computed."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -142,6 +145,8 @@ class StepPlan:
     generation and no other. None: it replaces any."""
     without_tensors: str = ""
     """Why the payloads of its tensors are not stored; "" if they are."""
+    sketches: bool = False
+    """Whether histograms of its tensors are stored. Not part of the fingerprint: they add to a generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +175,5 @@ class Receipt:
     duplicate_bytes: int
     """Payload bytes of the duplicates."""
     seconds: float
+    histograms: npt.NDArray[np.int64] = field(default_factory=histograms.empty)
+    """Shape (entry, len(histograms.FIELDS)): those of the tensors that are not duplicates."""

@@ -18,7 +18,7 @@ from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, metadata, tables
+from workers.store import commit, findings, histograms, metadata, tables
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
@@ -44,7 +44,7 @@ class Assembled:
     nodes: Mapping[str, metadata.Document]
     """Metadata of every array and group of the generation, by path in it."""
     chunks: Mapping[str, bytes]
-    """Index, statistics and findings, by path in the generation."""
+    """Index, statistics, findings and histograms, by path in the generation."""
     contents: StepContents
     without_tensors: WithoutTensors | None
 
@@ -86,7 +86,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     entries = EntryColumns.of(plan.entries)
     built = build_tables(entries, plan.reported, receipts)
     result = _evaluate(plan, built)
-    documents, chunks = _encode(plan, built, result)
+    documents, chunks = _encode(plan, receipts, built, result)
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
@@ -117,15 +117,18 @@ def _evaluate(plan: StepPlan, built: Tables) -> Evaluated | None:
 
 
 def _encode(
-    plan: StepPlan, built: Tables, result: Evaluated | None
+    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, result: Evaluated | None
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
-    """Return the metadata and the chunks of index, statistics and findings."""
+    """Return the metadata and the chunks of index, statistics, findings and histograms."""
     documents, chunks = tables.encode(built)
     if plan.rules is not None and result is not None:
         finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
         documents |= finding_documents
         chunks |= finding_chunks
-    return documents, chunks
+    histogram_documents, histogram_chunks = histograms.encode(
+        histograms.joined(receipt.histograms for receipt in receipts)
+    )
+    return documents | histogram_documents, chunks | histogram_chunks
 
 
 def _nodes(

@@ -19,6 +19,7 @@ from workers.arrays import kernels, ship_kernels
 ship_kernels.TARGETS = {TARGETS}
 kernels.warm_up = lambda: kernels.widen_half(np.zeros(1, np.float16), np.zeros(1, np.float32))
 ship_kernels.comparison_kernels.warm_up = lambda: None
+ship_kernels.histogram_kernels.warm_up = lambda: None
 target = ship_kernels.ship()
 codegen = kernels._widen_half.targetctx.codegen() if target else None
 print(target or "none", codegen.magic_tuple()[1:] if codegen else "")

@@ -1,0 +1,114 @@
+"""The histograms of the tensors of a step: one table of its generation, `histograms`.
+
+    histograms      (entry, field) int64: row, exponent, positive, negative
+
+An entry is one bin of one tensor: how many of its elements are in (2**exponent, 2**(exponent+1)], and how
+many in the same range of negative numbers. Only bins that hold elements have an entry. Of equal tensors, one
+row has entries, and `by_row` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays import histogram
+from workers.errors import DamagedStore
+from workers.store import metadata, tables
+from workers.store.tables import Tables
+
+PATH = "histograms"
+CHUNK = f"{PATH}/c/0/0"
+FIELDS = ("row", *histogram.FIELDS)
+
+
+def empty() -> npt.NDArray[np.int64]:
+    """Return no entries, (0, len(FIELDS))."""
+    return np.zeros((0, len(FIELDS)), np.int64)
+
+
+def gathered(rows: Sequence[int], of_places: Mapping[int, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Return the entries of several tensors, (entry, len(FIELDS)).
+
+    Args:
+        rows: rows of the index.
+        of_places: by place in `rows`, the histogram, (bin, len(histogram.FIELDS)).
+    """
+    if not of_places:
+        return empty()
+    numbers = np.repeat([rows[place] for place in of_places], [len(bins) for bins in of_places.values()])
+    return np.column_stack([numbers, np.concatenate(list(of_places.values()))])
+
+
+def joined(parts: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Return the entries of all parts, by row."""
+    entries = np.concatenate([empty(), *parts])
+    return entries[np.argsort(entries[:, 0], kind="stable")]
+
+
+def encode(entries: npt.NDArray[np.int64]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+    """Return the metadata and the chunk of a table, by path in the generation; none for no entries."""
+    if not len(entries):
+        return {}, {}
+    shape = (len(entries), len(FIELDS))
+    document = metadata.table_array(shape, "int64", ("entry", "field"), FIELDS)
+    return {PATH: document}, {CHUNK: tables.encode_table(entries, "int64")}
+
+
+def decode(document: metadata.Document, chunk: bytes | None, where: str) -> npt.NDArray[np.int64]:
+    """Return the entries of a table, (entry, len(FIELDS)).
+
+    Raises:
+        DamagedStore: it is missing or damaged; `where` names the step.
+    """
+    where = f"{where}: {PATH}"
+    if chunk is None:
+        raise DamagedStore(f"{where} is missing")
+    shape = tables.shape_of(document, where)
+    fields = tables.fields_of(document, shape[1], where)
+    if not set(FIELDS) <= set(fields):
+        raise DamagedStore(f"{where} does not have the columns {', '.join(FIELDS)}")
+    table = tables.decode_table(chunk, "int64", shape, where)
+    return np.ascontiguousarray(table[:, [fields.index(field) for field in FIELDS]])
+
+
+def own(entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+    """Return the histogram of each row that has entries, (bin, len(histogram.FIELDS))."""
+    starts = np.flatnonzero(np.diff(entries[:, 0], prepend=-1))
+    return dict(zip(entries[starts, 0].tolist(), np.split(entries[:, 1:], starts[1:]), strict=False))
+
+
+def by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArray[np.int64]]:
+    """Return by row of the index its histogram, (bin, len(histogram.FIELDS)); rows without one are missing.
+
+    Equal tensors have equal histograms: those with the same digest and type. In device layout, where the
+    padding does not count, they must have the same shape, too.
+    """
+    of_rows = own(entries)
+    if not of_rows:
+        return {}
+    of_content: dict[tuple[object, ...], npt.NDArray[np.int64]] = {}
+    contents = _contents(index)
+    for row, bins in of_rows.items():
+        if row < len(contents):
+            of_content.setdefault(contents[row], bins)
+    shared = {row: of_content[content] for row, content in enumerate(contents) if content in of_content}
+    return shared | of_rows
+
+
+def distinct(rows: Iterable[int], index: Tables) -> list[int]:
+    """Return the rows without those of tensors that are equal to one of an earlier row; see `by_row`."""
+    contents = _contents(index)
+    return list({contents[row]: row for row in sorted(rows, reverse=True)}.values())
+
+
+def _contents(index: Tables) -> list[tuple[object, ...]]:
+    """Return what tells the elements of each row from those of others."""
+    digests = [bytes(digest) for digest in index.digest]
+    dtypes, layouts = index.label("dtype").tolist(), index.label("layout").tolist()
+    return [
+        (digest, dtype, *((index.shape[row].tobytes(),) if layout == "device" else ()))
+        for row, (digest, dtype, layout) in enumerate(zip(digests, dtypes, layouts, strict=True))
+    ]
