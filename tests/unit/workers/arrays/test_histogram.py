@@ -13,6 +13,7 @@ from workers.arrays.histogram import Bounds, Histogram, has_histogram
 from workers.arrays.statistics import RunningStatistics, Statistics
 
 FLOATS = st.floats(width=32)
+VALUES = st.lists(FLOATS, min_size=1, max_size=60)
 SHARES = (0.0, 0.001, 0.25, 0.5, 0.9, 0.999, 1.0)
 
 
@@ -44,9 +45,7 @@ def test_nothing_cannot_be_merged() -> None:
         Histogram.merged([])
 
 
-@given(
-    values=st.lists(FLOATS, min_size=1, max_size=60), bound=st.floats(0, 1e39), power=st.integers(-126, 127)
-)
+@given(values=VALUES, bound=st.floats(0, 1e39), power=st.integers(-126, 127))
 def test_counts_up_to_a_bound_are_those_of_numpy(values: list[float], bound: float, power: int) -> None:
     array = np.array(values, np.float32)
     magnitudes = np.abs(array[np.isfinite(array) & (array != 0)]).astype(np.float64)
@@ -57,9 +56,7 @@ def test_counts_up_to_a_bound_are_those_of_numpy(values: list[float], bound: flo
     assert histogram.at_most(2.0**power) == Bounds(exact, exact)
 
 
-@given(
-    values=st.lists(FLOATS, min_size=1, max_size=60), share=st.sampled_from(SHARES), magnitude=st.booleans()
-)
+@given(values=VALUES, share=st.sampled_from(SHARES), magnitude=st.booleans())
 def test_quantiles_of_numpy_lie_between_the_bounds(
     values: list[float], share: float, *, magnitude: bool
 ) -> None:
@@ -89,7 +86,7 @@ def test_bounds_of_a_quantile_differ_by_a_factor_of_two() -> None:
 @pytest.mark.parametrize("rows", [[[200, 1, 0]], [[-128, 1, 0]], [[0, -1, 2]], [[0, 5, 0]]])
 def test_an_impossible_histogram_is_refused(rows: list[list[int]]) -> None:
     statistics = Statistics(1, 0, 0, 0, 0, 0, 1, 1.0, 1.0, 1.0, 0.0, 1.0)
-    with pytest.raises(ValueError, match="impossible bin|other elements"):
+    with pytest.raises(ValueError, match=r"impossible bin|other elements"):
         Histogram.of_rows(np.array(rows, np.int64), statistics)
 
 

@@ -49,8 +49,8 @@ def test_half_of_the_smallest_number_vanishes(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("e5m10", "float16"), ("e8m7", "bfloat16"), ("e4m3fn", "float8_e4m3fn"), ("e4m3b7fn", "float8_e4m3fn"),
-        ("e4m3b7", "float8_e4m3"), ("E5M2FNUZ", "float8_e5m2fnuz"), ("e4m3b11fnuz", "float8_e4m3b11fnuz"),
+        ("e5m10", "float16"), ("e8m7", "bfloat16"), ("e4m3b7fn", "float8_e4m3fn"), ("e4m3b7", "float8_e4m3"),
+        ("E5M2FNUZ", "float8_e5m2fnuz"), ("e4m3b11fnuz", "float8_e4m3b11fnuz"),
     ],
 )  # fmt: skip
 def test_bits_and_bias_make_a_format(text: str, name: str) -> None:
@@ -58,11 +58,9 @@ def test_bits_and_bias_make_a_format(text: str, name: str) -> None:
     assert (made.largest, made.limit, made.vanishing) == (known.largest, known.limit, known.vanishing)
 
 
-@pytest.mark.parametrize(
-    ("text", "name"), [("BF16", "bfloat16"), ("e4m3", "float8_e4m3fn"), ("mxfp8", "mxfp8_e4m3")]
-)
-def test_formats_have_other_names(text: str, name: str) -> None:
-    assert format_named(text) is NAMED[name]
+def test_formats_have_other_names() -> None:
+    names = {"BF16": "bfloat16", "e4m3": "float8_e4m3fn", "mxfp8": "mxfp8_e4m3"}
+    assert {text: format_named(text).name for text in names} == names
 
 
 @pytest.mark.parametrize("text", ["float9", "e1m3", "e4m0", "e11m3", "e4m60", "e4m3b9999", ""])
