@@ -65,6 +65,7 @@ _HOMES = {
     "QuantilesAnswer": "ingest.questions.quantiles",
     "RepairReport": "ingest.repairing.result",
     "RuleTest": "ingest.findings.backtest",
+    "SketchReport": "ingest.consolidating.sketching",
     "Snapshot": "ingest.reader.snapshot",
     "SourceLine": "ingest.reader.context",
     "Statistics": "workers.arrays.statistics",
@@ -99,6 +100,7 @@ _HOMES = {
     "repair": "ingest.repairing.run",
     "report": "ingest.page.report",
     "save_npy": "ingest.reader.save",
+    "sketch": "ingest.wiring",
     "test_rules": "ingest.findings.backtest:backtest",
     "trend": "ingest.questions.trend",
 }

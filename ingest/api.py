@@ -4,6 +4,7 @@
 this module loads all of them at once, which takes two seconds.
 """
 
+from ingest.consolidating.sketching import SketchReport
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
@@ -32,7 +33,7 @@ from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
 from ingest.store_gc.run import apply_gc, plan_gc
-from ingest.wiring import consolidate, ingest_dump
+from ingest.wiring import consolidate, ingest_dump, sketch
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,
@@ -75,6 +76,7 @@ __all__ = [
     "QuantilesAnswer",
     "RepairReport",
     "RuleTest",
+    "SketchReport",
     "Snapshot",
     "SourceLine",
     "Statistics",
@@ -109,6 +111,7 @@ __all__ = [
     "repair",
     "report",
     "save_npy",
+    "sketch",
     "test_rules",
     "trend",
 ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from ingest.consolidating import sketching
 from ingest.consolidating.consolidator import Consolidator, StepsConsolidated
 from ingest.consolidating.runners import in_threads, on_cluster
+from ingest.consolidating.sketching import SketchReport
 from ingest.disk.pressure import Pressure, parse_threshold
 from ingest.dispatch.cluster import Cluster
 from ingest.dispatch.submitter import DispatchLimits
@@ -20,6 +22,7 @@ from ingest.findings.incidents import incidents
 from ingest.layouts.base import Dump
 from ingest.layouts.detect import find_dump
 from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
 from ingest.reader.require import require_store
 from ingest.reporting.incident_posts import IncidentPosts
 from ingest.reporting.logs import PostLog
@@ -43,6 +46,7 @@ from workers.store.backends.bounded import BoundedObjects
 from workers.store.model import Grid, StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+from workers.tasks.sketch import Sketched
 
 #: How long the loop of a watcher waits for the store, in seconds. What takes longer is left to the workers.
 _PATIENCE_S = 10.0
@@ -305,3 +309,34 @@ def consolidate(
     chosen = (settings or load().settings).model_copy(update={"store": str(store)})
     with open_consolidator(chosen) as consolidator:
         return consolidator.once(check=check, rebuild=rebuild)
+
+
+def sketch(
+    store: str | Path,
+    *,
+    rank: Choice = None,
+    step: Choice = None,
+    settings: Settings | None = None,
+    progress: Callable[[Sketched], None] = lambda _: None,
+) -> SketchReport:
+    """Add histograms to steps that were committed without them; what `dump-ingest sketch` does.
+
+    Args:
+        store: a directory or any fsspec URL.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all, and the run files, if None.
+        settings: everything else; tasks run in this process unless they name `scheduler` or `workers`.
+        progress: is called with each step when it is done.
+
+    Raises:
+        UsageError: the store does not exist, or a rank or step is not in it.
+        StoreError: the store refused. What was added stays.
+        ClusterError: no worker answers.
+    """
+    chosen = (settings or load().settings).model_copy(update={"store": str(store)})
+    objects = open_objects(address_of_store(chosen))
+    require_store(objects, objects.address.url)
+    with Cluster(chosen) as cluster:
+        own = chosen.scheduler is None and chosen.workers is None
+        run = sketching.in_threads if own else sketching.on_cluster(cluster.connect())
+        return sketching.sketch_steps(Catalog(objects), run, rank, step, progress)

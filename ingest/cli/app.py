@@ -107,6 +107,11 @@ COMMANDS = (
         "Update the consolidated view: one array per statistic over step, rank and tensor.",
     ),
     CommandSummary(
+        "sketch",
+        _MAINTAIN,
+        "Add histograms to steps that were committed without them, from the tensors in the store.",
+    ),
+    CommandSummary(
         "gc",
         _MAINTAIN,
         "Remove steps, or only their tensors, by age, number, size and distance to anomalies.",

@@ -8,7 +8,7 @@ from dataclasses import replace
 import xxhash
 
 from ingest.reader.step import Step
-from workers.store import commit, metadata, tables
+from workers.store import commit, histograms, metadata, tables
 from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
@@ -49,7 +49,7 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
             stored[path] = len(data)
     built = _without(step.tables, lost)
     documents, chunks = tables.encode(built)
-    chunks |= _findings(step)
+    chunks |= _kept_tables(step)
     nodes = _nodes(step, documents, stored)
     summary = replace(
         committed.summary,
@@ -92,16 +92,16 @@ def _without(built: Tables, lost: Mapping[int, str]) -> Tables:
     return Tables(labels, numbers, built.shape, built.digest, built.statistics)
 
 
-def _findings(step: Step) -> dict[str, bytes]:
-    """Return the chunks of the findings, by path in the generation."""
+def _kept_tables(step: Step) -> dict[str, bytes]:
+    """Return the chunks of findings and histograms, by path in the generation."""
     prefix = step.commit.prefix
-    paths = [f"{path}/c/0/0" for path, node in step.commit.nodes.items() if _is_findings_table(path, node)]
+    paths = [f"{path}/c/0/0" for path, node in step.commit.nodes.items() if _is_kept_table(path, node)]
     contents = step.objects.get_many([f"{prefix}/{path}" for path in paths])
     return {key[len(prefix) + 1 :]: data for key, data in contents.items()}
 
 
-def _is_findings_table(path: str, node: metadata.Document) -> bool:
-    return path.startswith("findings/") and node.get("node_type") == "array"
+def _is_kept_table(path: str, node: metadata.Document) -> bool:
+    return node.get("node_type") == "array" and (path.startswith("findings/") or path == histograms.PATH)
 
 
 def _nodes(

@@ -22,12 +22,13 @@ from ingest.repairing.loss import LOST, commit_rest, name_of_rest
 from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
 from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
+from ingest.repairing.sketches import mend_histograms
 from ingest.repairing.sources import Copies
 from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, MendedTables, mend_tables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, metadata
+from workers.store import commit, findings, histograms, metadata
 from workers.store.commit import Commit
 from workers.store.model import Origin
 from workers.store.objects import ObjectStore
@@ -123,6 +124,7 @@ class _StepWork:
         if doubtful := _doubtful_tables(damages):
             step = self._mend_tables(step.commit, doubtful) or step
             damages = self._verified(step)
+        self._mend_histograms(step, damages)
         self._mend_payloads(step, damages)
         self._write_commit(leaf, step.commit)
 
@@ -145,7 +147,8 @@ class _StepWork:
     def _commit_from_dump(self, leaf: bytes) -> Commit | None:
         names = list_generations(self.objects, self.key)
         named = name_in(leaf)
-        remade = self.dumps.remake(self.key, [named] if named else names or None, None)
+        sketched = [name for name in names if self._has_histograms(name)]
+        remade = self.dumps.remake(self.key, [named] if named else names or None, None, sketches=sketched)
         if remade is None:
             return None
         self._remade.append(remade)
@@ -160,6 +163,9 @@ class _StepWork:
         name = assembled.summary.fingerprint
         self.repair.mended.append(Mended(f"{self.key.path}/{LEAF}", remade.origin))
         return commit.parse(commit.encode_leaf(record.to_dict(), name, assembled.nodes), self.key)
+
+    def _has_histograms(self, name: str) -> bool:
+        return self.objects.get(f"{self.key.path}/{name}/{histograms.PATH}/{LEAF}") is not None
 
     def _commit_from_objects(self, leaf: bytes) -> Commit | None:
         named = name_in(leaf)
@@ -264,6 +270,21 @@ class _StepWork:
         self.repair.mended.append(Mended(f"{self.key.path}/{LEAF}", _FROM_INDEX))
         return Step(self.objects, _with(step.commit, step.commit.nodes, **counts), step.tables)
 
+    def _mend_histograms(self, step: Step, damages: Sequence[Damage]) -> None:
+        committed = step.commit
+        try:
+            mended = mend_histograms(
+                step,
+                damages,
+                lambda: self.dumps.remake(self.key, [committed.fingerprint], committed.record, sketches=True),
+            )
+        except DamagedStore as exc:
+            self.repair.lost.append(Lost(f"{committed.prefix}/{histograms.PATH}", exc.message))
+            return
+        if mended is not None:
+            data, origin = mended
+            self._put(f"{committed.prefix}/{histograms.CHUNK}", data, origin)
+
     # -- payloads
 
     def _verified(self, step: Step) -> list[Damage]:
@@ -329,7 +350,8 @@ class _StepWork:
 
     def _commit_new_generation(self, committed: Commit) -> bool:
         """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
-        remade = self.dumps.remake(self.key, None, committed.record)
+        has_histograms = histograms.PATH in committed.nodes
+        remade = self.dumps.remake(self.key, None, committed.record, sketches=has_histograms)
         if remade is None or not _is_as_much(remade, committed):
             return False
         self.repair.generation = remade.plan.fingerprint

@@ -104,6 +104,11 @@ def distinct(rows: Iterable[int], index: Tables) -> list[int]:
     return list({contents[row]: row for row in sorted(rows, reverse=True)}.values())
 
 
+def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:
+    """Return the entries without those of tensors that are equal to one of an earlier row."""
+    return entries[np.isin(entries[:, 0], distinct(np.unique(entries[:, 0]).tolist(), index))]
+
+
 def _contents(index: Tables) -> list[tuple[object, ...]]:
     """Return what tells the elements of each row from those of others."""
     digests = [bytes(digest) for digest in index.digest]

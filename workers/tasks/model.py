@@ -148,6 +148,10 @@ class StepPlan:
     sketches: bool = False
     """Whether histograms of its tensors are stored. Not part of the fingerprint: they add to a generation."""
 
+    def with_sketches(self) -> StepPlan:
+        """Return the plan that also stores histograms."""
+        return replace(self, sketches=True, jobs=tuple(replace(job, sketches=True) for job in self.jobs))
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt:

@@ -125,9 +125,10 @@ def _encode(
         finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
         documents |= finding_documents
         chunks |= finding_chunks
-    histogram_documents, histogram_chunks = histograms.encode(
-        histograms.joined(receipt.histograms for receipt in receipts)
-    )
+    entries = histograms.joined(receipt.histograms for receipt in receipts)
+    if built.has_views:
+        entries = histograms.without_copies(entries, built)
+    histogram_documents, histogram_chunks = histograms.encode(entries)
     return documents | histogram_documents, chunks | histogram_chunks
 
 

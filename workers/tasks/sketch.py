@@ -23,7 +23,6 @@ from workers.store.step import StoredStep
 
 _PIECE_NBYTES = 16 * MIB
 HAS_HISTOGRAMS = "it has histograms"
-_NOTHING_TO_COUNT = "it has no tensors of numbers besides zeros"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Sketched:
 
     key: StepKey
     tensors: int = 0
-    """How many distinct tensors have a histogram now."""
+    """How many distinct tensors have a histogram now; those of zeros alone need none."""
     left: str = ""
     """Why the step was left as it is; "" if it was not."""
 
@@ -64,7 +63,7 @@ def sketch(job: SketchJob) -> Sketched:
     except (DamagedStore, StepRemoved, TensorsRemoved) as exc:
         return Sketched(job.key, left=exc.message)
     if not len(entries):
-        return Sketched(job.key, left=_NOTHING_TO_COUNT)
+        return Sketched(job.key)
     if not extend(objects, present, *histograms.encode(entries)):
         return Sketched(job.key, left="it was committed again, or removed, meanwhile")
     return Sketched(job.key, tensors=len(np.unique(entries[:, 0])))
