@@ -24,13 +24,15 @@ BINS: Final = 256
 LAST: Final = 254
 #: The exponent at which bin 0 ends is one more than this.
 LOWEST_EXPONENT: Final = -127
-#: Four tables, so that equal neighbours do not wait for one another.
-_TABLES: Final = 4
+#: Several tables, so that equal neighbours do not wait for one another. The same place of two tables is not a
+#: multiple of 4096 bytes away: processors take such addresses for the same when they order loads and stores.
+_TABLES: Final = 8
+_PADDING: Final = 8
 
 
 def new_tables() -> npt.NDArray[np.int64]:
-    """Return the counts of no elements: shape (4, 512). The true count of a bin is the sum of all four."""
-    return np.zeros((_TABLES, 2 * BINS), np.int64)
+    """Return the counts of no elements: shape (8, 520). The count of a bin is the sum over all tables."""
+    return np.zeros((_TABLES, 2 * BINS + _PADDING), np.int64)
 
 
 def count_floats(values: npt.NDArray[Any], tables: npt.NDArray[np.int64]) -> None:
@@ -57,7 +59,7 @@ def count_codes(
         tables: from `new_tables`.
     """
     bins = _BIN_OF_FLOAT64[((values.view(np.int64) - 1) >> 52) & 4095]
-    tables[0] += np.bincount(bins, counts, minlength=2 * BINS).astype(np.int64)
+    tables[0, : 2 * BINS] += np.bincount(bins, counts, minlength=2 * BINS).astype(np.int64)
 
 
 def sparse(tables: npt.NDArray[np.int64], pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
@@ -97,12 +99,10 @@ _BIN_OF_FLOAT64 = _bins_of_float64()
 @compiled(set())
 def _count_float32(bits: Any, tables: Any) -> None:
     # Unsigned indexes: otherwise each is compared with 0, because numpy counts negative ones from the end.
-    whole = bits.size - bits.size % 4
-    for i in range(0, whole, 4):
-        tables[0, np.uint64(((bits[i] - 1) >> 23) & 511)] += 1
-        tables[1, np.uint64(((bits[i + 1] - 1) >> 23) & 511)] += 1
-        tables[2, np.uint64(((bits[i + 2] - 1) >> 23) & 511)] += 1
-        tables[3, np.uint64(((bits[i + 3] - 1) >> 23) & 511)] += 1
+    whole = bits.size - bits.size % 8
+    for i in range(0, whole, 8):
+        for table in range(8):
+            tables[table, np.uint64(((bits[i + table] - 1) >> 23) & 511)] += 1
     for i in range(whole, bits.size):
         tables[0, np.uint64(((bits[i] - 1) >> 23) & 511)] += 1
 
@@ -121,14 +121,10 @@ def _count_float64(bits: Any, bin_of: Any, tables: Any) -> None:
 def _write_sparse(tables: Any, pos_inf: int, neg_inf: int, out: Any) -> Any:
     n = 0
     for place in range(LAST + 1):
-        negative_place = place + BINS
-        positive = tables[0, place] + tables[1, place] + tables[2, place] + tables[3, place]
-        negative = (
-            tables[0, negative_place]
-            + tables[1, negative_place]
-            + tables[2, negative_place]
-            + tables[3, negative_place]
-        )
+        positive, negative = 0, 0
+        for table in range(_TABLES):
+            positive += tables[table, place]
+            negative += tables[table, place + BINS]
         if place == LAST:
             positive -= pos_inf
             negative -= neg_inf
