@@ -164,7 +164,7 @@ def _verify_histograms(step: Step) -> tuple[dict[int, npt.NDArray[np.int64]], li
 
 
 def _payload_damage(
-    step: Step, row: int, pieces: Iterator[bytearray], bins: npt.NDArray[np.int64] | None
+    step: Step, row: int, pieces: Iterator[bytearray], bins: npt.NDArray[np.int64] | None = None
 ) -> str:
     """Return how the payload of a row contradicts digest, statistics or histogram; "" if it does not."""
     table = step.tables

@@ -10,7 +10,7 @@ from ingest.reader.verify import WRONG_HISTOGRAM
 from ingest.repairing.remaking import Remade
 from ingest.repairing.tables import RECOMPUTED_FROM
 from workers.errors import DamagedStore, TensorsRemoved
-from workers.store import histograms
+from workers.store import histograms, metadata
 from workers.tasks.sketch import entries_from_payloads
 
 
@@ -34,7 +34,9 @@ def mend_histograms(
     """
     if not any(map(is_of_histograms, damages)):
         return None
-    documents, chunks, origin = {}, {}, RECOMPUTED_FROM
+    documents: dict[str, metadata.Document] = {}
+    chunks: dict[str, bytes] = {}
+    origin = RECOMPUTED_FROM
     try:
         documents, chunks = histograms.encode(entries_from_payloads(step))
     except (DamagedStore, TensorsRemoved):

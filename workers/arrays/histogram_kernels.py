@@ -90,7 +90,7 @@ def _bins_of_float64() -> npt.NDArray[np.uint16]:
     upper = np.arange(4096)
     exponent = upper & 2047
     magnitude = np.where(exponent == 2047, BINS - 1, np.clip(exponent - 1023 - LOWEST_EXPONENT, 0, LAST))
-    return (magnitude + BINS * (upper >> 11)).astype(np.uint16)
+    return np.asarray(magnitude + BINS * (upper >> 11), np.uint16)
 
 
 _BIN_OF_FLOAT64 = _bins_of_float64()

@@ -52,7 +52,7 @@ def test_counts_up_to_a_bound_are_those_of_numpy(values: list[float], bound: flo
     histogram = histogram_of(array)
     counted = histogram.at_most(bound)
     assert counted.low <= np.count_nonzero(magnitudes <= bound) <= counted.high
-    exact = np.count_nonzero(magnitudes <= 2.0**power)
+    exact = int(np.count_nonzero(magnitudes <= 2.0**power))
     assert histogram.at_most(2.0**power) == Bounds(exact, exact)
 
 

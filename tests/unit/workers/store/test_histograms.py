@@ -20,7 +20,8 @@ ENTRIES = np.array([[0, -1, 2, 0], [0, 3, 0, 1], [4, 0, 1, 1]])
 
 
 def decoded(document: Mapping[str, Any], chunk: bytes | None) -> list[list[int]]:
-    return histograms.decode(dict(document), chunk, "rank 0 step 1").tolist()
+    rows: list[list[int]] = histograms.decode(dict(document), chunk, "rank 0 step 1").tolist()
+    return rows
 
 
 def test_what_is_encoded_is_decoded() -> None:
@@ -92,8 +93,8 @@ def test_a_step_without_sketches_is_byte_for_byte_as_before(dumps: DumpLibrary, 
 
 def test_another_zarr_reader_finds_the_bins_of_a_tensor(sketched_store: Path) -> None:
     tensor = open_store(sketched_store).tensors(rank=1, step=2, name="Log.*.output.0")[0]
-    leaf = zarr.open_group(sketched_store / "rank_1" / "step_2", mode="r")
-    table = leaf[leaf.attrs["dump_ingest"]["fingerprint"]]["histograms"]
+    leaf: Any = zarr.open_group(sketched_store / "rank_1" / "step_2", mode="r")
+    table: Any = leaf[leaf.attrs["dump_ingest"]["fingerprint"]]["histograms"]
     assert table.attrs["fields"] == ["row", "exponent", "positive", "negative"]
     bins = table[:][table[:][:, 0] == tensor.row]
     values = np.abs(tensor.read())

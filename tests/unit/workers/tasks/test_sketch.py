@@ -16,6 +16,7 @@ from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.record import WithoutTensors
+from workers.store.step import StoredStep
 from workers.tasks import sketch as module
 from workers.tasks.sketch import HAS_HISTOGRAMS, SketchJob, sketch
 
@@ -77,7 +78,7 @@ def test_a_step_that_gc_takes_meanwhile_is_left(
     committed = open_store(plain).step(1, 2).commit
     compute = module.entries_from_payloads
 
-    def compute_then_meddle(step: module.StoredStep) -> object:
+    def compute_then_meddle(step: StoredStep) -> object:
         entries = compute(step)
         meddle(step.objects, committed)
         return entries
