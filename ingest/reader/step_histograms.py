@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.histogram import FIELDS, Histogram, has_histogram
-from workers.arrays.statistics import Statistics
-from workers.errors import DamagedStore
+from workers.arrays.histogram import Histogram
 from workers.store import histograms
-from workers.store.model import RowKind
 from workers.store.step import StoredStep
-
-_NO_BINS = np.zeros((0, len(FIELDS)), np.int64)
 
 
 def histograms_of(step: StoredStep) -> dict[int, Histogram]:
@@ -26,18 +21,7 @@ def histograms_of(step: StoredStep) -> dict[int, Histogram]:
         StepRemoved: the step was removed since it was opened.
     """
     with step.asking_again():
-        bins_of = histograms.by_row(read_entries(step), step.tables)
-        made: dict[tuple[int, int], Histogram | None] = {}
-        by_row: dict[int, Histogram] = {}
-        for row in counted_rows(step):
-            bins = bins_of.get(row, _NO_BINS)
-            # Equal tensors share their bins: what follows from them is computed once.
-            key = (id(bins), row if bins is _NO_BINS else -1)
-            if key not in made:
-                made[key] = _histogram(step, row, bins)
-            if (histogram := made[key]) is not None:
-                by_row[row] = histogram
-    return by_row
+        return histograms.of_tables(step.tables, read_entries(step), str(step.key))
 
 
 def read_entries(step: StoredStep) -> npt.NDArray[np.int64]:
@@ -51,22 +35,3 @@ def read_entries(step: StoredStep) -> npt.NDArray[np.int64]:
         return histograms.empty()
     chunk = step.objects.get(f"{step.commit.prefix}/{histograms.CHUNK}")
     return histograms.decode(document, chunk, str(step.key))
-
-
-def counted_rows(step: StoredStep) -> list[int]:
-    """Return the rows of tensors of real numbers whose statistics were computed."""
-    table = step.tables
-    is_counted = (table.label("kind") == RowKind.TENSOR.value) & (
-        table.label("statistics_from") == "computed"
-    )
-    return [row for row in np.flatnonzero(is_counted).tolist() if has_histogram(step.element(row))]
-
-
-def _histogram(step: StoredStep, row: int, bins: npt.NDArray[np.int64]) -> Histogram | None:
-    statistics = Statistics.from_row(step.tables.statistics[row].tolist())
-    try:
-        return Histogram.of_rows(bins, statistics)
-    except ValueError as exc:
-        if not len(bins):
-            return None  # it has elements, and they were not counted
-        raise DamagedStore(f"{step.key}: {histograms.PATH} of row {row}: {exc}") from exc

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
+from ingest.reader.step_histograms import read_entries
 from ingest.reader.verify import WRONG_HISTOGRAM
 from ingest.repairing.remaking import Remade
 from ingest.repairing.tables import RECOMPUTED_FROM
 from workers.errors import DamagedStore, TensorsRemoved
+from workers.model import StepKey
 from workers.store import histograms, metadata
+from workers.store.objects import ObjectStore
+from workers.store.record import LEAF
 from workers.tasks.sketch import entries_from_payloads
+
+
+def entries_of(step: Step) -> npt.NDArray[np.int64] | None:
+    """Return the entries of the histograms of a step; None if they are damaged."""
+    try:
+        return read_entries(step)
+    except DamagedStore:
+        return None
+
+
+def has_histograms(objects: ObjectStore, key: StepKey, generation: str) -> bool:
+    """Return whether a generation has histograms, whatever the commit says."""
+    return objects.get(f"{key.path}/{generation}/{histograms.PATH}/{LEAF}") is not None
 
 
 def is_of_histograms(damage: Damage) -> bool:

@@ -22,7 +22,7 @@ from ingest.repairing.loss import LOST, commit_rest, name_of_rest
 from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
 from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
-from ingest.repairing.sketches import mend_histograms
+from ingest.repairing.sketches import entries_of, has_histograms, mend_histograms
 from ingest.repairing.sources import Copies
 from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, MendedTables, mend_tables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
@@ -147,7 +147,7 @@ class _StepWork:
     def _commit_from_dump(self, leaf: bytes) -> Commit | None:
         names = list_generations(self.objects, self.key)
         named = name_in(leaf)
-        sketched = [name for name in names if self._has_histograms(name)]
+        sketched = [name for name in names if has_histograms(self.objects, self.key, name)]
         remade = self.dumps.remake(self.key, [named] if named else names or None, None, sketches=sketched)
         if remade is None:
             return None
@@ -163,9 +163,6 @@ class _StepWork:
         name = assembled.summary.fingerprint
         self.repair.mended.append(Mended(f"{self.key.path}/{LEAF}", remade.origin))
         return commit.parse(commit.encode_leaf(record.to_dict(), name, assembled.nodes), self.key)
-
-    def _has_histograms(self, name: str) -> bool:
-        return self.objects.get(f"{self.key.path}/{name}/{histograms.PATH}/{LEAF}") is not None
 
     def _commit_from_objects(self, leaf: bytes) -> Commit | None:
         named = name_in(leaf)
@@ -239,7 +236,7 @@ class _StepWork:
             rules, summary = self.dumps.rules, step.commit.summary
             if rules is None or self.key.step is None:
                 raise _Unmendable(f"{step.commit.prefix}/{findings.GROUP}", exc.message) from exc
-            result = evaluate(rules, step.tables, self.key)
+            result = evaluate(rules, step.tables, self.key, entries_of(step))
             documents, chunks = findings.encode(rules.definitions, result)
             origin = f"{_FROM_INDEX}, by the rules of the commit"
             committed = step.commit
@@ -350,8 +347,8 @@ class _StepWork:
 
     def _commit_new_generation(self, committed: Commit) -> bool:
         """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
-        has_histograms = histograms.PATH in committed.nodes
-        remade = self.dumps.remake(self.key, None, committed.record, sketches=has_histograms)
+        sketches = histograms.PATH in committed.nodes
+        remade = self.dumps.remake(self.key, None, committed.record, sketches=sketches)
         if remade is None or not _is_as_much(remade, committed):
             return False
         self.repair.generation = remade.plan.fingerprint

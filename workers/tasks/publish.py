@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from workers import events
 from workers.dump import paths
@@ -85,8 +86,9 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
     entries = EntryColumns.of(plan.entries)
     built = build_tables(entries, plan.reported, receipts)
-    result = _evaluate(plan, built)
-    documents, chunks = _encode(plan, receipts, built, result)
+    entries = _histograms(receipts, built)
+    result = _evaluate(plan, built, entries)
+    documents, chunks = _encode(plan, built, entries, result)
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
@@ -109,15 +111,21 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     return Assembled(built, summary, nodes, chunks, contents, without)
 
 
-def _evaluate(plan: StepPlan, built: Tables) -> Evaluated | None:
+def _histograms(receipts: Sequence[Receipt], built: Tables) -> npt.NDArray[np.int64]:
+    """Return the entries of the histograms of all tensors."""
+    entries = histograms.joined(receipt.histograms for receipt in receipts)
+    return histograms.without_copies(entries, built) if built.has_views else entries
+
+
+def _evaluate(plan: StepPlan, built: Tables, entries: npt.NDArray[np.int64]) -> Evaluated | None:
     """Return what the rules find; None if the plan has no rules, or the files belong to no step."""
     if plan.rules is None or plan.key.step is None:
         return None
-    return evaluate(plan.rules, built, plan.key)
+    return evaluate(plan.rules, built, plan.key, entries)
 
 
 def _encode(
-    plan: StepPlan, receipts: Sequence[Receipt], built: Tables, result: Evaluated | None
+    plan: StepPlan, built: Tables, entries: npt.NDArray[np.int64], result: Evaluated | None
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunks of index, statistics, findings and histograms."""
     documents, chunks = tables.encode(built)
@@ -125,9 +133,6 @@ def _encode(
         finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
         documents |= finding_documents
         chunks |= finding_chunks
-    entries = histograms.joined(receipt.histograms for receipt in receipts)
-    if built.has_views:
-        entries = histograms.without_copies(entries, built)
     histogram_documents, histogram_chunks = histograms.encode(entries)
     return documents | histogram_documents, chunks | histogram_chunks
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.histogram import has_histogram
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.store import commit, histograms
 from workers.store.commit import Commit
 from workers.store.extending import extend
-from workers.store.model import RowKind, StoreAddress
+from workers.store.model import StoreAddress
 from workers.store.opening import open_objects
 from workers.store.recomputed import RecomputedStatistics
 from workers.store.step import StoredStep
@@ -84,9 +83,8 @@ def entries_from_payloads(step: StoredStep) -> npt.NDArray[np.int64]:
         StepRemoved, TensorsRemoved: they were removed since the step was opened.
     """
     table = step.tables
-    is_tensor = (table.label("kind") == RowKind.TENSOR.value) & (table.label("statistics_from") == "computed")
     is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
-    rows = [row for row in np.flatnonzero(is_tensor & is_stored).tolist() if has_histogram(step.element(row))]
+    rows = [row for row in histograms.counted_rows(table) if is_stored[row]]
     made: dict[int, npt.NDArray[np.int64]] = {}
     for row, pieces in step.payloads(histograms.distinct(rows, table), _PIECE_NBYTES):
         recomputed = RecomputedStatistics(step, row, with_histogram=True)

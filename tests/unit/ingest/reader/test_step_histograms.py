@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ingest
-from ingest.reader.step_histograms import counted_rows, histograms_of
+from ingest.reader.step_histograms import histograms_of
 from ingest.reader.verify import WRONG_HISTOGRAM, verify
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
@@ -34,7 +34,7 @@ def rewrite(committed: Commit, store: Path, entries: list[list[int]]) -> None:
 def test_tensors_of_real_numbers_have_one(opened: ingest.DumpStore) -> None:
     step = opened.step(0, 0)
     known = histograms_of(step)
-    assert sorted(known) == counted_rows(step) == [0, 1]
+    assert sorted(known) == histograms.counted_rows(step.tables) == [0, 1]
     assert (known[0].finite, known[0].zeros, known[0].largest) == (3, 1, 2)
     assert known[1].at_most(3).high == 1
 
