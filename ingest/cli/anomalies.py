@@ -61,7 +61,7 @@ def command(
     [bold]dump-ingest anomalies run.zarr --findings --severity critical --rank 3 --json[/]
     """
     opened = open_store(store, config)
-    most = 0 if json and limit is None else limit_of(limit, _MAX_ROWS)
+    most = limit_of(limit, _MAX_ROWS, as_json=json)
     if findings or rule:
         _list_findings(ingest.anomalies(opened, rank, step, rule=rule, severity=severity), most, as_json=json)
     else:

@@ -7,16 +7,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import typer
 
 from ingest.cli.printing import say
 from ingest.service.stopping import StopRequest
 from workers.errors import DamagedStore, DumpIngestError, UsageError
+
+_Result = TypeVar("_Result")
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
 #: How long a command may take to stop after Ctrl-C, in seconds.
@@ -103,6 +107,25 @@ def stop_on_signals(patience: Patience | None = None) -> StopRequest:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handle)
     return stop
+
+
+def run_beside(work: Callable[[], _Result]) -> _Result:
+    """Run what waits in the kernel in a thread of its own; wait for it where signals are heard.
+
+    Python runs the handlers of signals in the main thread, between two of its instructions. A read in a file
+    system that hangs would keep that thread from them, and the process from ending.
+    """
+    future: Future[_Result] = Future()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(work))
+        except BaseException as exc:  # noqa: BLE001  (`result` raises it again)
+            future.set_exception(exc)
+
+    threading.Thread(target=run, name="work", daemon=True).start()
+    return future.result()
 
 
 def end_now(code: int) -> NoReturn:

@@ -89,7 +89,7 @@ def command(
     from ingest.cli.find_columns import TENSOR_COLUMNS, in_order, parse_columns, parse_order  # numba: 0.3 s
     from ingest.cli.find_hints import hints  # deferred: the same
 
-    limit = 0 if json and limit is None else limit_of(limit, _MAX_TENSORS)
+    limit = limit_of(limit, _MAX_TENSORS, as_json=json)
     opened = open_store(store, config, mesh=mesh)
     if consolidated:
         if chosen.keys() != {"where"} or rank is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import ingest
-from ingest.cli.exits import stop_on_signals
+from ingest.cli.exits import run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
@@ -92,13 +93,16 @@ def command(
     stop = stop_on_signals()
     started = time.monotonic()
     with IngestProgress() as progress:
-        report = ingest.ingest_dump(
-            dump,
-            settings.store or "",
-            settings=settings,
-            stop=stop,
-            observers=[progress.observe],
-            dry_run=dry_run,
+        report = run_beside(
+            partial(
+                ingest.ingest_dump,
+                dump,
+                settings.store or "",
+                settings=settings,
+                stop=stop,
+                observers=[progress.observe],
+                dry_run=dry_run,
+            )
         )
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)
     exit_as(report, interrupted=stop.is_set())

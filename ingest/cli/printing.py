@@ -138,11 +138,11 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def limit_of(limit: int | None, on_terminal: int) -> int:
-    """Return the limit that the user gave, or else that of a terminal; elsewhere 0, which is none."""
+def limit_of(limit: int | None, on_terminal: int, *, as_json: bool = False) -> int:
+    """Return the limit that the user gave, or else that of a terminal; elsewhere, and in JSON, 0: none."""
     if limit is not None:
         return limit
-    return on_terminal if is_terminal() else 0
+    return on_terminal if is_terminal() and not as_json else 0
 
 
 def limited(rows: Sequence[_Row], limit: int) -> Sequence[_Row]:

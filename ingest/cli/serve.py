@@ -6,7 +6,7 @@ import asyncio
 import signal
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,9 @@ from ingest.cli.opening import load_settings
 from ingest.cli.options import ConfigOption, StoreArgument
 from ingest.cli.printing import say
 from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.page.web.server import PageServer
 
 
 def command(
@@ -118,11 +121,8 @@ def command(
     asyncio.run(_serve(server))
 
 
-async def _serve(server: object) -> None:
+async def _serve(server: PageServer) -> None:
     """Serve until SIGINT or SIGTERM."""
-    from ingest.page.web.server import PageServer  # deferred, as above
-
-    assert isinstance(server, PageServer)  # noqa: S101  (for the type checker: its module is loaded late)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

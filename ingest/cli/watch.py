@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, Patience, end_now, stop_on_signals
+from ingest.cli.exits import EXIT_INTERRUPTED, EXIT_PARTLY, Patience, end_now, run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
@@ -45,6 +45,7 @@ _LATE_S = 20.0
 if TYPE_CHECKING:
     from ingest.layouts.base import Dump
     from ingest.service.readiness import Readiness
+    from ingest.service.stopping import StopRequest
     from ingest.settings import Settings
 
 _LEFT_HINT = (
@@ -143,7 +144,8 @@ def command(
     _refuse_without_explain({"--from": watcher, "--rank": rank, "--step": step, "--json": json})
     settings = load_settings_with_store(config, **flags).settings
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
-    _watch(_named(dump), settings)
+    stop = stop_on_signals(Patience(terminated_s=settings.drain_s + _LATE_S))
+    run_beside(partial(_watch, _named(dump), settings, stop))
 
 
 def _named(dump: Path | None) -> Path:
@@ -158,7 +160,7 @@ def _refuse_without_explain(flags: Mapping[str, object]) -> None:
         raise UsageError(f"{given[0]} does nothing without --explain")
 
 
-def _watch(dump: Path, settings: Settings) -> None:
+def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     import structlog  # deferred: 0.1 s; neither help nor --explain needs it
     from prometheus_client import CollectorRegistry  # deferred: the same, 0.05 s
 
@@ -175,7 +177,6 @@ def _watch(dump: Path, settings: Settings) -> None:
 
     configure(settings.log_level, settings.log_format)
     log = structlog.get_logger("dump_ingest")
-    stop = stop_on_signals(Patience(terminated_s=settings.drain_s + _LATE_S))
     rules = load_rules(settings.rules).enabled.step_rules  # a wrong rule is reported now
     registry = CollectorRegistry()
     watcher_metrics = WatcherMetrics(

@@ -86,10 +86,7 @@ class RuleTest:
             "store": self.store,
             "steps": self.steps,
             "rules": [result.to_dict() for result in self.rules],
-            "left_out": [
-                {"rank": left.key.rank, "step": left.key.step, "reason": left.reason}
-                for left in self.left_out
-            ],
+            "left_out": [left.to_dict() for left in self.left_out],
         }
 
     def to_pandas(self) -> pd.DataFrame:

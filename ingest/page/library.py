@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -113,13 +114,13 @@ class Library:
         if self.is_single:
             return [PurePosixPath(self.url.rstrip("/")).name or "run"]
         objects = open_objects(resolve(self.url, dict(self.options)))
-        names = [name for name in objects.children() if self._is_store(name)]
+        names = list(islice(filter(self._is_store, objects.children()), MAX_RUNS))
         if not names:
             raise UsageError(
                 f"{self.url}: no dump-ingest store there, nor directly below",
                 hint="Is the URL right? `ingest` and `watch` create a store.",
             )
-        return names[:MAX_RUNS]
+        return names
 
     def run(self, name: str) -> Run:
         """Return a run by its name.

@@ -13,7 +13,6 @@ class Links:
     base: str
     """"" or a path such as `/dumps`."""
     run: str = ""
-    is_single: bool = True
 
     def home(self) -> str:
         """Return the URL of the list of runs."""
@@ -33,7 +32,7 @@ class Links:
 
     def of_run(self, run: str) -> Links:
         """Return the URLs of another run."""
-        return Links(self.base, run, self.is_single)
+        return Links(self.base, run)
 
 
 def _query(state: dict[str, object]) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self
 
 import xxhash
@@ -85,12 +86,12 @@ class Moment:
             forgotten.forget_tables()
         return chosen
 
-    @property
+    @cached_property
     def ranks(self) -> list[int]:
         """The ranks with a committed step, in order."""
         return sorted({step.key.rank for step in self.steps if step.key.step is not None})
 
-    @property
+    @cached_property
     def numbers(self) -> list[int]:
         """The numbers of the committed steps, in order."""
         return sorted({step.key.step for step in self.steps if step.key.step is not None})

@@ -64,8 +64,3 @@ def moment(committed_at: str) -> str:
 def command(*words: object) -> str:
     """Return a command line that can be pasted into a shell."""
     return shlex.join(["dump-ingest", *map(str, words)])
-
-
-def span(first: int, last: int) -> str:
-    """Return `step 3`, or `steps 3 to 5`."""
-    return f"step {first}" if first == last else f"steps {first} to {last}"

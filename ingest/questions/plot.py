@@ -17,6 +17,7 @@ import numpy as np
 from ingest.questions.heatmap_scale import HeatmapScale, is_logarithmic, wholes, zeros
 from ingest.questions.trend import ABOUT_NON_FINITE
 from ingest.questions.trend_figure import Line, draw_lines, height_of
+from ingest.reader.text import printable
 from workers.errors import UsageError
 
 if TYPE_CHECKING:
@@ -193,5 +194,5 @@ def _as_plain_text(text: Any) -> None:
 
 
 def _shortened(text: str) -> str:
-    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    plain = printable(text)
     return plain if len(plain) <= _MAX_LABEL else f"{plain[:43]}...{plain[-44:]}"

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     import xarray as xr
 
 #: Statistics that are sums of several others.
-_SUMS = {
+SUMS = {
     "inf_count": ("pos_inf_count", "neg_inf_count"),
     "non_finite_count": ("nan_count", "pos_inf_count", "neg_inf_count"),
 }
 #: Statistics that count non-finite elements themselves.
-ABOUT_NON_FINITE = (*_SUMS["non_finite_count"], *_SUMS)
+ABOUT_NON_FINITE = (*SUMS["non_finite_count"], *SUMS)
 #: The names of all statistics.
-STATISTICS = (*FIELDS, *_SUMS)
+STATISTICS = (*FIELDS, *SUMS)
 #: Those that count elements.
-COUNTS = (*COUNT_FIELDS, *_SUMS)
+COUNTS = (*COUNT_FIELDS, *SUMS)
 AGGREGATES = ("max", "min", "sum", "mean")
 #: Other names that people use, in lower case and without `_` and `-`.
 _ALIASES = {
@@ -299,7 +299,7 @@ def _matching_tensors(
 
 def _statistic(block: Block, name: str) -> npt.NDArray[np.float64]:
     """Return a statistic of a block, or a sum of several, (rank, tensor); NaN if any part is unknown."""
-    parts = [block.statistic(part) for part in _SUMS.get(name, (name,))]
+    parts = [block.statistic(part) for part in SUMS.get(name, (name,))]
     total: npt.NDArray[np.float64] = sum(parts[1:], start=parts[0])
     return total
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ingest.questions.heatmap_scale import is_logarithmic
 from ingest.reader.ranges import format_ranges
-from ingest.reader.text import shortened
+from ingest.reader.text import printable, shortened
 
 #: Entries of each part of the legend; the picture grows with them.
 MAX_ENTRIES = 64
@@ -73,7 +73,7 @@ def draw_lines(axes: Any, steps: npt.NDArray[np.int64], lines: Sequence[Line]) -
     names = list(dict.fromkeys(line.name for line in lines))
     ranks = list(dict.fromkeys(line.rank for line in lines))
     by_rank, is_both = len(names) == 1, len(names) > 1 and len(ranks) > 1
-    texts = dict(zip(names, shortened(list(map(_printable, names)), _MAX_NAME), strict=True))
+    texts = dict(zip(names, shortened(list(map(printable, names)), _MAX_NAME), strict=True))
     handles: dict[str, Any] = {}
     for line in lines:
         place = ranks.index(line.rank) if by_rank else names.index(line.name)
@@ -166,7 +166,3 @@ def _set_scale(axes: Any, lines: Sequence[Line]) -> None:
         axes.set_yscale("symlog", linthresh=least)
     else:
         axes.yaxis.set_major_formatter("{x:.6g}")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
@@ -47,6 +47,10 @@ class LeftOut:
     def is_damaged(self) -> bool:
         """Whether the step is damaged, and not just unfinished or partial."""
         return self.reason.startswith(_DAMAGED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as the JSON of answers has it."""
+        return {"rank": self.key.rank, "step": self.key.step, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ from workers.arrays import device_format
 from workers.arrays.digest import new_digest
 from workers.arrays.strided import StridedView
 from workers.errors import DamagedStore
+from workers.store.attributes import record_of
 from workers.store.step import StoredStep
 
 
@@ -36,7 +36,7 @@ def is_view(step: StoredStep, row: int) -> bool:
 def view_of(step: StoredStep, row: int) -> StridedView | None:
     """Return how the elements of a view are picked from its file; None if the index does not say."""
     try:
-        record = json.loads(str(step.tables.label("record")[row]))["view"]
+        record = record_of(step.tables, row)["view"]
         strides = record["strides"]
         return StridedView(
             None if strides is None else tuple(int(stride) for stride in strides),
@@ -46,7 +46,7 @@ def view_of(step: StoredStep, row: int) -> StridedView | None:
             deflated=int(record["deflated"]),
             skipped=int(record["skipped"]),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.statistics import FIELDS
 from workers.store.tables import Tables
 
 
@@ -249,7 +248,7 @@ def roles_of_tables(tables: Tables, is_tensor: npt.NDArray[np.bool_]) -> npt.NDA
     rows = np.flatnonzero(is_tensor)
     labels = (tables.label(name)[rows].tolist() for name in ("op_type", "op_name", "io"))
     hints = hints_of(zip(*labels, tables.number("slot")[rows].tolist(), strict=True))
-    counts = tables.statistics[rows, FIELDS.index("count")]
+    counts = tables.statistic("count")[rows]
     graphs = list(zip(tables.label("net")[rows].tolist(), tables.label("graph")[rows].tolist(), strict=True))
     roles = np.full(len(is_tensor), "", object)
     roles[rows] = roles_of(hints, counts, graphs)

@@ -92,7 +92,7 @@ class _IncidentSearch:
             yield self._of_episode(episode)
         for run in self._runs(self._overflow_steps() - explained):
             yield self._of_overflow(run)
-        not_finite = {step for by_step in self._by_step([_NOT_FINITE]).values() for step in by_step}
+        not_finite = {step for by_step in self._not_finite().values() for step in by_step}
         for run in self._runs(not_finite - explained):
             yield self._of_infinity(run)
         for rule, by_step in sorted(self.sightings.by_rule.items()):
@@ -106,10 +106,10 @@ class _IncidentSearch:
                 if rest:
                     yield self._of_rule(rule, kind, [by_step[step] for step in rest])
 
-    def _by_step(self, kinds: Iterable[str]) -> dict[str, dict[int, Sighting]]:
-        """Return the sightings of the rules of these kinds, by rule and step."""
+    def _not_finite(self) -> dict[str, dict[int, Sighting]]:
+        """Return the sightings of the rules about NaN and Inf, by rule and step."""
         by_rule, facts = self.sightings.by_rule, self.sightings.facts
-        return {rule: by_rule[rule] for rule in by_rule if facts[rule].kind in kinds}
+        return {rule: by_rule[rule] for rule in by_rule if facts[rule].kind == _NOT_FINITE}
 
     def steps_of(self, incident: Incident) -> list[int]:
         """Return the steps of the snapshot from the first to the last of an incident."""
@@ -209,7 +209,7 @@ class _IncidentSearch:
         Such infinity is harmless: what read it gave finite numbers. It is not if a step could not be read.
         """
         rules = self._rules_in(run, lambda kind: kind == _NOT_FINITE)
-        by_rule = self._by_step([_NOT_FINITE])
+        by_rule = self._not_finite()
         firsts = [rule for rule in rules if run[0] in by_rule[rule]]
         incident = self._of_rule(firsts[0], _NOT_FINITE, [by_rule[firsts[0]][run[0]]])
         summaries = [opened.commit.summary for step in run for opened in self.snapshot.of_step(step).values()]

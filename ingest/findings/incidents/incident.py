@@ -141,10 +141,7 @@ class Incidents:
             "incidents": [incident.to_dict() for incident in self.incidents],
             "by_severity": self.by_severity,
             "not_evaluated": list(self.not_evaluated),
-            "left_out": [
-                {"rank": left.key.rank, "step": left.key.step, "reason": left.reason}
-                for left in self.left_out
-            ],
+            "left_out": [left.to_dict() for left in self.left_out],
             "damaged": list(self.damaged),
         }
 

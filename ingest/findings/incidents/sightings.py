@@ -91,7 +91,8 @@ class Sightings:
         if summary.findings:
             document = step.commit.nodes.get(f"{findings.GROUP}/{summary.rules}", {})
             definitions = document.get("attributes", {}).get("rules", {})
-            self._learn({rule: _facts(definition) for rule, definition in definitions.items()})
+            for rule, definition in definitions.items():
+                self.facts.setdefault(rule, _facts(definition))
         for rule, count in summary.findings.items():
             sighting = self._sighting(rule, summary.key.step or 0)
             sighting.ranks.add(summary.key.rank)
@@ -112,7 +113,7 @@ class Sightings:
     def _add_document(self, document: SeriesDocument) -> None:
         severities = {finding.rule: finding.severity for finding in document.findings}
         for rule, severity in severities.items():
-            self._learn({rule: RuleFacts(document.kinds.get(rule, ""), severity)})
+            self.facts.setdefault(rule, RuleFacts(document.kinds.get(rule, ""), severity))
         for finding in sorted(document.findings, key=lambda finding: finding.order):
             sighting = self._sighting(finding.rule, document.step)
             sighting.first = sighting.first or finding
@@ -121,10 +122,6 @@ class Sightings:
         for rule, count in document.totals.items():
             if rule in severities:
                 self._sighting(rule, document.step).count += count
-
-    def _learn(self, facts: Mapping[str, RuleFacts]) -> None:
-        for rule, fact in facts.items():
-            self.facts.setdefault(rule, fact)
 
     def _sighting(self, rule: str, step: int) -> Sighting:
         self.facts.setdefault(rule, RuleFacts("", "warning"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from ingest.page.drawing.svg import picture, tag, text
 from ingest.page.words import number, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 60.0, 34.0, 14.0
 #: The ratio of the greatest to the least value above which an axis is logarithmic.
@@ -66,13 +70,31 @@ class Series:
 
     name: str
     steps: Sequence[int]
-    values: Sequence[float]
+    statistics: Sequence[float]
     bad: Sequence[bool]
+
+
+def series_by_rank(frame: pd.DataFrame, before: str = "") -> list[Series]:
+    """Return a line for each rank of a table that `trend` has made.
+
+    Args:
+        frame: Rows of one tensor.
+        before: Stands before `rank 3` in the name of a line.
+    """
+    return [
+        Series(
+            f"{before}rank {rank}",
+            rows["step"].tolist(),
+            rows["value"].tolist(),
+            (rows["non_finite"] > 0).tolist(),
+        )
+        for rank, rows in frame.groupby("rank")
+    ]
 
 
 def series_picture(series: Sequence[Series], label: str, here: int | None = None) -> Markup:
     """Return lines over steps. A cross at the top says NaN or Inf; a vertical line is the step looked at."""
-    finite = [value for line in series for value in line.values if math.isfinite(value)]
+    finite = [value for line in series for value in line.statistics if math.isfinite(value)]
     steps = sorted({step for line in series for step in line.steps})
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     is_logarithmic = low > 0 and high / low > _LOGARITHMIC
@@ -98,7 +120,7 @@ def series_picture(series: Sequence[Series], label: str, here: int | None = None
         css = f"s{place % 8}"
         points = [
             (x(step), y(value))
-            for step, value in zip(line.steps, line.values, strict=True)
+            for step, value in zip(line.steps, line.statistics, strict=True)
             if math.isfinite(value)
         ]
         path = "M" + "L".join(f"{at[0]:.1f} {at[1]:.1f}" for at in points) if points else ""

@@ -15,8 +15,7 @@ from ingest.page.arguments import Parameter
 from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale
 from ingest.page.screen import Asked, Screen, lines
-from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
-from ingest.reader.rows import step_row
+from ingest.questions.trend import COUNTS, STATISTICS, SUMS, statistic_named
 from ingest.reader.tensor import Tensor
 from workers.rules.names import fits
 
@@ -70,7 +69,7 @@ def show(asked: Asked) -> dict[str, Any]:
         "stat": stat,
         "statistics": STATISTICS,
         "value_of": value_of,
-        "summary": step_row(opened),
+        "summary": opened.commit.summary,
         "operators": operators[start : start + _PER_PAGE],
         "levels": dict(zip((operator.place for operator in operators), levels, strict=True)),
         "total": len(operators),
@@ -123,12 +122,7 @@ def _operators(tensors: Sequence[Tensor], stat: str) -> list[_Operator]:
 
 def value_of(tensor: Tensor, stat: str) -> float:
     """Return a statistic of a tensor; NaN if it is not known."""
-    statistics = tensor.statistics
-    if stat == "inf_count":
-        return statistics.pos_inf_count + statistics.neg_inf_count
-    if stat == "non_finite_count":
-        return statistics.nan_count + statistics.pos_inf_count + statistics.neg_inf_count
-    return float(getattr(statistics, stat))
+    return float(sum(getattr(tensor.statistics, part) for part in SUMS.get(stat, (stat,))))
 
 
 def _is_bad(tensor: Tensor) -> bool:
@@ -152,9 +146,9 @@ def _neighbours(asked: Asked, rank: int, step: int) -> dict[str, str]:
         "lower rank": (_beside(ranks, rank, -1), step),
         "higher rank": (_beside(ranks, rank, 1), step),
     }
-    kept = {name: asked.arguments.text(name) for name in ("stat", "name", "bad")}
+    state = {name: asked.arguments.text(name) for name in ("stat", "name", "bad")}
     return {
-        words: asked.links.view("cell", rank=place[0], step=place[1], **kept)
+        words: asked.links.view("cell", rank=place[0], step=place[1], **state)
         for words, place in near.items()
         if place in committed
     }

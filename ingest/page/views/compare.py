@@ -7,7 +7,7 @@ from typing import Any
 
 from ingest.page.answers import RANK, STAT, STEP
 from ingest.page.arguments import Parameter
-from ingest.page.drawing.charts import Series, series_picture
+from ingest.page.drawing.charts import Series, series_by_rank, series_picture
 from ingest.page.moment import Moment
 from ingest.page.screen import Asked, Screen, lines
 from ingest.questions.compare import Comparison, compare
@@ -111,15 +111,7 @@ def _series(moment: Moment, run: str, name: str, stat: str, rank: int | None) ->
     except (UsageError, DamagedStore):
         return []
     first = frame[(frame["name"] == frame["name"].iloc[0]) & (frame["graph"] == frame["graph"].iloc[0])]
-    return [
-        Series(
-            f"{run}, rank {number}",
-            part["step"].tolist(),
-            part["value"].tolist(),
-            (part["non_finite"] > 0).tolist(),
-        )
-        for number, part in first.groupby("rank")
-    ]
+    return series_by_rank(first, f"{run}, ")
 
 
 SCREEN = Screen(

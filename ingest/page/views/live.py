@@ -10,7 +10,8 @@ from ingest.page.moment import Moment
 from ingest.page.screen import Asked, Lines, Screen, lines
 from ingest.page.watchers import Watched
 from ingest.page.words import command
-from ingest.reader.rows import step_row
+from ingest.reader.rows import summary_row
+from ingest.reader.step import Step
 
 _NEWEST, _FINDINGS, _WAITING = 24, 20, 100
 #: The kind of rules that compare ranks which must hold the same.
@@ -20,20 +21,21 @@ _OF_REPLICAS = "divergence"
 def show(asked: Asked) -> dict[str, Any]:
     """Return the progress of each rank, the newest commits and the newest findings."""
     moment = asked.moment
-    rows = [step_row(opened) for opened in moment.steps if opened.key.step is not None]
-    newest = sorted(rows, key=lambda row: row["committed_at"], reverse=True)
-    last_step = max((row["step"] for row in rows), default=None)
-    ranks = [_rank_row(rank, rows, last_step) for rank in moment.ranks]
+    steps = [opened for opened in moment.steps if opened.key.step is not None]
+    newest = sorted(steps, key=_committed_at, reverse=True)[:_NEWEST]
+    last_step = moment.numbers[-1] if steps else None
+    latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
+    commits = Counter(opened.key.rank for opened in steps)
+    ranks = [_rank_row(latest[rank], commits[rank], last_step or 0) for rank in moment.ranks]
     findings = [
         finding
         for opened in sorted(moment.steps, key=lambda opened: -(opened.key.step or 0))[:_NEWEST]
         for finding in _counted_findings(opened.commit.summary)
     ]
     totals: Counter[str] = Counter()
-    for row in rows:
-        totals.update(
-            {name: row[name] for name in ("tensors", "files", "raw_bytes", "stored_bytes", "quarantined")}
-        )
+    for opened in steps:
+        summary = opened.commit.summary
+        totals.update({name: getattr(summary, name) for name in ("tensors", "raw_bytes", "stored_bytes")})
     watched = asked.watched
     answering = [] if watched is None else [one for one in watched.watchers if not one.problem]
     shown = lines(asked, ("ls", asked.url), "[step for step in store.select()]")
@@ -45,12 +47,14 @@ def show(asked: Asked) -> dict[str, Any]:
         "last_step": last_step,
         "ranks": ranks,
         "behind": [row for row in ranks if row["behind"]],
-        "newest": newest[:_NEWEST],
+        "newest": [
+            {**summary_row(opened.commit.summary), "committed_at": _committed_at(opened)} for opened in newest
+        ],
         "findings": findings[:_FINDINGS],
         "damages": moment.damages,
         "totals": totals,
-        "commits": len(rows),
-        "since": newest[0]["committed_at"] if newest else None,
+        "commits": len(steps),
+        "since": _committed_at(newest[0]) if newest else None,
         "lines": Lines("\n".join(commands), shown.python),
     }
 
@@ -92,19 +96,22 @@ def _replicas(moment: Moment) -> dict[str, Any]:
     return {"newest": len(newest), "evaluated": len(documents), "differing": differing}
 
 
-def _rank_row(rank: int, rows: list[dict[str, Any]], last_step: int | None) -> dict[str, Any]:
-    own = [row for row in rows if row["rank"] == rank]
-    latest = max(own, key=lambda row: row["step"])
+def _rank_row(latest: Step, commits: int, last_step: int) -> dict[str, Any]:
+    step = latest.key.step or 0
     return {
-        "rank": rank,
-        "step": latest["step"],
-        "steps": len(own),
-        "behind": (last_step or 0) - latest["step"],
-        "host": latest["host"],
-        "status": latest["status"],
-        "since": latest["committed_at"],
-        "share": round(100 * (latest["step"] + 1) / ((last_step or 0) + 1)),
+        "rank": latest.key.rank,
+        "step": step,
+        "steps": commits,
+        "behind": last_step - step,
+        "host": latest.commit.record.source.host,
+        "status": latest.commit.summary.status,
+        "since": _committed_at(latest),
+        "share": round(100 * (step + 1) / (last_step + 1)),
     }
+
+
+def _committed_at(step: Step) -> str:
+    return step.commit.record.committed_at
 
 
 def _counted_findings(summary: Any) -> list[dict[str, Any]]:

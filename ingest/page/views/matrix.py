@@ -11,24 +11,12 @@ from ingest.page.drawing.matrix import legend, matrix_picture
 from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
 from ingest.page.screen import Asked, Screen, lines
 from ingest.page.words import number, whole
+from ingest.questions.trend import ABOUT_NON_FINITE
 
 #: How many of the greatest cells are listed.
 _LISTED = 12
 #: What should not be: it has a colour of its own.
-_HOT = frozenset(
-    [
-        "non_finite",
-        "anomalous_tensors",
-        "findings",
-        "overflows",
-        "problems",
-        "nan_count",
-        "pos_inf_count",
-        "neg_inf_count",
-        "inf_count",
-        "non_finite_count",
-    ]
-)
+_HOT = frozenset(["non_finite", "anomalous_tensors", "findings", "overflows", "problems", *ABOUT_NON_FINITE])
 
 
 def show(asked: Asked) -> dict[str, Any]:

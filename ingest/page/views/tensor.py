@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ingest.page.answers import STAT, THE_RANK, THE_TENSOR
 from ingest.page.arguments import Parameter
 from ingest.page.choice import tensor_of
-from ingest.page.drawing.charts import Series, bars, series_picture
+from ingest.page.drawing.charts import bars, series_by_rank, series_picture
 from ingest.page.drawing.png import Image, as_matrix, image_of
 from ingest.page.screen import Asked, Screen, lines
 from ingest.page.sheet import Sheet
@@ -202,15 +202,7 @@ def _over(asked: Asked, tensor: Tensor, stat: str) -> Any:
         frame = trend(moment.store, glob.escape(tensor.name), stat, rank=ranks, include_partial=True)
     except UsageError:
         return None
-    series = [
-        Series(
-            f"rank {rank}",
-            part["step"].tolist(),
-            part["value"].tolist(),
-            (part["non_finite"] > 0).tolist(),
-        )
-        for rank, part in frame[frame["graph"] == tensor.graph].groupby("rank")
-    ]
+    series = series_by_rank(frame[frame["graph"] == tensor.graph])
     picture = series_picture(series, f"{stat} of {tensor.name} over the steps, by rank", tensor.step)
     return {"picture": picture, "names": [line.name for line in series]}
 

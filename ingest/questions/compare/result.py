@@ -330,10 +330,7 @@ class Comparison:
             "steps": [step.to_dict() for step in self.steps],
             "only_steps_a": [_step(key) for key in self.only_a],
             "only_steps_b": [_step(key) for key in self.only_b],
-            "left_out": [
-                {"side": side, **_step(left_out.key), "reason": left_out.reason}
-                for side, left_out in self.left_out
-            ],
+            "left_out": [{"side": side, **left.to_dict()} for side, left in self.left_out],
             "notes": list(self.notes),
             "names": {"a": self.names.a, "b": self.names.b, "common": self.names.common},
             "guessed": dict(self.guessed),

@@ -12,7 +12,6 @@ from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.tensor import Tensor
 from ingest.reader.tensor_filter import TensorFilter
-from workers.errors import DamagedStore
 
 #: Operators of which elements are read.
 _READ = 20
@@ -33,10 +32,7 @@ def _bits(operator: BrokenOperator, snapshot: Snapshot) -> BitDifference | None:
     first, second = tensors
     if first is None or second is None:
         return None
-    try:
-        return compare_bits(first, second)
-    except DamagedStore:
-        return None  # `verify` names the damage
+    return compare_bits(first, second)
 
 
 def _tensor(snapshot: Snapshot, rank: int, operator: BrokenOperator) -> Tensor | None:

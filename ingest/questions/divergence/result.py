@@ -195,10 +195,7 @@ class Divergence:
             "missing": [missing.to_dict() for missing in self.missing],
             "broken": [broken.to_dict() for broken in self.broken],
             "notes": list(self.notes),
-            "left_out": [
-                {"rank": left_out.key.rank, "step": left_out.key.step, "reason": left_out.reason}
-                for left_out in self.left_out
-            ],
+            "left_out": [left.to_dict() for left in self.left_out],
         }
 
     def _repr_html_(self) -> str:

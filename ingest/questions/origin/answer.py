@@ -218,10 +218,7 @@ class OriginAnswer:
             "spread": self.spread.to_dict() if self.found else None,
             "alternatives": [operator.to_dict() for operator in self.alternatives],
             "notes": list(self.notes),
-            "left_out": [
-                {"rank": left.key.rank, "step": left.key.step, "reason": left.reason}
-                for left in self.left_out
-            ],
+            "left_out": [left.to_dict() for left in self.left_out],
         }
 
 

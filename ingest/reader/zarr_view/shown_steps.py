@@ -94,7 +94,7 @@ class ShownSteps:
 
     def _left_out_of(self, rank: int) -> list[LeftOut]:
         committed, damages = self._read_rank(rank)
-        left_out = [LeftOut(damage.key, f"damaged: {damage.reason}") for damage in damages]
+        left_out = [LeftOut.damaged(damage.key, damage.reason) for damage in damages]
         for step in committed:
             if self._is_shown(step.commit):
                 self._pin(step)

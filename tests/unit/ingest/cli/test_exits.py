@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import pytest
 from ingest.api import open_store
 from ingest.cli.exits import exit_code_of, report_error
 from ingest.reader.damage import DamagedStepWarning
-from tests.cli import Answer
+from tests.cli import Answer, start
+from tests.hanging import HangingFiles
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore, DumpIngestError, StoreUnavailable, UsageError
@@ -57,6 +59,19 @@ print("not reached")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (130, "asked\n"), done.stderr
+
+
+def test_signals_are_heard_while_a_file_of_the_dump_hangs(
+    tmp_path: Path, make_hanging: Callable[[Callable[[], None]], HangingFiles]
+) -> None:
+    """The read is in the kernel, where nothing but SIGKILL reaches it: the process ends beside it."""
+    hangs, dump = threading.Event(), MadeDump(tmp_path / "dump")
+    make_hanging(hangs.set).add(dump.add(np.ones(4, "<f4")))
+    with start("ingest", dump.root, "--store", tmp_path / "run.zarr") as running:
+        assert hangs.wait(60)
+        running.process.send_signal(signal.SIGINT)
+        assert running.finish() == 130
+    assert running.lines[0].startswith("stopping")
 
 
 #: Every command that asks a store, each of which must answer about the undamaged steps.
