@@ -79,4 +79,4 @@ def command(
         say_rest(len(answer.tensors), len(shown), "tensors")
     say_without(answer.without)
     say_left_out(answer.left_out)
-    exit_if_damaged(list(answer.damaged))
+    exit_if_damaged([left for left in answer.left_out if left.is_damaged])

@@ -15,7 +15,7 @@ from ingest.reader.anatomy.order_keys import widened
 from ingest.reader.anatomy.percentiles import percentiles
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
-from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.tensor import SMALL_NBYTES, Tensor
 from ingest.reader.tensor_filter import FilterFields, with_pattern
 from workers.arrays.histogram import Bounds
@@ -65,10 +65,8 @@ class QuantilesAnswer:
     tensors: tuple[TensorQuantiles, ...]
     without: int
     """How many of the chosen tensors, counted in each step and rank, have no histogram."""
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     """Steps that the answer is not about, and why."""
-    damaged: tuple[str, ...] = ()
-    """Those of them that are damaged."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -77,7 +75,7 @@ class QuantilesAnswer:
             "magnitude": self.magnitude,
             "tensors": [tensor.to_dict() for tensor in self.tensors],
             "without": self.without,
-            "left_out": list(self.left_out),
+            "left_out": [left.to_dict() for left in self.left_out],
         }
 
 
@@ -130,8 +128,7 @@ def quantiles(
             magnitude,
             tuple(answers),
             tensors.without,
-            tuple(str(left) for left in readable.left_out),
-            tuple(str(left) for left in readable.left_out if left.is_damaged),
+            readable.left_out,
         )
 
     return ask_of_undamaged(snapshot, ask)

@@ -86,9 +86,9 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
     entries = EntryColumns.of(plan.entries)
     built = build_tables(entries, plan.reported, receipts)
-    entries = _histograms(receipts, built)
-    result = _evaluate(plan, built, entries)
-    documents, chunks = _encode(plan, built, entries, result)
+    bins = _histograms(receipts, built)
+    result = _evaluate(plan, built, bins)
+    documents, chunks = _encode(plan, built, bins, result)
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
@@ -117,15 +117,15 @@ def _histograms(receipts: Sequence[Receipt], built: Tables) -> npt.NDArray[np.in
     return histograms.without_copies(entries, built) if built.has_views else entries
 
 
-def _evaluate(plan: StepPlan, built: Tables, entries: npt.NDArray[np.int64]) -> Evaluated | None:
+def _evaluate(plan: StepPlan, built: Tables, bins: npt.NDArray[np.int64]) -> Evaluated | None:
     """Return what the rules find; None if the plan has no rules, or the files belong to no step."""
     if plan.rules is None or plan.key.step is None:
         return None
-    return evaluate(plan.rules, built, plan.key, entries)
+    return evaluate(plan.rules, built, plan.key, bins)
 
 
 def _encode(
-    plan: StepPlan, built: Tables, entries: npt.NDArray[np.int64], result: Evaluated | None
+    plan: StepPlan, built: Tables, bins: npt.NDArray[np.int64], result: Evaluated | None
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
     """Return the metadata and the chunks of index, statistics, findings and histograms."""
     documents, chunks = tables.encode(built)
@@ -133,7 +133,7 @@ def _encode(
         finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
         documents |= finding_documents
         chunks |= finding_chunks
-    histogram_documents, histogram_chunks = histograms.encode(entries)
+    histogram_documents, histogram_chunks = histograms.encode(bins)
     return documents | histogram_documents, chunks | histogram_chunks
 
 

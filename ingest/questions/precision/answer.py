@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingest.reader.snapshot import LeftOut
 from workers.arrays.histogram import Bounds
 
 EXACT, BOUNDED = "exact", "bounded"
@@ -114,10 +115,8 @@ class PrecisionAnswer:
     """One for each tensor, rank, step and format, by step, rank and order of execution."""
     without: int
     """How many of the chosen tensors, counted in each step and rank, have no histogram."""
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     """Steps that the answer is not about, and why."""
-    damaged: tuple[str, ...] = ()
-    """Those of them that are damaged."""
 
     def to_dict(self, *, rows: bool = False) -> dict[str, Any]:
         """Return plain values; `rows`: also those of each step and rank."""
@@ -129,7 +128,7 @@ class PrecisionAnswer:
             "tensors": [tensor.to_dict() for tensor in self.tensors],
             **({"rows": [row.to_dict() for row in self.rows]} if rows else {}),
             "without": self.without,
-            "left_out": list(self.left_out),
+            "left_out": [left.to_dict() for left in self.left_out],
         }
 
 

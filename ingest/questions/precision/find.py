@@ -79,8 +79,7 @@ def precision(
             _by_tensor(rows, keys, {target.name: target for target in targets}, how),
             tuple(rows),
             tensors.without,
-            tuple(str(left) for left in readable.left_out),
-            tuple(str(left) for left in readable.left_out if left.is_damaged),
+            readable.left_out,
         )
 
     return ask_of_undamaged(snapshot, ask)
