@@ -74,7 +74,7 @@ def command(
     answer = ingest.precision(
         open_store(store, config),
         pattern,
-        **({"formats": formats} if formats else {}),
+        formats,
         scaling=scaling,
         powers_of_two=powers_of_two,
         rank=rank,

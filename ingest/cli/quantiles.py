@@ -62,7 +62,7 @@ def command(
     answer = ingest.quantiles(
         open_store(store, config),
         pattern,
-        **({"percents": percents} if percents else {}),
+        percents,
         magnitude=magnitude,
         exact=exact,
         rank=rank,

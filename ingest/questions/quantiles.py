@@ -82,7 +82,7 @@ class QuantilesAnswer:
 def quantiles(
     store: Catalog,
     pattern: str | None = None,
-    percents: Sequence[float] = DEFAULT_PERCENTS,
+    percents: Sequence[float] | None = None,
     *,
     magnitude: bool = False,
     exact: bool = False,
@@ -100,7 +100,7 @@ def quantiles(
     Args:
         store: the store.
         pattern: a glob for the names of tensors; all if None.
-        percents: which percentiles, 0 to 100.
+        percents: which percentiles, 0 to 100; `DEFAULT_PERCENTS` if None.
         magnitude: whether of the magnitudes.
         exact: whether to read the elements of tensors that the store still has.
         rank: one rank, or several; all if None.
@@ -112,7 +112,8 @@ def quantiles(
         UsageError: a percentage is out of range, no tensor matches, or none has a histogram.
         DamagedStore: no step can be read, or with `exact`, a tensor is damaged.
     """
-    if bad := [percent for percent in percents if not 0 <= percent <= 100]:
+    wanted = percents or DEFAULT_PERCENTS
+    if bad := [percent for percent in wanted if not 0 <= percent <= 100]:
         raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
     chosen = with_pattern(pattern, conditions)
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
@@ -120,7 +121,7 @@ def quantiles(
     def ask(readable: Snapshot) -> QuantilesAnswer:
         tensors = SketchedTensors(readable, chosen)
         answers = [
-            _of_tensor(tensor, percents, readable if exact else None, magnitude=magnitude)
+            _of_tensor(tensor, wanted, readable if exact else None, magnitude=magnitude)
             for tensor in _limited(tensors)
         ]
         return QuantilesAnswer(

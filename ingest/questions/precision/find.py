@@ -28,7 +28,7 @@ _Series: TypeAlias = tuple[TensorKey, str]
 def precision(
     store: Catalog,
     pattern: str | None = None,
-    formats: Sequence[str] = DEFAULT_FORMATS,
+    formats: Sequence[str] | None = None,
     *,
     scaling: str = NONE,
     powers_of_two: bool = False,
@@ -49,7 +49,7 @@ def precision(
         store: the store.
         pattern: a glob for the names of tensors; all if None.
         formats: names such as `float16`, `e4m3`, `nvfp4`, or bits and bias, `e5m7`, `e4m3b11`; see
-            `workers.arrays.number_formats.format_named`.
+            `workers.arrays.number_formats.format_named`. `DEFAULT_FORMATS` if None.
         scaling: `none`, `current` or `delayed`; see `ingest.questions.precision.scaling`. Formats with blocks
             have scales of their own.
         powers_of_two: whether scales are rounded down to powers of two.
@@ -63,7 +63,7 @@ def precision(
             do.
         DamagedStore: no step can be read.
     """
-    targets = list({target.name: target for target in map(format_named, formats)}.values())
+    targets = list({target.name: target for target in map(format_named, formats or DEFAULT_FORMATS)}.values())
     how = checked_scaling(scaling)
     chosen = with_pattern(pattern, conditions)
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)

@@ -103,4 +103,4 @@ def test_tensors_without_histograms_are_counted(growing: ingest.DumpStore, made:
 def test_mistakes_are_explained(growing: ingest.DumpStore) -> None:
     for arguments in ({"formats": ["float9"]}, {"scaling": "often"}, {"pattern": "Nothing*"}):
         with pytest.raises(UsageError):
-            precision(growing, **arguments)  # type: ignore[arg-type]  # some are not lists
+            precision(growing, **arguments)
