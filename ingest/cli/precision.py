@@ -36,8 +36,8 @@ def command(
             "--format",
             "-f",
             metavar="FORMAT",
-            help="float16, bfloat16, e4m3, e5m2, mxfp8, nvfp4, or bits and bias: e5m7, e4m3b11; "
-            "may be repeated. Default: all of the first.",
+            help="A format: float16, bfloat16, e4m3, e5m2, mxfp8, nvfp4, or bits and bias: e5m7, e4m3b11; "
+            "may be repeated. Default: all with names.",
             show_default=False,
         ),
     ] = None,

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from workers.arrays.histogram import Histogram
 from workers.store import histograms
+from workers.store.entry_table import EntryTable
 from workers.store.step import StoredStep
 
 
@@ -24,14 +25,14 @@ def histograms_of(step: StoredStep) -> dict[int, Histogram]:
         return histograms.of_tables(step.tables, read_entries(step), str(step.key))
 
 
-def read_entries(step: StoredStep) -> npt.NDArray[np.int64]:
-    """Return the entries of all histograms of a step, (entry, len(histograms.FIELDS)); none if it has none.
+def read_entries(step: StoredStep, table: EntryTable = histograms.TABLE) -> npt.NDArray[np.int64]:
+    """Return the entries of a table of a step, (entry, len(table.fields)); none if it does not exist.
 
     Raises:
-        DamagedStore: they are missing or damaged.
+        DamagedStore: it is missing or damaged.
     """
-    document = step.commit.nodes.get(histograms.PATH)
+    document = step.commit.nodes.get(table.path)
     if document is None:
-        return histograms.empty()
-    chunk = step.objects.get(f"{step.commit.prefix}/{histograms.CHUNK}")
-    return histograms.decode(document, chunk, str(step.key))
+        return table.empty()
+    chunk = step.objects.get(f"{step.commit.prefix}/{table.chunk}")
+    return table.decode(document, chunk, str(step.key))

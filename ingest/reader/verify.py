@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,13 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
-from ingest.reader.step_histograms import histograms_of, read_entries
+from ingest.reader.step_histograms import read_entries
+from workers.arrays.block_digests import RunningBlockDigests
 from workers.arrays.digest import new_digest
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
-from workers.store import commit, histograms, metadata
+from workers.store import block_digests, commit, histograms, metadata, sketch_tables
 from workers.store.model import RowKind
 from workers.store.recomputed import RecomputedStatistics
 
@@ -25,7 +26,11 @@ _PIECE_NBYTES = 16 * MIB
 #: What is said of a payload whose checksums are right.
 WRONG_DIGEST = "the digest does not match"
 WRONG_STATISTICS = "the statistics do not match"
-WRONG_HISTOGRAM = "the histogram does not match"
+#: The same by the path of a table of sketches.
+WRONG_SKETCHES = {
+    histograms.TABLE.path: "the histogram does not match",
+    block_digests.TABLE.path: "the digests of its blocks do not match",
+}
 _STATISTICS_DO = ", although the statistics do"
 
 
@@ -84,13 +89,13 @@ def verify_step(
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
     yield from _verify_findings(step)
-    bins_of, damages = _verify_histograms(step)
+    sketches, damages = _verify_sketches(step)
     yield from damages
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        reason = _payload_damage(step, row, pieces, bins_of.get(row))
+        reason = _payload_damage(step, row, pieces, sketches.get(row))
         if reason:
             # What agrees with the payload in one table shows that the other table is wrong.
-            is_of_index = reason.startswith((WRONG_STATISTICS, WRONG_HISTOGRAM))
+            is_of_index = reason.startswith((WRONG_STATISTICS, *WRONG_SKETCHES.values()))
             is_of_index |= reason.endswith(_STATISTICS_DO)
             source = str(table.label("source")[row])
             yield Damage(step.key, source, reason, row=-1 if is_of_index else row)
@@ -150,30 +155,46 @@ def _verify_findings(step: Step) -> Iterator[Damage]:
         yield Damage(step.key, "", exc.message)
 
 
-def _verify_histograms(step: Step) -> tuple[dict[int, npt.NDArray[np.int64]], list[Damage]]:
-    """Return the histograms by the rows that have one of their own, and what is wrong with them as a whole.
+def _verify_sketches(step: Step) -> tuple[dict[int, dict[str, npt.NDArray[np.int64]]], list[Damage]]:
+    """Return by row what the tables of sketches have of it, by their paths, and which tables are damaged.
 
-    Their sums are compared with the counts among the statistics, which is possible without the tensors.
+    The sums of histograms are compared with the counts among the statistics, without the tensors.
     """
-    try:
-        histograms_of(step)
-        return histograms.own(read_entries(step)), []
-    except DamagedStore as exc:
-        path = f"{step.commit.prefix}/{histograms.CHUNK}"
-        return {}, [Damage(step.key, "", exc.message, path=path)]
+    by_row: dict[int, dict[str, npt.NDArray[np.int64]]] = {}
+    damages = []
+    for table in sketch_tables.TABLES:
+        try:
+            entries = read_entries(step, table)
+            if table is histograms.TABLE:
+                histograms.of_tables(step.tables, entries, str(step.key))
+        except DamagedStore as exc:
+            path = f"{step.commit.prefix}/{table.chunk}"
+            damages.append(Damage(step.key, "", exc.message, path=path))
+            continue
+        for row, of_row in table.own(entries).items():
+            by_row.setdefault(row, {})[table.path] = of_row
+    return by_row, damages
 
 
 def _payload_damage(
-    step: Step, row: int, pieces: Iterator[bytearray], bins: npt.NDArray[np.int64] | None = None
+    step: Step,
+    row: int,
+    pieces: Iterator[bytearray],
+    sketches: Mapping[str, npt.NDArray[np.int64]] | None = None,
 ) -> str:
-    """Return how the payload of a row contradicts digest, statistics or histogram; "" if it does not."""
+    """Return how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
-    recomputed = RecomputedStatistics(step, row, with_histogram=bins is not None)
+    sketches = sketches or {}
+    recomputed = RecomputedStatistics(step, row, with_histogram=histograms.TABLE.path in sketches)
+    blocks = RunningBlockDigests()
+    has_blocks = block_digests.TABLE.path in sketches
     try:
         for piece in pieces:
             payload_digest.update(piece)
             recomputed.update(piece)
+            if has_blocks:
+                blocks.update(memoryview(piece))
     except DamagedStore as exc:
         return exc.message
     wrong_statistics = _differing_statistics(step, row, recomputed.result())
@@ -181,8 +202,11 @@ def _payload_damage(
         return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{_STATISTICS_DO}"
     if wrong_statistics:
         return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}"
-    is_wrong = bins is not None and not np.array_equal(bins, recomputed.histogram_rows())
-    return WRONG_HISTOGRAM if is_wrong else ""
+    made = {histograms.TABLE.path: recomputed.histogram_rows, block_digests.TABLE.path: blocks.result}
+    for path, stored in sketches.items():
+        if not np.array_equal(stored.ravel(), made[path]().ravel()):
+            return WRONG_SKETCHES[path]
+    return ""
 
 
 def _differing_statistics(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import xxhash
 
 from ingest.reader.step import Step
-from workers.store import commit, histograms, metadata, tables
+from workers.store import commit, metadata, sketch_tables, tables
 from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
@@ -93,7 +93,7 @@ def _without(built: Tables, lost: Mapping[int, str]) -> Tables:
 
 
 def _kept_tables(step: Step) -> dict[str, bytes]:
-    """Return the chunks of findings and histograms, by path in the generation."""
+    """Return the chunks of findings and sketches, by path in the generation."""
     prefix = step.commit.prefix
     paths = [f"{path}/c/0/0" for path, node in step.commit.nodes.items() if _is_kept_table(path, node)]
     contents = step.objects.get_many([f"{prefix}/{path}" for path in paths])
@@ -101,7 +101,8 @@ def _kept_tables(step: Step) -> dict[str, bytes]:
 
 
 def _is_kept_table(path: str, node: metadata.Document) -> bool:
-    return node.get("node_type") == "array" and (path.startswith("findings/") or path == histograms.PATH)
+    is_kept = path.startswith("findings/") or path in sketch_tables.PATHS
+    return is_kept and node.get("node_type") == "array"
 
 
 def _nodes(

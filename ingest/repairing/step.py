@@ -22,13 +22,13 @@ from ingest.repairing.loss import LOST, commit_rest, name_of_rest
 from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
 from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
-from ingest.repairing.sketches import entries_of, has_histograms, mend_histograms
+from ingest.repairing.sketches import entries_of, has_sketches, mend_sketches
 from ingest.repairing.sources import Copies
 from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, MendedTables, mend_tables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, histograms, metadata
+from workers.store import commit, findings, metadata, sketch_tables
 from workers.store.commit import Commit
 from workers.store.model import Origin
 from workers.store.objects import ObjectStore
@@ -124,7 +124,7 @@ class _StepWork:
         if doubtful := _doubtful_tables(damages):
             step = self._mend_tables(step.commit, doubtful) or step
             damages = self._verified(step)
-        self._mend_histograms(step, damages)
+        self._mend_sketches(step, damages)
         self._mend_payloads(step, damages)
         self._write_commit(leaf, step.commit)
 
@@ -147,7 +147,7 @@ class _StepWork:
     def _commit_from_dump(self, leaf: bytes) -> Commit | None:
         names = list_generations(self.objects, self.key)
         named = name_in(leaf)
-        sketched = [name for name in names if has_histograms(self.objects, self.key, name)]
+        sketched = [name for name in names if has_sketches(self.objects, self.key, name)]
         remade = self.dumps.remake(self.key, [named] if named else names or None, None, sketches=sketched)
         if remade is None:
             return None
@@ -267,20 +267,18 @@ class _StepWork:
         self.repair.mended.append(Mended(f"{self.key.path}/{LEAF}", _FROM_INDEX))
         return Step(self.objects, _with(step.commit, step.commit.nodes, **counts), step.tables)
 
-    def _mend_histograms(self, step: Step, damages: Sequence[Damage]) -> None:
+    def _mend_sketches(self, step: Step, damages: Sequence[Damage]) -> None:
         committed = step.commit
+        names = [committed.fingerprint]
         try:
-            mended = mend_histograms(
-                step,
-                damages,
-                lambda: self.dumps.remake(self.key, [committed.fingerprint], committed.record, sketches=True),
+            chunks, origin = mend_sketches(
+                step, damages, lambda: self.dumps.remake(self.key, names, committed.record, sketches=True)
             )
         except DamagedStore as exc:
-            self.repair.lost.append(Lost(f"{committed.prefix}/{histograms.PATH}", exc.message))
+            self.repair.lost.append(Lost(committed.prefix, exc.message))
             return
-        if mended is not None:
-            data, origin = mended
-            self._put(f"{committed.prefix}/{histograms.CHUNK}", data, origin)
+        for path, data in chunks.items():
+            self._put(f"{committed.prefix}/{path}", data, origin)
 
     # -- payloads
 
@@ -347,7 +345,7 @@ class _StepWork:
 
     def _commit_new_generation(self, committed: Commit) -> bool:
         """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
-        sketches = histograms.PATH in committed.nodes
+        sketches = sketch_tables.has_sketches(committed.nodes)
         remade = self.dumps.remake(self.key, None, committed.record, sketches=sketches)
         if remade is None or not _is_as_much(remade, committed):
             return False

@@ -21,7 +21,7 @@ def test_an_ingest_keeps_histograms_unless_it_is_told_not_to(dumps: DumpLibrary,
         env = {"DUMP_INGEST_SKETCHES": sketches}
         run("ingest", dumps["nan-log-2rank"] / "dump", "--store", store, "--quiet", "0", env=env)
         nodes = [step.commit.nodes for step in ingest.open_store(store).select() if step.step is not None]
-        assert {histograms.PATH in of_step for of_step in nodes} == {expected}
+        assert {histograms.TABLE.path in of_step for of_step in nodes} == {expected}
 
 
 @pytest.mark.dask

@@ -80,7 +80,7 @@ class StepColumns:
         Raises:
             UsageError: the step has such tensors without a histogram.
         """
-        entries = histograms.empty() if self.entries is None else self.entries
+        entries = histograms.TABLE.empty() if self.entries is None else self.entries
         known = histograms.of_tables(self.tables, entries, str(self.key))
         if missing := len(histograms.counted_rows(self.tables)) - len(known):
             raise UsageError(

@@ -9,7 +9,7 @@ row has entries, and `by_row` finds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,70 +19,12 @@ from workers.arrays.dtypes import from_name
 from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import Statistics
 from workers.errors import DamagedStore
-from workers.store import metadata, tables
+from workers.store.entry_table import EntryTable
 from workers.store.model import RowKind
 from workers.store.tables import Tables
 
-PATH = "histograms"
-CHUNK = f"{PATH}/c/0/0"
-FIELDS = ("row", *histogram.FIELDS)
+TABLE = EntryTable("histograms", histogram.FIELDS)
 _NO_BINS = np.zeros((0, len(histogram.FIELDS)), np.int64)
-
-
-def empty() -> npt.NDArray[np.int64]:
-    """Return no entries, (0, len(FIELDS))."""
-    return np.zeros((0, len(FIELDS)), np.int64)
-
-
-def gathered(rows: Sequence[int], of_places: Mapping[int, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """Return the entries of several tensors, (entry, len(FIELDS)).
-
-    Args:
-        rows: rows of the index.
-        of_places: by place in `rows`, the histogram, (bin, len(histogram.FIELDS)).
-    """
-    if not of_places:
-        return empty()
-    numbers = np.repeat([rows[place] for place in of_places], [len(bins) for bins in of_places.values()])
-    return np.column_stack([numbers, np.concatenate(list(of_places.values()))])
-
-
-def joined(parts: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-    """Return the entries of all parts, by row."""
-    entries = np.concatenate([empty(), *parts])
-    return entries[np.argsort(entries[:, 0], kind="stable")]
-
-
-def encode(entries: npt.NDArray[np.int64]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
-    """Return the metadata and the chunk of a table, by path in the generation; none for no entries."""
-    if not len(entries):
-        return {}, {}
-    shape = (len(entries), len(FIELDS))
-    document = metadata.table_array(shape, "int64", ("entry", "field"), FIELDS)
-    return {PATH: document}, {CHUNK: tables.encode_table(entries, "int64")}
-
-
-def decode(document: metadata.Document, chunk: bytes | None, where: str) -> npt.NDArray[np.int64]:
-    """Return the entries of a table, (entry, len(FIELDS)).
-
-    Raises:
-        DamagedStore: it is missing or damaged; `where` names the step.
-    """
-    where = f"{where}: {PATH}"
-    if chunk is None:
-        raise DamagedStore(f"{where} is missing")
-    shape = tables.shape_of(document, where)
-    fields = tables.fields_of(document, shape[1], where)
-    if not set(FIELDS) <= set(fields):
-        raise DamagedStore(f"{where} does not have the columns {', '.join(FIELDS)}")
-    table = tables.decode_table(chunk, "int64", shape, where)
-    return np.ascontiguousarray(table[:, [fields.index(field) for field in FIELDS]])
-
-
-def own(entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
-    """Return the histogram of each row that has entries, (bin, len(histogram.FIELDS))."""
-    starts = np.flatnonzero(np.diff(entries[:, 0], prepend=-1))
-    return dict(zip(entries[starts, 0].tolist(), np.split(entries[:, 1:], starts[1:]), strict=False))
 
 
 def by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArray[np.int64]]:
@@ -91,7 +33,7 @@ def by_row(entries: npt.NDArray[np.int64], index: Tables) -> dict[int, npt.NDArr
     Equal tensors have equal histograms: those with the same digest and type. In device layout, where the
     padding does not count, they must have the same shape, too.
     """
-    of_rows = own(entries)
+    of_rows = TABLE.own(entries)
     if not of_rows:
         return {}
     of_content: dict[tuple[object, ...], npt.NDArray[np.int64]] = {}
@@ -155,7 +97,7 @@ def _histogram(index: Tables, row: int, bins: npt.NDArray[np.int64], where: str)
     except ValueError as exc:
         if not len(bins):
             return None  # it has elements, and they were not counted
-        raise DamagedStore(f"{where}: {PATH} of row {row}: {exc}") from exc
+        raise DamagedStore(f"{where}: {TABLE.path} of row {row}: {exc}") from exc
 
 
 def without_copies(entries: npt.NDArray[np.int64], index: Tables) -> npt.NDArray[np.int64]:

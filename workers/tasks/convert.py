@@ -22,7 +22,7 @@ from workers.arrays.digest import digest as digest_of
 from workers.dump.source import OpenFile
 from workers.errors import UnreadableFile
 from workers.model import MIB
-from workers.store import histograms, metadata
+from workers.store import block_digests, histograms, metadata
 from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
 from workers.store.shards import Packer, ShardCounter, ShardPacker
@@ -115,6 +115,7 @@ class _Conversion:
         self._digests = [bytes(DIGEST_BYTES)] * n
         self._statistics = [UNKNOWN.statistics] * n
         self._histograms: dict[int, npt.NDArray[np.int64]] = {}
+        self._blocks: dict[int, npt.NDArray[np.int64]] = {}
         self._in_device_layout = [False] * n
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
@@ -207,6 +208,7 @@ class _Conversion:
         entry_statistics = self._statistics_of(entry)
         if len(piece):
             entry_statistics.update(piece)
+            entry_statistics.update_stored(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
         return digest, entry_statistics.summary()
@@ -221,6 +223,7 @@ class _Conversion:
             running.update(piece)
             if is_unique:
                 entry_statistics.update(piece)
+                entry_statistics.update_stored(piece)
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
@@ -228,6 +231,7 @@ class _Conversion:
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._pieces(entry, file) if not is_unique else ():
             entry_statistics.update(piece)
+            entry_statistics.update_stored(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
         return digest, entry_statistics.summary()
@@ -262,6 +266,7 @@ class _Conversion:
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update_host(host)
+            entry_statistics.update_stored(stored_bytes)
             packer.append(stored_bytes)
         self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
 
@@ -303,6 +308,7 @@ class _Conversion:
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update(elements)
+            entry_statistics.update_stored(elements)
             packer.append(elements)
         self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
 
@@ -349,6 +355,8 @@ class _Conversion:
         self._statistics[place] = summary.statistics
         if len(summary.histogram):
             self._histograms[place] = summary.histogram
+        if len(summary.blocks) > 1:
+            self._blocks[place] = summary.blocks
 
     def receipt(self, seconds: float) -> Receipt:
         """Return the receipt of all segments that were run."""
@@ -358,7 +366,8 @@ class _Conversion:
             offsets=np.array(self._offsets, np.int64),
             digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
             statistics=np.array(self._statistics, np.float64),
-            histograms=histograms.gathered(list(self._job.entries), self._histograms),
+            histograms=histograms.TABLE.gathered(list(self._job.entries), self._histograms),
+            block_digests=block_digests.TABLE.gathered(list(self._job.entries), self._blocks),
             nbytes=np.array(self._nbytes, np.int64),
             in_device_layout=np.array(self._in_device_layout, np.bool_),
             ends=self._ends,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
+from workers.arrays.block_digests import BLOCK_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.histogram import has_histogram
 from workers.arrays.statistics import RunningStatistics, has_statistics
@@ -59,9 +60,11 @@ class Summary(NamedTuple):
     """In the order of `workers.arrays.statistics.FIELDS`."""
     histogram: npt.NDArray[np.int64]
     """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
+    blocks: npt.NDArray[np.int64]
+    """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
 
 
-UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64))
+UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64))
 
 
 class EntryStatistics:
@@ -70,7 +73,7 @@ class EntryStatistics:
     def __init__(self, entry: Entry, limit_nbytes: int, *, sketches: bool = False) -> None:
         """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
 
-        With `sketches`, its histogram is computed in the same pass.
+        With `sketches`, its histogram and the digests of its blocks are computed in the same pass.
         """
         header = entry.header
         self._header = header
@@ -83,6 +86,8 @@ class EntryStatistics:
         with_histogram = sketches and header is not None and has_histogram(header.element)
         self._running = RunningStatistics(with_histogram=with_histogram) if countable else None
         self._left = header.size if header else 0
+        has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > BLOCK_NBYTES
+        self._blocks = RunningBlockDigests() if has_blocks else None
 
     def update(self, piece: memoryview) -> None:
         """Add a piece of the payload, unless the tensor is added by slabs."""
@@ -105,11 +110,20 @@ class EntryStatistics:
         if self._running is not None:
             self._running.update(values.reshape(-1))
 
+    def update_stored(self, piece: memoryview) -> None:
+        """Add a piece of the payload as it is stored."""
+        if self._blocks is not None:
+            self._blocks.update(piece)
+
     def summary(self) -> Summary:
         """Return what was found out."""
-        if self._running is None:
+        if self._running is None and self._blocks is None:
             return UNKNOWN
-        return Summary(self._running.row(), self._running.histogram_rows())
+        row, bins = UNKNOWN.statistics, UNKNOWN.histogram
+        if self._running is not None:
+            row, bins = self._running.row(), self._running.histogram_rows()
+        blocks = UNKNOWN.blocks if self._blocks is None else self._blocks.result()[:, np.newaxis]
+        return Summary(row, bins, blocks)
 
 
 def elements_in(

@@ -19,7 +19,7 @@ from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, histograms, metadata, tables
+from workers.store import block_digests, commit, findings, histograms, metadata, tables
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
@@ -45,7 +45,7 @@ class Assembled:
     nodes: Mapping[str, metadata.Document]
     """Metadata of every array and group of the generation, by path in it."""
     chunks: Mapping[str, bytes]
-    """Index, statistics, findings and histograms, by path in the generation."""
+    """Index, statistics, findings and sketches, by path in the generation."""
     contents: StepContents
     without_tensors: WithoutTensors | None
 
@@ -88,7 +88,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     built = build_tables(entries, plan.reported, receipts)
     bins = _histograms(receipts, built)
     result = _evaluate(plan, built, bins)
-    documents, chunks = _encode(plan, built, bins, result)
+    documents, chunks = _encode(plan, receipts, built, bins, result)
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
@@ -113,7 +113,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
 
 def _histograms(receipts: Sequence[Receipt], built: Tables) -> npt.NDArray[np.int64]:
     """Return the entries of the histograms of all tensors."""
-    entries = histograms.joined(receipt.histograms for receipt in receipts)
+    entries = histograms.TABLE.joined(receipt.histograms for receipt in receipts)
     return histograms.without_copies(entries, built) if built.has_views else entries
 
 
@@ -125,16 +125,27 @@ def _evaluate(plan: StepPlan, built: Tables, bins: npt.NDArray[np.int64]) -> Eva
 
 
 def _encode(
-    plan: StepPlan, built: Tables, bins: npt.NDArray[np.int64], result: Evaluated | None
+    plan: StepPlan,
+    receipts: Sequence[Receipt],
+    built: Tables,
+    bins: npt.NDArray[np.int64],
+    result: Evaluated | None,
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
-    """Return the metadata and the chunks of index, statistics, findings and histograms."""
+    """Return the metadata and the chunks of index, statistics, findings and sketches."""
     documents, chunks = tables.encode(built)
     if plan.rules is not None and result is not None:
         finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
         documents |= finding_documents
         chunks |= finding_chunks
-    histogram_documents, histogram_chunks = histograms.encode(bins)
-    return documents | histogram_documents, chunks | histogram_chunks
+    # Equal bytes of different types are payloads of their own when they are converted.
+    blocks = block_digests.without_copies(
+        block_digests.TABLE.joined(receipt.block_digests for receipt in receipts), built
+    )
+    for table, rows in ((histograms.TABLE, bins), (block_digests.TABLE, blocks)):
+        table_documents, table_chunks = table.encode(rows)
+        documents |= table_documents
+        chunks |= table_chunks
+    return documents, chunks
 
 
 def _nodes(

@@ -7,7 +7,7 @@ import pytest
 
 import ingest
 from ingest.reader.step_histograms import histograms_of
-from ingest.reader.verify import WRONG_HISTOGRAM, verify
+from ingest.reader.verify import WRONG_SKETCHES, verify
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.errors import DamagedStore
@@ -27,8 +27,8 @@ def opened(made: MadeDump, store: Path) -> ingest.DumpStore:
 
 def rewrite(committed: Commit, store: Path, entries: list[list[int]]) -> None:
     """Put other histograms of the same shape in their place."""
-    _, chunks = histograms.encode(np.array(entries))
-    (store / committed.prefix / histograms.CHUNK).write_bytes(chunks[histograms.CHUNK])
+    _, chunks = histograms.TABLE.encode(np.array(entries))
+    (store / committed.prefix / histograms.TABLE.chunk).write_bytes(chunks[histograms.TABLE.chunk])
 
 
 def test_tensors_of_real_numbers_have_one(opened: ingest.DumpStore) -> None:
@@ -46,7 +46,7 @@ def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
     assert list(verify(opened)) == []
     rewrite(committed, store, [[0, -1, 1, 0], [0, 5, 0, 1], [1, 1, 2, 0]])
     (damage,) = verify(opened)
-    assert damage.reason == WRONG_HISTOGRAM
+    assert damage.reason == WRONG_SKETCHES[histograms.TABLE.path]
     rewrite(committed, store, [[0, -1, 1, 0], [0, 0, 0, 7], [1, 1, 2, 0]])
     (damage,) = verify(opened)
     assert "counts other elements than the statistics" in damage.reason
@@ -55,7 +55,7 @@ def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
 
 
 def test_a_missing_table_is_damage(opened: ingest.DumpStore, store: Path) -> None:
-    path = opened.step(0, 0).commit.prefix + "/" + histograms.CHUNK
+    path = opened.step(0, 0).commit.prefix + "/" + histograms.TABLE.chunk
     (store / path).unlink()
     (damage,) = verify(opened)
     assert (damage.path, damage.reason) == (path, "rank 0 step 0: histograms is missing")

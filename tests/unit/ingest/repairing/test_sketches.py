@@ -10,7 +10,7 @@ from tests import checker
 from tests.damages import flip, only
 from workers.store import histograms
 
-CHUNK = f"rank_1/step_2/*/{histograms.CHUNK}"
+CHUNK = f"rank_1/step_2/*/{histograms.TABLE.chunk}"
 
 
 def reasons(store: Path) -> list[str]:
@@ -21,9 +21,9 @@ def spoil(store: Path) -> None:
     """Make one histogram that contradicts its tensor, and has its counts."""
     path = only(store, CHUNK)
     step = open_store(store).step(1, 2)
-    entries = histograms.decode(step.commit.nodes[histograms.PATH], path.read_bytes(), "")
+    entries = histograms.TABLE.decode(step.commit.nodes[histograms.TABLE.path], path.read_bytes(), "")
     entries[[0, 1], 1] = entries[[1, 0], 1]
-    path.write_bytes(histograms.encode(np.sort(entries, axis=0))[1][histograms.CHUNK])
+    path.write_bytes(histograms.TABLE.encode(np.sort(entries, axis=0))[1][histograms.TABLE.chunk])
 
 
 @pytest.mark.parametrize("dump_is_there", [True, False])

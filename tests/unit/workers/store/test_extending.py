@@ -10,13 +10,13 @@ from ingest.api import open_store
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
 from workers.model import StepKey
-from workers.store import commit, histograms
+from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.extending import extend
 from workers.store.model import StoreAddress
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
-from workers.tasks.sketch import entries_from_payloads
+from workers.tasks.sketch import Sketches, sketches_of
 
 KEY = StepKey(0, 0)
 
@@ -30,8 +30,15 @@ def objects(made: MadeDump, store: Path) -> ObjectStore:
 
 
 def _extended(objects: ObjectStore, committed: Commit) -> bool:
-    entries = entries_from_payloads(open_store(objects.address.url).step(0, 0))
-    return extend(objects, committed, *histograms.encode(entries))
+    return _extended_by(objects, committed, _sketches(objects))
+
+
+def _extended_by(objects: ObjectStore, committed: Commit, sketches: Sketches) -> bool:
+    return extend(objects, committed, sketches.documents, sketches.chunks)
+
+
+def _sketches(objects: ObjectStore) -> Sketches:
+    return sketches_of(open_store(objects.address.url).step(0, 0))
 
 
 def _current(objects: ObjectStore) -> Commit:
@@ -57,9 +64,9 @@ def test_a_commit_that_changed_is_not_written_over(objects: ObjectStore) -> None
 
 def test_tensors_that_go_in_the_window_are_taken_out_of_the_commit(objects: ObjectStore) -> None:
     before = _current(objects)
-    entries = entries_from_payloads(open_store(objects.address.url).step(0, 0))
+    sketches = _sketches(objects)
     shutil.rmtree(Path(objects.address.url) / before.prefix / "tensors")
-    assert extend(objects, before, *histograms.encode(entries))
+    assert _extended_by(objects, before, sketches)
     after = _current(objects)
     assert after.without_tensors is not None
     assert not any(path.startswith("tensors") for path in after.nodes)
@@ -67,7 +74,7 @@ def test_tensors_that_go_in_the_window_are_taken_out_of_the_commit(objects: Obje
 
 def test_a_step_that_goes_in_the_window_stays_gone(objects: ObjectStore) -> None:
     before = _current(objects)
-    entries = entries_from_payloads(open_store(objects.address.url).step(0, 0))
+    sketches = _sketches(objects)
     shutil.rmtree(Path(objects.address.url) / before.prefix)
-    assert not extend(objects, before, *histograms.encode(entries))
+    assert not _extended_by(objects, before, sketches)
     assert commit.read(objects, KEY) is None

@@ -20,32 +20,32 @@ ENTRIES = np.array([[0, -1, 2, 0], [0, 3, 0, 1], [4, 0, 1, 1]])
 
 
 def decoded(document: Mapping[str, Any], chunk: bytes | None) -> list[list[int]]:
-    rows: list[list[int]] = histograms.decode(dict(document), chunk, "rank 0 step 1").tolist()
+    rows: list[list[int]] = histograms.TABLE.decode(dict(document), chunk, "rank 0 step 1").tolist()
     return rows
 
 
 def test_what_is_encoded_is_decoded() -> None:
-    documents, chunks = histograms.encode(ENTRIES)
+    documents, chunks = histograms.TABLE.encode(ENTRIES)
     assert decoded(documents["histograms"], chunks["histograms/c/0/0"]) == ENTRIES.tolist()
-    assert {row: bins.tolist() for row, bins in histograms.own(ENTRIES).items()} == {
+    assert {row: bins.tolist() for row, bins in histograms.TABLE.own(ENTRIES).items()} == {
         0: [[-1, 2, 0], [3, 0, 1]],
         4: [[0, 1, 1]],
     }
 
 
 def test_no_entries_are_not_stored() -> None:
-    assert histograms.encode(histograms.joined([])) == ({}, {})
-    assert histograms.own(histograms.empty()) == {}
+    assert histograms.TABLE.encode(histograms.TABLE.joined([])) == ({}, {})
+    assert histograms.TABLE.own(histograms.TABLE.empty()) == {}
 
 
 def test_parts_are_joined_by_row() -> None:
-    first = histograms.gathered([7, 5], {1: np.array([[0, 1, 0]]), 0: np.array([[2, 1, 0]])})
-    joined = histograms.joined([first, histograms.gathered([6], {0: np.array([[1, 0, 3]])})])
+    first = histograms.TABLE.gathered([7, 5], {1: np.array([[0, 1, 0]]), 0: np.array([[2, 1, 0]])})
+    joined = histograms.TABLE.joined([first, histograms.TABLE.gathered([6], {0: np.array([[1, 0, 3]])})])
     assert joined.tolist() == [[5, 0, 1, 0], [6, 1, 0, 3], [7, 2, 1, 0]]
 
 
 def test_damage_is_named() -> None:
-    documents, chunks = histograms.encode(ENTRIES)
+    documents, chunks = histograms.TABLE.encode(ENTRIES)
     document, chunk = documents["histograms"], chunks["histograms/c/0/0"]
     without = {**document, "attributes": {"fields": ["row", "exponent", "positive", "other"]}}
     for wrong, data, reason in (
@@ -72,7 +72,7 @@ def test_copies_share_the_histogram_of_one_row(made: MadeDump, store: Path) -> N
     assert first.at_most(8).low == 8
     assert bits.at_most(8).low == 0
     assert (zeros.finite, zeros.nonzero) == (3, 0)
-    assert len(histograms.own(read_entries(step))) == 2
+    assert len(histograms.TABLE.own(read_entries(step))) == 2
 
 
 def test_a_step_without_sketches_is_byte_for_byte_as_before(dumps: DumpLibrary, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_step_without_sketches_is_byte_for_byte_as_before(dumps: DumpLibrary, 
     without, with_them = contents
     added = with_them.keys() - without.keys()
     assert {path.name for path in added} == {"zarr.json", "0"}
-    assert all("histograms" in path.parts for path in added)
+    assert all("histograms" in path.parts for path in added)  # its tensors are smaller than a block
     changed = {path for path, data in without.items() if with_them[path] != data}
     assert all(path.name == "zarr.json" and len(path.parts) == 3 for path in changed)  # the commits
 

@@ -18,7 +18,7 @@ from workers.store.opening import open_objects
 from workers.store.record import WithoutTensors
 from workers.store.step import StoredStep
 from workers.tasks import sketch as module
-from workers.tasks.sketch import HAS_HISTOGRAMS, SketchJob, sketch
+from workers.tasks.sketch import HAS_SKETCHES, SketchJob, sketch
 
 KEY = StepKey(1, 2)
 WHY = WithoutTensors("2026-01-02T03:04:05+00:00", "gc", "old")
@@ -50,7 +50,7 @@ def test_the_result_is_as_if_they_had_been_there_at_the_commit(plain: Path, sket
 def test_once_is_enough(plain: Path) -> None:
     sketch(job(plain))
     leaf = (plain / KEY.path / "zarr.json").read_bytes()
-    assert sketch(job(plain)).left == HAS_HISTOGRAMS
+    assert sketch(job(plain)).left == HAS_SKETCHES
     assert (plain / KEY.path / "zarr.json").read_bytes() == leaf
 
 
@@ -76,12 +76,12 @@ def test_a_step_that_gc_takes_meanwhile_is_left(
     plain: Path, monkeypatch: pytest.MonkeyPatch, meddle: Callable[[ObjectStore, Commit], None]
 ) -> None:
     committed = open_store(plain).step(1, 2).commit
-    compute = module.entries_from_payloads
+    compute = module.sketches_of
 
     def compute_then_meddle(step: StoredStep) -> object:
-        entries = compute(step)
+        sketches = compute(step)
         meddle(step.objects, committed)
-        return entries
+        return sketches
 
-    monkeypatch.setattr(module, "entries_from_payloads", compute_then_meddle)
+    monkeypatch.setattr(module, "sketches_of", compute_then_meddle)
     assert "meanwhile" in sketch(job(plain)).left
