@@ -13,6 +13,7 @@ from ingest.page.report import report
 from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.localize import Localized, localize
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
@@ -70,6 +71,7 @@ __all__ = [
     "GcReport",
     "Incident",
     "Incidents",
+    "Localized",
     "Neighbour",
     "OriginAnswer",
     "PrecisionAnswer",
@@ -103,6 +105,7 @@ __all__ = [
     "ingest_dump",
     "load_mapping",
     "load_thresholds",
+    "localize",
     "open_store",
     "origin",
     "plan_gc",

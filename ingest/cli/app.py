@@ -62,6 +62,11 @@ COMMANDS = (
     ),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     CommandSummary(
+        "localize",
+        _ASK,
+        "Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.",
+    ),
+    CommandSummary(
         "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
     ),
     CommandSummary(
