@@ -1,5 +1,7 @@
 """Digests of blocks do not depend on the pieces, and differ where payloads differ."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import xxhash
@@ -14,7 +16,7 @@ PAYLOAD = np.random.default_rng(0).bytes(3 * BLOCK_NBYTES + 100)
 def digests(payload: bytes, cuts: list[int] | None = None) -> list[int]:
     running = RunningBlockDigests()
     edges = [0, *sorted(cuts or []), len(payload)]
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         running.update(memoryview(payload)[begin:end])
     return running.result().view(np.uint64).tolist()
 
