@@ -17,7 +17,7 @@ from ingest.reader.indexed_step import COLUMNS
 from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
 from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
-from workers.arrays.block_digests import BLOCK_NBYTES, blocks_of, differing_runs
+from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs
 from workers.errors import UsageError
 from workers.store import block_digests
 from workers.store.blocks import TensorKey, tensors_of
@@ -58,9 +58,9 @@ class LocalizedTensor:
     blocks: int
     """How many blocks of 64 KiB its payload has."""
     differing: int
-    """How many of them differ; 0 if it is not known."""
+    """How many of them may differ; 0 if it is not known."""
     ranges: tuple[DifferingRange, ...]
-    """Every element that differs is in one of them; each block in them has one."""
+    """Every element that differs is in one of them. A tensor of up to 256 KiB is one range."""
     reason: str
     """Why it is not known where it differs; "" if it is."""
 
@@ -205,8 +205,9 @@ def _runs(
         return [], _OTHER_FORM
     if first.is_in_device_layout(row) or second.is_in_device_layout(other):
         return [], _IN_DEVICE_LAYOUT
-    if blocks_of(int(first.tables.number("nbytes")[row])) == 1:
-        return [(0, 1)], ""
+    nbytes = int(first.tables.number("nbytes")[row])
+    if nbytes <= SMALL_NBYTES:
+        return [(0, blocks_of(nbytes))], ""
     digests = [
         of_step.get(step.tables.digest[place].tobytes())
         for of_step, step, place in zip(known, (first, second), (row, other), strict=True)

@@ -1,4 +1,4 @@
-"""Answers after the tensors are gone, as people get them: an ingest, an older store, a cluster, gc."""
+"""Answers after the tensors are gone, as people get them: an older store, a cluster, gc."""
 
 from pathlib import Path
 
@@ -11,17 +11,6 @@ from tests.dumps import DumpLibrary
 from tests.gc_stores import age
 from tests.pipeline import ingest_directly
 from tests.servers.cluster import DaskCluster
-from workers.store import histograms
-
-
-@pytest.mark.dask
-def test_an_ingest_keeps_histograms_unless_it_is_told_not_to(dumps: DumpLibrary, tmp_path: Path) -> None:
-    for sketches, expected in (("true", True), ("false", False)):
-        store = tmp_path / sketches
-        env = {"DUMP_INGEST_SKETCHES": sketches}
-        run("ingest", dumps["nan-log-2rank"] / "dump", "--store", store, "--quiet", "0", env=env)
-        nodes = [step.commit.nodes for step in ingest.open_store(store).select() if step.step is not None]
-        assert {histograms.TABLE.path in of_step for of_step in nodes} == {expected}
 
 
 @pytest.mark.dask

@@ -12,8 +12,10 @@ import xxhash
 
 from workers.model import ceil_div
 
-#: A payload of one block has a digest already: that of the whole.
 BLOCK_NBYTES = 64 * 1024
+#: Payloads of up to this many bytes have no digests of blocks: that of the whole says enough of them, and
+#: half of the bytes of a usual dump are in such tensors.
+SMALL_NBYTES = 4 * BLOCK_NBYTES
 
 
 class RunningBlockDigests:

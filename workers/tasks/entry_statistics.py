@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
-from workers.arrays.block_digests import BLOCK_NBYTES, RunningBlockDigests
+from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
 from workers.arrays.histogram import has_histogram
 from workers.arrays.statistics import RunningStatistics, has_statistics
@@ -86,7 +86,7 @@ class EntryStatistics:
         with_histogram = sketches and header is not None and has_histogram(header.element)
         self._running = RunningStatistics(with_histogram=with_histogram) if countable else None
         self._left = header.size if header else 0
-        has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > BLOCK_NBYTES
+        has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > SMALL_NBYTES
         self._blocks = RunningBlockDigests() if has_blocks else None
 
     def update(self, piece: memoryview) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.block_digests import BLOCK_NBYTES, RunningBlockDigests
+from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
 from workers.store import block_digests, commit, histograms, metadata, sketch_tables
@@ -125,6 +125,6 @@ def sketches_of(step: StoredStep) -> Sketches:
 def _large_payloads(step: StoredStep) -> set[int]:
     """Return the rows of tensors with payloads of several blocks; of equal payloads, one row."""
     table = step.tables
-    is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > BLOCK_NBYTES)
+    is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > SMALL_NBYTES)
     rows = np.flatnonzero(is_large).tolist()
     return set(block_digests.distinct(rows, table))
