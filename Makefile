@@ -6,7 +6,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url --custom-compile-command 'make requirements'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test lint format bench chaos simulate clocks servers generated chart requirements audit docs dist clean
+.PHONY: help setup torch demo tour test lint format bench chaos simulate clocks servers generated chart requirements audit docs dist clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,11 @@ demo: setup ## Ingest a real dump in which a NaN is born, and find it
 
 tour: setup ## All of it on loopback, to click through; Ctrl-C ends it
 	@$(BIN)/python -m tests.tour
+
+# Not among the pinned dependencies: hundreds of megabytes, for the tests of the recorder alone. pip takes the
+# build for CPUs if an index or directory that it is configured for has one.
+torch: setup ## Install PyTorch into .venv, for the tests of the recorder
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements/torch.txt
 
 test: lint ## Lint, then run every test in two processes; those whose servers are missing are skipped
 	@tests/servers/install.sh --check || test -z "$(CI)"
@@ -41,6 +46,7 @@ chaos: setup ## Kill, stop, starve and confuse all of it, and compare store and 
 
 simulate: setup ## Play schedules of the decisions on a virtual clock and store; SEED=1 SCHEDULES=100000
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),100000)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) --schedules $(or $(SCHEDULES),10000) --cast pool
 
 clocks: setup ## Move the clock under a watcher, run after run: all of its dump must be in the store; RUNS=50
 	@$(BIN)/python -m tests.faults.clocks --runs $(or $(RUNS),50)
@@ -57,6 +63,7 @@ generated: setup ## Update all generated files: decoder of DumpData, dashboard, 
 	@$(BIN)/python helm/generate.py
 	@$(BIN)/python -m ingest.layouts.table --write
 	@$(BIN)/python -m workers.rules.table --write
+	@$(BIN)/python -m workers.rules.ready --write
 	@$(BIN)/python deploy/sizing.py --write
 
 chart: setup ## Update the generated parts of the Helm chart: schema, README, alerts, dashboards

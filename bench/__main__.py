@@ -18,12 +18,15 @@ from bench.setting import Setting
 
 #: What each part measures. A part is a module in `bench.parts` whose `measure` yields figures.
 PARTS = {
+    "whole": "whole commands from cold start to exit, against cp -r: seconds and processor time",
+    "limits": "each stage beside what the machine could do at best",
     "copying": "against cp -r, on the disk and in memory; bytes and objects",
     "per_tensor": "against an array per tensor: zarr-python, dask, TensorStore",
     "object_store": "to S3 (Ceph), against s3fs; s3fs against obstore",
     "kernel": "the statistics against numpy",
     "scaling": "two workers against one",
     "reading": "reading back",
+    "pooling": "what data-parallel ranks store, with the pool of a step and without",
     "comparing": "two ranks against each other, against numpy file by file",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",
@@ -38,6 +41,8 @@ PARTS = {
 #: Parts that run only if they are named, because they take long.
 LONG_PARTS = {
     "soaking": "memory and file descriptors of each process under steady load",
+    "page": "the page on a large run: first paint, clicks, 20 viewers, the store away for a minute",
+    "recording": "a training step of PyTorch with and without the recorder (needs make torch)",
     "recovering": "after an outage of the store, and after a restart with many committed steps",
 }
 _RESULTS = Path(__file__).parent / "results"
@@ -127,7 +132,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--load", type=float, default=0.9, help="soaking: share of the capacity (default: 0.9)"
     )
-    parser.add_argument("--ceph", action="store_true", help="soaking: into Ceph instead of a directory")
+    parser.add_argument("--ceph", action="store_true", help="soaking, page: in Ceph, not in a directory")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - PARTS.keys() - LONG_PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.pt_files import pt_bytes
+
 NET = "TinyBert"
 #: Length of the header that MindSpore writes, whatever it contains.
 HEADER_BYTES = 128
@@ -108,18 +110,38 @@ def build(
     files = nbytes = distinct_nbytes = 0
     for rank in range(ranks):
         for step in range(steps):
-            target = directory / f"rank_{rank}" / NET / "0" / str(step)
-            target.mkdir(mode=0o700, parents=True)
-            for paths, header, payload in _contents(rows, target, rank, step, shared):
-                for path in paths:
-                    with path.open("xb", buffering=0) as file:
-                        file.write(header)
-                        file.write(payload)
-                    path.chmod(0o400)
-                files += len(paths)
-                nbytes += len(paths) * (len(header) + len(payload))
-                distinct_nbytes += len(header) + len(payload)
+            load = build_step(rows, directory, rank, step, shared)
+            files += load.files
+            nbytes += load.nbytes
+            distinct_nbytes += load.distinct_nbytes
     return Load(directory, files, nbytes, distinct_nbytes)
+
+
+def build_step(
+    rows: Sequence[ProfileRow], directory: Path, rank: int, step: int, shared: frozenset[int]
+) -> Load:
+    """Write one step of one rank; `shared` has the contents that are the same on every rank. See `build`."""
+    target = directory / f"rank_{rank}" / NET / "0" / str(step)
+    target.mkdir(mode=0o700, parents=True)
+    files = nbytes = distinct_nbytes = 0
+    for paths, header, payload in _contents(rows, target, rank, step, shared):
+        for path in paths:
+            with path.open("xb", buffering=0) as file:
+                file.write(header)
+                file.write(payload)
+            path.chmod(0o400)
+        files += len(paths)
+        nbytes += len(paths) * (len(header) + len(payload))
+        distinct_nbytes += len(header) + len(payload)
+    return Load(directory, files, nbytes, distinct_nbytes)
+
+
+def read_replicated(path: Path) -> frozenset[str]:
+    """Return the names in a profile of the files that were the same on the other rank of its dump."""
+    text = lzma.decompress(path.read_bytes()).decode()
+    return frozenset(
+        row["name"] for row in csv.DictReader(io.StringIO(text)) if row["same_on_other_rank"] == "1"
+    )
 
 
 def _contents(
@@ -192,6 +214,26 @@ def build_small(directory: Path, *, ranks: int = 1, steps: int = 1, files: int) 
     count = ranks * steps * files
     nbytes = count * (HEADER_BYTES + 4 * _SMALL_SIZE)
     return Load(directory, count, nbytes, nbytes)
+
+
+def build_alike(directory: Path, *, files: int, size: int, suffix: str) -> Load:
+    """Write a dump of one step with many tensors of `size` float32, as npy or as pt: the same ones."""
+    payloads = np.random.default_rng(0).standard_normal((files, size), np.float32)
+    nbytes = 0
+    if suffix == "npy":
+        target, name = (
+            directory / "rank_0" / "Net" / "0" / "0",
+            "Add.Add-op{}.0.0.{}.output.0.DefaultFormat.npy",
+        )
+    else:
+        target, name = directory / "rank0", "{}.Add-output.0.pt"
+    target.mkdir(parents=True)
+    header = npy_header("<f4", (size,))
+    for number, payload in enumerate(payloads):
+        content = header + payload.tobytes() if suffix == "npy" else pt_bytes(payload)
+        (target / name.format(number, _FIRST_TIMESTAMP + number)).write_bytes(content)
+        nbytes += len(content)
+    return Load(directory, files, nbytes, nbytes)
 
 
 def build_large_tensor(directory: Path, nbytes: int) -> Load:

@@ -39,12 +39,13 @@ class Stages:
     """Seconds by stage, summed over all steps."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    clock: Callable[[], float] = time.perf_counter
 
     def time(self, stage: str, function: Callable[[], T]) -> T:
         """Call `function`, add its duration to `stage`, and return its result."""
-        started = time.perf_counter()
+        started = self.clock()
         result = function()
-        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + self.clock() - started
         return result
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import MISSING, fields
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,12 @@ from tests.wrapped_objects import WrappedObjects
 from workers.arrays.digest import digest
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.model import StepKey
-from workers.store import commit, metadata, tables
+from workers.rules.step import evaluate
+from workers.rules.values import RuleSet
+from workers.store import commit, findings, metadata, tables
 from workers.store.model import CommitSummary, Origin, RowKind
 from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
 from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 
@@ -56,10 +62,30 @@ def make_tables(key: StepKey, names: Sequence[str], anomalous: Sequence[int] = (
     )
 
 
-def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str = "complete") -> str:
-    """Commit a step that has these tables and no payloads; return its fingerprint."""
+def commit_tables(
+    objects: ObjectStore,
+    key: StepKey,
+    made: Tables,
+    status: str = "complete",
+    rules: RuleSet | None = None,
+) -> str:
+    """Commit a step that has these tables and no payloads; return its fingerprint.
+
+    With `rules`, they are evaluated, and what they find is committed with it.
+    """
     documents, chunks = tables.encode(made)
-    nan_tensors = int((made.statistic("nan_count") > 0).sum())
+    found = {}
+    if rules is not None:
+        evaluated = evaluate(rules, made, key)
+        finding_documents, finding_chunks = findings.encode(rules.definitions, evaluated)
+        documents, chunks = documents | finding_documents, chunks | finding_chunks
+        found = {
+            "rules": evaluated.rules,
+            "findings": dict(evaluated.totals),
+            "severities": evaluated.severities,
+        }
+    nan_count = made.statistic("nan_count")
+    nan_tensors = int((nan_count > 0).sum())
     fingerprint = digest(made.digest.tobytes() + made.statistics.tobytes()).hex()
     totals: dict[str, Any] = {
         one.name: 0 for one in fields(CommitSummary) if one.default is one.default_factory is MISSING
@@ -70,7 +96,9 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
         "status": status,
         "tensors": len(made.labels),
         "nan_tensors": nan_tensors,
+        "nan_count": int(np.nansum(nan_count)),
         "anomalous_tensors": nan_tensors,
+        **found,
     }
     commit.write(
         objects,
@@ -81,6 +109,60 @@ def commit_tables(objects: ObjectStore, key: StepKey, made: Tables, status: str 
         contents=StepContents(nets=(), graphs=("0",), stored={}, problems=()),
     )
     return fingerprint
+
+
+def commit_run(
+    store: str,
+    ranks: Sequence[int],
+    steps: Sequence[int],
+    names: Sequence[str],
+    *,
+    born: int | None = None,
+    seed: int = 0,
+    processes: int = 1,
+    rules: RuleSet | None = None,
+) -> None:
+    """Commit steps without payloads.
+
+    Args:
+        store: the URL; credentials come from the environment.
+        ranks: all of them have each step.
+        steps: the steps.
+        names: names of operators, each with one output.
+        born: from this step on, two tensors of each rank hold a NaN; None for never.
+        seed: another one gives other statistics.
+        processes: how many commit at once.
+        rules: what is evaluated over each step of a rank.
+    """
+    commit.ensure_root(open_objects(resolve(store)))
+    keys = [StepKey(rank, step) for step in steps for rank in ranks]
+    one_part = partial(_commit_keys, store, names=names, born=born, seed=seed, rules=rules)
+    if processes == 1:
+        one_part(keys)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for future in [pool.submit(one_part, keys[i::processes]) for i in range(processes)]:
+            future.result()
+
+
+def _commit_keys(
+    store: str,
+    keys: Sequence[StepKey],
+    *,
+    names: Sequence[str],
+    born: int | None,
+    seed: int,
+    rules: RuleSet | None,
+) -> None:
+    objects = open_objects(resolve(store))
+    middle = len(names) // 2
+    for key in keys:
+        anomalous = () if born is None or (key.step or 0) < born else (middle, middle + 1)
+        made = make_tables(key, names, anomalous, seed)
+        # As in healthy tensors: nothing vanishes.
+        norm = FIELDS.index("l2_norm")
+        made.statistics[:, norm] = np.abs(made.statistics[:, norm]) + 1
+        commit_tables(objects, key, made, rules=rules)
 
 
 class CountingStore(WrappedObjects):

@@ -24,7 +24,7 @@ from helm.known import known
 from helm.limits import LIMITS
 from helm.promql import of_one_release
 from helm.rules_schema import definitions
-from ingest.settings import Settings
+from ingest import settings
 
 HELM = Path(__file__).parent
 CHART = HELM / "dump-ingest"
@@ -143,7 +143,7 @@ def _schema_of(entry: Value) -> dict[str, Any]:
 
 
 def _settings_schema() -> dict[str, Any]:
-    generated = Settings.model_json_schema()
+    generated = settings.schema()
     properties = {name: _setting(setting) for name, setting in generated["properties"].items()}
     properties["rank_map"] |= {
         "type": ["object", "string"],

@@ -33,17 +33,18 @@ def _require_own_workers() -> None:
 
 _require_own_workers()
 
-from workers import __version__ as __version__  # noqa: E402  (it is this one only after the check)
-
 if TYPE_CHECKING:
     from ingest.api import *  # noqa: F403  (the same names, for type checkers and editors)
+    from workers import __version__ as __version__
 
 #: The home of each public name: a module, and what the module calls it if that is another name.
 _HOMES = {
     "AccessDenied": "workers.errors",
     "Anatomy": "ingest.reader.anatomy",
     "Anomalies": "ingest.findings.anomalies",
+    "CheckedConfig": "ingest.dump_configs.checking.check",
     "ClusterError": "workers.errors",
+    "__version__": "workers",
     "BrokenLinks": "ingest.questions.divergence.broken_links",
     "Comparison": "ingest.questions.compare",
     "ConsolidatedCubes": "ingest.reader.consolidated",
@@ -51,19 +52,26 @@ _HOMES = {
     "DamagedStepWarning": "ingest.reader.damage",
     "DamagedStore": "workers.errors",
     "Divergence": "ingest.questions.divergence",
+    "DumpCost": "ingest.questions.next_dump",
     "DumpError": "workers.errors",
     "DumpIngestError": "workers.errors",
     "DumpStore": "ingest.reader.dump_store",
+    "ErrorGrowth": "ingest.questions.compare.growth",
     "GcPlan": "ingest.store_gc.plan",
     "GcPolicy": "ingest.store_gc.policy",
     "GcReport": "ingest.store_gc.execute",
     "Incident": "ingest.findings.incidents",
     "Incidents": "ingest.findings.incidents",
+    "Layout": "ingest.questions.placement.layout_answer",
     "Localized": "ingest.questions.localize",
+    "MissingItem": "ingest.questions.missing",
+    "MissingItems": "ingest.questions.missing",
     "Neighbour": "ingest.reader.tensor",
+    "NextDump": "ingest.questions.next_dump",
     "OriginAnswer": "ingest.questions.origin",
     "PrecisionAnswer": "ingest.questions.precision",
     "QuantilesAnswer": "ingest.questions.quantiles",
+    "Recorder": "ingest.recording.recorder",
     "RepairReport": "ingest.repairing.result",
     "RuleTest": "ingest.findings.backtest",
     "SketchReport": "ingest.consolidating.sketching",
@@ -80,35 +88,49 @@ _HOMES = {
     "Tensor": "ingest.reader.tensor",
     "Tensors": "ingest.reader.listing",
     "TensorsRemoved": "workers.errors",
+    "Trampled": "ingest.questions.trampled",
+    "TrampledTensors": "ingest.questions.trampled",
+    "UnshardedTensor": "ingest.reader.unsharded",
     "UsageError": "workers.errors",
+    "Waited": "ingest.findings.waiting",
     "anomalies": "ingest.findings.anomalies",
     "apply_gc": "ingest.store_gc.run",
     "broken_links": "ingest.questions.divergence.broken_links",
+    "check_dump_config": "ingest.dump_configs.checking.check",
     "compare": "ingest.questions.compare",
-    "consolidate": "ingest.wiring",
+    "consolidate": "ingest.wiring.consolidation",
     "context_of": "ingest.reader.context",
     "divergence": "ingest.questions.divergence",
+    "dump_cost": "ingest.questions.next_dump",
+    "error_growth": "ingest.questions.compare.growth",
     "heatmap": "ingest.questions.trend",
     "incidents": "ingest.findings.incidents",
-    "ingest_dump": "ingest.wiring",
+    "ingest_dump": "ingest.wiring.services",
+    "layout": "ingest.questions.placement.within",
+    "load_layout_map": "ingest.questions.compare",
     "load_mapping": "ingest.questions.compare",
     "load_thresholds": "ingest.questions.compare",
     "localize": "ingest.questions.localize",
+    "missing": "ingest.questions.missing",
+    "next_dump": "ingest.questions.next_dump",
     "open_store": "ingest.reader.dump_store",
     "origin": "ingest.questions.origin",
     "plan_gc": "ingest.store_gc.run",
     "precision": "ingest.questions.precision",
     "quantiles": "ingest.questions.quantiles",
+    "record": "ingest.recording.record",
     "repair": "ingest.repairing.run",
     "report": "ingest.page.report",
     "save_npy": "ingest.reader.save",
-    "sketch": "ingest.wiring",
+    "should_stop": "ingest.findings.should_stop",
+    "sketch": "ingest.wiring.sketching",
     "test_rules": "ingest.findings.backtest:backtest",
+    "trampled": "ingest.questions.trampled",
     "trend": "ingest.questions.trend",
+    "wait": "ingest.findings.waiting",
 }
 
-__all__ = ["__version__"]
-__all__ += list(_HOMES)
+__all__ = list(_HOMES)
 
 
 def _load(name: str) -> Any:

@@ -5,18 +5,27 @@ this module loads all of them at once, which takes two seconds.
 """
 
 from ingest.consolidating.sketching import SketchReport
+from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
 from ingest.findings.backtest import backtest as test_rules
 from ingest.findings.incidents import Incident, Incidents, incidents
+from ingest.findings.should_stop import should_stop
+from ingest.findings.waiting import Waited, wait
 from ingest.page.report import report
-from ingest.questions.compare import Comparison, compare, load_mapping, load_thresholds
+from ingest.questions.compare import Comparison, compare, load_layout_map, load_mapping, load_thresholds
+from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
 from ingest.questions.localize import Localized, localize
+from ingest.questions.missing import MissingItem, MissingItems, missing
+from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
+from ingest.questions.placement.layout_answer import Layout
+from ingest.questions.placement.within import layout
 from ingest.questions.precision import PrecisionAnswer, precision
 from ingest.questions.quantiles import QuantilesAnswer, quantiles
+from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
 from ingest.reader.consolidated import ConsolidatedCubes
@@ -28,13 +37,18 @@ from ingest.reader.save import save_npy
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step, Steps
 from ingest.reader.tensor import Neighbour, Tensor
+from ingest.reader.unsharded import UnshardedTensor
+from ingest.recording.record import record
+from ingest.recording.recorder import Recorder
 from ingest.repairing.result import RepairReport
 from ingest.repairing.run import repair
 from ingest.store_gc.execute import GcReport
 from ingest.store_gc.plan import GcPlan
 from ingest.store_gc.policy import GcPolicy
 from ingest.store_gc.run import apply_gc, plan_gc
-from ingest.wiring import consolidate, ingest_dump, sketch
+from ingest.wiring.consolidation import consolidate
+from ingest.wiring.services import ingest_dump
+from ingest.wiring.sketching import sketch
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,
@@ -56,6 +70,7 @@ __all__ = [
     "Anatomy",
     "Anomalies",
     "BrokenLinks",
+    "CheckedConfig",
     "ClusterError",
     "Comparison",
     "ConsolidatedCubes",
@@ -63,19 +78,26 @@ __all__ = [
     "DamagedStepWarning",
     "DamagedStore",
     "Divergence",
+    "DumpCost",
     "DumpError",
     "DumpIngestError",
     "DumpStore",
+    "ErrorGrowth",
     "GcPlan",
     "GcPolicy",
     "GcReport",
     "Incident",
     "Incidents",
+    "Layout",
     "Localized",
+    "MissingItem",
+    "MissingItems",
     "Neighbour",
+    "NextDump",
     "OriginAnswer",
     "PrecisionAnswer",
     "QuantilesAnswer",
+    "Recorder",
     "RepairReport",
     "RuleTest",
     "SketchReport",
@@ -92,29 +114,44 @@ __all__ = [
     "Tensor",
     "Tensors",
     "TensorsRemoved",
+    "Trampled",
+    "TrampledTensors",
+    "UnshardedTensor",
     "UsageError",
+    "Waited",
     "anomalies",
     "apply_gc",
     "broken_links",
+    "check_dump_config",
     "compare",
     "consolidate",
     "context_of",
     "divergence",
+    "dump_cost",
+    "error_growth",
     "heatmap",
     "incidents",
     "ingest_dump",
+    "layout",
+    "load_layout_map",
     "load_mapping",
     "load_thresholds",
     "localize",
+    "missing",
+    "next_dump",
     "open_store",
     "origin",
     "plan_gc",
     "precision",
     "quantiles",
+    "record",
     "repair",
     "report",
     "save_npy",
+    "should_stop",
     "sketch",
     "test_rules",
+    "trampled",
     "trend",
+    "wait",
 ]

@@ -5,27 +5,23 @@ No setting holds a credential: those come from the environment chain of the stor
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ByteSize, Field, ValidationError, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationError, field_validator
 
 from ingest.disk.pressure import parse_threshold
 from workers.errors import UsageError
+from workers.host.cpu import CpuLimits, parse_cpus
 from workers.host.credentials import masked_values, refuse_in_options, refuse_in_url
-from workers.host.yaml_file import parse, read_text
 
 ENV_PREFIX = "DUMP_INGEST_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -36,12 +32,15 @@ _MIB = 1024 * 1024
 _NEVER_SHOWN = frozenset(["store", "store_options", "scheduler", "webhook", "dask"])
 
 
-class Settings(BaseSettings):
+#: Variables of these are JSON, as in the settings file.
+_JSON = frozenset(["store_options", "dask"])
+
+
+class Settings(BaseModel):
     """All settings. `dump-ingest config schema` prints the description of each field."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    # Descriptions come from `schema`: pydantic would parse this file at each start, in 50 ms.
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     store: str | None = None
     """The store: a directory or any fsspec URL, such as s3://bucket/run.zarr."""
@@ -54,12 +53,18 @@ class Settings(BaseSettings):
     scheduler_timeout_s: float = Field(default=30.0, gt=0)
     """How long to wait for the scheduler and for its first worker, in seconds."""
     # In the environment as on the command line, not as JSON: each host has its own.
-    worker_resources: Annotated[dict[str, float], NoDecode] = Field(default_factory=dict)
+    worker_resources: dict[str, float] = Field(default_factory=dict)
     """Dask resources that workers must offer (host-n17=1): restricts tasks to the host that has the files."""
     host: str | None = None
     """The name of this host in the store. None: its host name, which containers change at each start."""
     workers: int | None = Field(default=None, ge=1)
     """How many worker processes to start without a scheduler. None: one per processor, at most eight."""
+    nice: int = Field(default=0, ge=0, le=19)
+    """Priority of the command and its own workers: 19 gives way to everything else."""
+    cpus: str = ""
+    """Processors of the command and its own workers, such as 0-3,8. Empty: all."""
+    cpu_share: float = Field(default=1.0, gt=0, le=1)
+    """The share of these processors that the command and its own workers use at most."""
     poll_s: float = Field(default=1.0, gt=0)
     """How often the dump is listed, in seconds. File events only make it prompt: nothing relies on them."""
     quiet_s: float = Field(default=10.0, ge=0)
@@ -73,7 +78,7 @@ class Settings(BaseSettings):
     pressure_free: str = "10%"
     """The free space below which the dump's disk is nearly full: a share (10%), or bytes (200GB)."""
     # In the environment as on the command line, not as JSON: each host has its own map.
-    rank_map: Annotated[dict[int, int], NoDecode] = Field(default_factory=dict)
+    rank_map: dict[int, int] = Field(default_factory=dict)
     """The rank of each device id (0=8,1=9), for dumps whose paths name only devices."""
     layout: str = ""
     """A pattern for a dump whose tree no layout covers: rank{rank}/step{step}/{module}.{io}.{slot}.pt"""
@@ -83,6 +88,8 @@ class Settings(BaseSettings):
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
     sketches: bool = True
     """Whether histograms of tensors are stored: they answer questions when the tensors are gone."""
+    pool: bool = False
+    """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False
     """Whether steps that came from another dump directory may be replaced."""
     recheck_rate: ByteSize = Field(default=ByteSize(16 * _MIB), ge=0)
@@ -90,7 +97,7 @@ class Settings(BaseSettings):
     recheck: bool = False
     """Whether `ingest` reads all committed dump files again, and compares them with their digests."""
     # In the environment as on the command line, not as JSON: each host has its own.
-    continues: Annotated[list[str], NoDecode] = Field(default_factory=list)
+    continues: list[str] = Field(default_factory=list)
     """Other directories in which this dump was: their steps in the store are its own. Separated by `:`."""
     after_commit: Literal["keep", "delete"] = "keep"
     """What to do with committed dump files. They are read back before deletion: docs/retention.md."""
@@ -135,6 +142,11 @@ class Settings(BaseSettings):
     dask: dict[str, Any] = Field(default_factory=dict)
     """Passed to dask.config.set, such as {"distributed.comm.timeouts.connect": "60s"}."""
 
+    @property
+    def cpu_limits(self) -> CpuLimits:
+        """What the command and its own workers may take of the processors."""
+        return CpuLimits(self.nice, parse_cpus(self.cpus), self.cpu_share)
+
     @field_validator("store", "scheduler", "host", "rules", "webhook", "page_url")
     @classmethod
     def _not_empty(cls, value: str | None) -> str | None:
@@ -157,6 +169,13 @@ class Settings(BaseSettings):
     def _share_or_bytes(cls, value: Any) -> str:
         text = str(value)  # in YAML, a number of bytes is an integer
         parse_threshold(text)
+        return text
+
+    @field_validator("cpus", mode="before")
+    @classmethod
+    def _processors(cls, value: Any) -> str:
+        text = str(value)  # in YAML, a single processor is an integer
+        parse_cpus(text)
         return text
 
     @field_validator("rank_map", mode="before")
@@ -229,18 +248,6 @@ class Settings(BaseSettings):
             )
         return value
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use only the values that `load` has merged: it records where each of them comes from."""
-        return (init_settings,)
-
 
 def _as_mistake(check: Callable[[Any], None], value: Any) -> None:
     try:
@@ -279,10 +286,7 @@ def load(config: Path | None = None, **flags: Any) -> LoadedSettings:
     if config is None and (path := os.environ.get(CONFIG_VARIABLE)):
         config = Path(path)
     from_file = {} if config is None else _read_yaml(config)
-    try:
-        from_environment = EnvSettingsSource(Settings)()
-    except SettingsError as exc:
-        raise UsageError(f"{exc}: it must be JSON", hint="See `dump-ingest config schema`.") from exc
+    from_environment = _read_environment()
     given = {name: value for name, value in flags.items() if value is not None}
     origins = {
         **dict.fromkeys(Settings.model_fields, "default"),
@@ -297,6 +301,41 @@ def load(config: Path | None = None, **flags: Any) -> LoadedSettings:
     return LoadedSettings(settings, origins, _unknown_variables())
 
 
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a file of settings, with the docstring of each field as its description."""
+    content = Settings.model_json_schema()
+    module: Any = ast.parse(inspect.getsource(Settings))
+    for field, text in pairwise(module.body[0].body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(docstring))):
+                described = content["properties"][name] | {"description": inspect.cleandoc(docstring)}
+                content["properties"][name] = dict(sorted(described.items()))  # as pydantic does
+    return content
+
+
+def _read_environment() -> dict[str, Any]:
+    """Return the settings that variables give, whatever the case of their names; mappings as JSON.
+
+    Raises:
+        UsageError: a variable does not hold the JSON that it must hold.
+    """
+    variables = {name.upper(): value for name, value in os.environ.items()}
+    given: dict[str, Any] = {}
+    for name in Settings.model_fields:
+        variable = f"{ENV_PREFIX}{name}".upper()
+        if variable not in variables:
+            continue
+        given[name] = variables[variable]
+        if name in _JSON:
+            try:
+                given[name] = json.loads(given[name])
+            except ValueError as exc:
+                raise UsageError(
+                    f"{variable}: it must be JSON", hint="See `dump-ingest config schema`."
+                ) from exc
+    return given
+
+
 def _unknown_variables() -> tuple[str, ...]:
     known = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
     known |= {CONFIG_VARIABLE, TOKEN_VARIABLE}
@@ -304,6 +343,8 @@ def _unknown_variables() -> tuple[str, ...]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
+    from workers.host.yaml_file import parse, read_text  # deferred: yaml takes 0.02 s, and few have a file
+
     content = parse(read_text(path, hint="Name the file with --config."), str(path)).value
     if content is None:
         return {}

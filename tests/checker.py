@@ -246,7 +246,7 @@ def _payload(
     if size:
         assert offset >= 0, f"{row.text['source']} has no bytes"
         if path not in packed:
-            packed[path] = _read(generation, path)
+            packed[path] = _read(_holder(generation, directory, path), path)
         values = packed[path][offset : offset + size]
         assert len(values) == size, f"{path} is too short"
         _assert_written(generation, directory, path, offset, size)
@@ -389,14 +389,24 @@ def _check_statistics(stored: dict[str, Any], values: npt.NDArray[Any]) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6 * (np.abs(finite).max(initial=0) or 1))
 
 
+def _holder(generation: zarr.Group, directory: Path, path: str) -> zarr.Group:
+    """Return the group that the label `array` is relative to: the root of the store for the pool."""
+    if not path.startswith("pool/"):
+        return generation
+    assert path.split("/")[1] == directory.name, f"{directory} refers to {path}"
+    return zarr.open_group(directory.parent.parent, mode="r")
+
+
 def _assert_written(generation: zarr.Group, directory: Path, path: str, offset: int, size: int) -> None:
     """Fail if an inner chunk of the range was never written: zarr-python would return zeros for it."""
-    array = generation[path]
+    holder = _holder(generation, directory, path)
+    array = holder[path]
     assert isinstance(array, zarr.Array)
     assert array.shards is not None
     chunk, shard = array.chunks[0], array.shards[0]
     per_shard = shard // chunk
     for number in range(offset // chunk, (offset + size - 1) // chunk + 1):
-        file = directory / Path(generation.basename) / path / "c" / str(number // per_shard)
+        below = directory / Path(generation.basename) if holder is generation else directory.parent.parent
+        file = below / path / "c" / str(number // per_shard)
         index = np.frombuffer(file.read_bytes()[-(16 * per_shard + 4) : -4], "<u8").reshape(-1, 2)
         assert index[number % per_shard, 0] != _MISSING, f"{file}: a chunk is missing"

@@ -179,11 +179,14 @@ def start(
 
 
 def own_workers(parent: int) -> list[int]:
-    """Return the process ids of the Dask workers that a command has started for itself."""
+    """Return the process ids of the workers that a command has started for itself.
+
+    Those of `watch` are Dask's; those of `ingest` are copies of the command.
+    """
     pids = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             ppid = int(status.read_text().rpartition(") ")[2].split()[1])
-            if ppid == parent and b"spawn_main" in (status.parent / "cmdline").read_bytes():
+            if ppid == parent and b"resource_tracker" not in (status.parent / "cmdline").read_bytes():
                 pids.append(int(status.parent.name))
     return pids

@@ -5,7 +5,10 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -175,6 +178,20 @@ def alertmanager(pytestconfig: pytest.Config) -> Iterator[Callable[[Path], Alert
         yield lambda config: servers.enter_context(Alertmanager(config))
 
 
+@pytest.fixture(scope="session")
+def torch(pytestconfig: pytest.Config) -> Any:
+    """PyTorch itself, imported on first use. Skip the test if it is not installed. In CI, fail it."""
+    if find_spec("torch") is None:
+        _do_not_run(pytestconfig, "not installed: PyTorch (make torch)")
+    return import_module("torch")
+
+
+@pytest.fixture(scope="session")
+def nets(torch: Any) -> ModuleType:  # noqa: ARG001  (it must be there)
+    """The models of `tests.torch_models`, which imports PyTorch."""
+    return import_module("tests.torch_models")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_not_run] = set()
 
@@ -199,4 +216,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Repeat at the end which servers were missing: a skipped server test proves nothing."""
     reasons = config.stash[_not_run]
     for reason in sorted(reasons):
-        terminalreporter.write_line(f"TESTS WITH REAL SERVERS DID NOT RUN: {reason}", red=True, bold=True)
+        terminalreporter.write_line(f"TESTS DID NOT RUN: {reason}", red=True, bold=True)

@@ -22,6 +22,7 @@ NAMES = (
     "msprobe-26.2.0-mindspore-cpu",
     "msprobe-26.2.0-pytorch-cpu",
     "nan-log-2rank",
+    "nan-log-2rank-next",
     "nan-mask-1rank",
     "nan-sqrt-2rank",
     "synthetic-text",

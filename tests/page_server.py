@@ -43,8 +43,10 @@ class RunningPage:
         refresh_s: float = 0.2,
         cache_nbytes: int = 1 << 20,
         watchers: Watchers | None = None,
+        first_paint_s: float = 60,
     ) -> None:
-        settings = PageSettings(Listen("127.0.0.1", 0), access or Access(), base, cache_nbytes, watchers)
+        listen = Listen("127.0.0.1", 0)
+        settings = PageSettings(listen, access or Access(), base, cache_nbytes, watchers, first_paint_s)
         self.library = Library(str(url), refresh_s=refresh_s)
         self._server = PageServer(self.library, settings)
         self.url = self._server.bind().rstrip("/")

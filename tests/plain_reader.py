@@ -44,6 +44,7 @@ class Step:
     def __init__(self, directory: Path) -> None:
         """Open it from its commit, which has the metadata of all arrays."""
         leaf: Any = zarr.open_group(directory, mode="r")
+        self.root: Any = zarr.open_group(directory.parent.parent, mode="r")
         self.record: dict[str, Any] = leaf.attrs["dump_ingest"]
         self.generation: Any = leaf[self.record["fingerprint"]]
         self.text = self._columns("index/labels")
@@ -63,7 +64,7 @@ class Step:
             return b""
         path = str(self.text["array"][row])
         if path not in self.arrays:
-            self.arrays[path] = self.generation[path][...]
+            self.arrays[path] = (self.root if path.startswith("pool/") else self.generation)[path][...]
         stored = self.arrays[path][first : first + size]
         order = ">" if path.endswith("_big_endian") else "<"
         return bytes(stored.astype(stored.dtype.newbyteorder(order)).tobytes())

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -15,9 +16,13 @@ from ingest.settings import load
 from tests.cli import run
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
+from tests.pools import PooledRun, replicas, small_pools
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Its examples about the store `torch.zarr` build on one another; the first of them needs PyTorch.
+PYTORCH = ROOT / "docs" / "pytorch.md"
+_TRAINING = "# train.py\n"
 #: Its examples build on one another, as in a notebook; below each stands what it prints.
 GUIDE = ROOT / "docs" / "python.md"
 _CELL = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
@@ -60,6 +65,11 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(unpack("cann-bin-synthetic", directory) / "torchair", directory / "ascend")
     ingest_directly(directory / "ascend", directory / "ascend.zarr")
     run("ingest", "dump", "--store", "run.zarr", cwd=directory)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_pools(monkeypatch)
+        pooled = PooledRun(directory / "pooled", store=str(directory / "pooled.zarr"))
+        pooled.begin(2, replicas(0))
+        pooled.take(2, 1, replicas(1))
     return directory
 
 
@@ -69,7 +79,11 @@ def without_local(text: str) -> str:
 
 
 @pytest.mark.dask
-@pytest.mark.parametrize("example", examples("console"), ids=lambda example: example.page.name)
+@pytest.mark.parametrize(
+    "example",
+    [example for example in examples("console") if "torch.zarr" not in example.text],
+    ids=lambda example: example.page.name,
+)
 def test_a_console_example_prints_what_the_page_shows(
     sandbox: Path, example: Example, tmp_path: Path
 ) -> None:
@@ -86,7 +100,11 @@ def test_a_console_example_prints_what_the_page_shows(
 
 @pytest.mark.parametrize(
     "example",
-    [example for example in examples("python") if example.page != GUIDE],
+    [
+        example
+        for example in examples("python")
+        if example.page != GUIDE and not example.text.startswith(_TRAINING)
+    ],
     ids=lambda example: example.page.name,
 )
 def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
@@ -98,6 +116,21 @@ def test_a_python_example_runs(sandbox: Path, example: Example) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("torch")
+def test_the_recorded_model_of_the_page_tells_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever copies the training loop of the page, ingests and asks, sees the answer of the page."""
+    (training,) = (example for example in examples("python") if example.text.startswith(_TRAINING))
+    (asked,) = (example for example in examples("console") if "torch.zarr" in example.text)
+    (tmp_path / "train.py").write_text(training.text)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("train.py")
+    ingest_directly(tmp_path / "run-dump", tmp_path / "torch.zarr")
+    command, _, shown = asked.text.removeprefix("$ dump-ingest ").partition("\n")
+    assert run(*shlex.split(command), cwd=tmp_path).stdout == shown
 
 
 def test_the_guide_prints_what_it_shows_from_top_to_bottom(sandbox: Path) -> None:

@@ -18,6 +18,7 @@ from tests.dumps import DumpLibrary, unpack
 from tests.npy_files import MadeDump, npy_header, tensor_name
 from tests.pipeline import ingest_directly
 from tests.plain_reader import functions_of_the_page
+from tests.pools import PooledRun, replicas, small_pools
 from workers.arrays import device_format, dtypes
 from workers.arrays.device_format import DeviceLayout, is_known
 from workers.dump.formats import dump_data_tensor
@@ -74,6 +75,17 @@ def test_every_file_of_the_real_dumps_is_rebuilt(dumps: DumpLibrary, tmp_path: P
     assert sum(answer["rows"] for answer in answers) > 3000
     formats = {word for answer in answers for word in answer if word.startswith("host ")}
     assert {"host NC1HWC0", "host FRACTAL_NZ"} <= formats
+
+
+def test_what_ranks_share_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pools(monkeypatch)
+    pooled = PooledRun(tmp_path)
+    pooled.begin(2, replicas(0))
+    pooled.take(2, 1, replicas(1))
+    assert pooled.commit(0, 1).record.pool
+    (answer,) = read_plainly(pooled.store)
+    assert (answer["wrong"], answer["imported"]) == ([], [])
+    assert answer["files"] == 48
 
 
 @pytest.mark.parametrize("keep_device_layout", [False, True])

@@ -112,6 +112,8 @@ class Tour:
 
 In another terminal (`. .venv/bin/activate` first), once step {self._healthy + 2} is in the store:
 
+  dump-ingest serve {store} --open --watchers 127.0.0.1:{ports["watcher"]}
+                                         the page, on loopback: incidents, ranks by steps, tensors
   dump-ingest ls {store}                 all steps
   dump-ingest origin {store}             the rank, step and operator where the NaN came from
   dump-ingest find {store} --where "nan_count > 0" --rank 1

@@ -1,8 +1,26 @@
 """The data plane: what a Dask worker imports. It knows no service, no settings and no command line."""
 
-from importlib.metadata import PackageNotFoundError, version
+from __future__ import annotations
 
-try:
-    __version__ = version("dump-ingest")
-except PackageNotFoundError:  # run from a checkout that was not installed
-    __version__ = "0"
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __version__: str
+
+
+def _load(name: str) -> str:
+    """Return the version, which few who import this package ask for."""
+    if name != "__version__":
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    from importlib.metadata import PackageNotFoundError, version  # deferred: takes 30 ms to import
+
+    try:
+        return version("dump-ingest")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        return "0"
+
+
+if not TYPE_CHECKING:
+    # To a type checker it would mean that the module has every name.
+    __getattr__ = _load

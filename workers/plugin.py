@@ -17,8 +17,9 @@ from distributed import Worker, WorkerPlugin
 from prometheus_client import REGISTRY
 
 from workers import events
-from workers.arrays import histogram_kernels, kernels
+from workers.arrays import kernels
 from workers.clocks.steady import steady_dask
+from workers.host.cpu import throttle
 from workers.host.temporary import check_scratch
 from workers.tasks.metrics import StoreMetrics, WorkerMetrics, register_build_info
 
@@ -52,7 +53,6 @@ def dask_setup(worker: Worker) -> None:
 
 def _load_kernels() -> None:
     kernels.warm_up()
-    histogram_kernels.warm_up()
     # Large plans trigger full garbage collections, which do not need to visit what is loaded by now.
     gc.freeze()
 
@@ -76,6 +76,10 @@ class IngestPlugin(WorkerPlugin):
     name = "dump-ingest"
     idempotent = True
 
+    def __init__(self, cpu_part: float = 1.0) -> None:
+        """Prepare workers that may use so much of one processor."""
+        self._cpu_part = cpu_part
+
     def setup(self, worker: Worker) -> None:  # noqa: ARG002  (Dask's interface)
         """Import the data plane, so that the first task does not wait for it, and install the metrics.
 
@@ -85,6 +89,7 @@ class IngestPlugin(WorkerPlugin):
 
         steady_dask()
         install_metrics()
+        throttle.limit(self._cpu_part)
         logging.getLogger("tornado.application").addFilter(_is_relevant)
         # Not a daemon: the process must not end while the compiler is at work.
         threading.Thread(target=_load_kernels, name="dump-ingest-warm-up").start()

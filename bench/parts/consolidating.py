@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +11,11 @@ import xarray as xr
 
 from bench.measure import Measure, Ratio, Table, in_turns, median, shown
 from bench.setting import WORKERS, Setting
-from bench.steps import CountingStore, commit_tables, make_tables
+from bench.steps import CountingStore, commit_run
 from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
-from workers.model import StepKey, ceil_div
-from workers.store import commit
+from workers.model import ceil_div
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
 
@@ -166,24 +163,8 @@ def _commit(
     store: Path, ranks: Sequence[int], steps: Sequence[int], names: Sequence[str], born: int = 0
 ) -> None:
     """Commit steps without payloads; from step `born` on, two tensors of each rank contain NaN."""
-    objects = open_objects(resolve(str(store)))
-    commit.ensure_root(objects)
-    keys = [StepKey(rank, step) for step in steps for rank in ranks]
-    if len(keys) < 100:
-        _commit_some(store, keys, names, born)
-        return
-    parts = [keys[i::WORKERS] for i in range(WORKERS)]
-    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as processes:
-        for future in [processes.submit(_commit_some, store, part, names, born) for part in parts]:
-            future.result()
-
-
-def _commit_some(store: Path, keys: Sequence[StepKey], names: Sequence[str], born: int) -> None:
-    objects = open_objects(resolve(str(store)))
-    middle = len(names) // 2
-    for key in keys:
-        anomalous = (middle, middle + 1) if (key.step or 0) >= born else ()
-        commit_tables(objects, key, make_tables(key, names, anomalous))
+    processes = 1 if len(ranks) * len(steps) < 100 else WORKERS
+    commit_run(str(store), ranks, steps, names, born=born, processes=processes)
 
 
 def _view(objects: ObjectStore) -> ConsolidatedCubes:

@@ -23,7 +23,6 @@ _MOST_TIME, _MOST_BYTES = 1.08, 1.02
 def measure(setting: Setting) -> Iterator[Measure]:
     """Yield the rate of the kernel, and the ratio of an ingest with histograms to one without."""
     kernels.warm_up()
-    histogram_kernels.warm_up()
     yield from _kernel(setting)
     sizes: dict[bool, list[float]] = {False: [], True: []}
 

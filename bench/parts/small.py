@@ -11,7 +11,7 @@ from pathlib import Path
 
 from distributed import Client
 
-from bench.load import build_small
+from bench.load import build_alike, build_small
 from bench.measure import Measure, Ratio, in_turns, seconds, seconds_each
 from bench.setting import WORKERS, Setting, ingest, workers
 from ingest.api import open_store
@@ -21,6 +21,8 @@ _FILES_OF_STEP = 20
 _FILES_OF_RANK = 200
 #: The cost of one item may differ by this factor between the two sizes, and still counts as the same.
 _LINEAR = 1.25
+#: How fast `.pt` files are at least, against npy.
+_PT_OF_NPY = 0.8
 
 
 def measure(setting: Setting) -> Iterator[Measure]:
@@ -30,6 +32,7 @@ def measure(setting: Setting) -> Iterator[Measure]:
             build_small(dump, steps=3, files=_FILES_OF_STEP)
             _ingest(setting, client, dump)  # warm-up, not measured
         yield from _files(setting, client)
+        yield from _containers(setting, client)
         yield from _steps(setting, client)
     yield from _ranks(setting)
 
@@ -42,6 +45,20 @@ def _files(setting: Setting, client: Client) -> Iterator[Measure]:
             build_small(dump, files=count)
             costs.append(1e6 * _ingest(setting, client, dump) / count)
     yield _linear(f"a file, {many} tensors of 100 bytes in a step", f"{few} in a step", "µs", *costs[::-1])
+
+
+def _containers(setting: Setting, client: Client) -> Iterator[Measure]:
+    """Yield the cost of small files of torch.save, against npy of the same tensors."""
+    count, size = (1_000, 1024) if setting.quick else (10_000, 1024)
+    with setting.target(setting.fast) as pt, setting.target(setting.fast) as npy:
+        build_alike(pt, files=count, size=size, suffix="pt")
+        build_alike(npy, files=count, size=size, suffix="npy")
+        times = in_turns(
+            setting.rounds,
+            {"pt": lambda: _ingest(setting, client, pt), "npy": lambda: _ingest(setting, client, npy)},
+        )
+    name, against = f"{count} tensors of {4 * size} bytes as .pt", "the same as npy"
+    yield Measure(name, against, "s", times["pt"], times["npy"], floor=_PT_OF_NPY)
 
 
 def _steps(setting: Setting, client: Client) -> Iterator[Measure]:

@@ -1,7 +1,7 @@
 """The `dump-ingest` command: a table of its sub-commands, each of which is imported when it runs.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 verification found damage, 4 partly done,
-5 differences found, 130 interrupted.
+5 differences found, 124 `wait` has waited long enough, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import ingest
 from ingest.cli.exits import (
     EXIT_INTERRUPTED,
     Interrupted,
@@ -23,7 +24,6 @@ from ingest.cli.exits import (
     raise_on_interrupt,
     report_error,
 )
-from workers import __version__
 from workers.errors import DumpIngestError
 
 _FILL, _ASK, _MAINTAIN, _SET_UP = "Fill a store", "Ask a store", "Maintain a store", "Set up"
@@ -60,11 +60,21 @@ COMMANDS = (
         _ASK,
         "Find tensors on which replicas disagree: the first step and tensor, and the odd rank.",
     ),
+    CommandSummary(
+        "trampled",
+        _ASK,
+        "Find tensors that changed within a step although nobody wrote them: trampled memory.",
+    ),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     CommandSummary(
         "localize",
         _ASK,
         "Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.",
+    ),
+    CommandSummary(
+        "layout",
+        _ASK,
+        "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
     ),
     CommandSummary(
         "trend", _ASK, "Show how a statistic of tensors develops over the steps, by tensor and rank."
@@ -86,6 +96,16 @@ COMMANDS = (
         "show",
         _ASK,
         "Show one tensor: its source line, who wrote and read it, what is in it, its values.",
+    ),
+    CommandSummary(
+        "next",
+        _ASK,
+        "Write the configuration of the next, small dump: of the operators under suspicion alone.",
+    ),
+    CommandSummary(
+        "wait",
+        _ASK,
+        "Wait until an incident is found, a step is committed, or nothing is committed any more.",
     ),
     CommandSummary(
         "serve", _ASK, "Serve a page to look at a store, or at all stores below a URL, until Ctrl-C."
@@ -124,6 +144,11 @@ COMMANDS = (
     CommandSummary(
         "doctor", _SET_UP, "Check settings, dump, store and scheduler, and say how to fix what is wrong."
     ),
+    CommandSummary(
+        "check",
+        _SET_UP,
+        "Check the configuration of a dump: what it will dump, what is ignored, what contradicts itself.",
+    ),
     CommandSummary("rules", _SET_UP, "List, check and test anomaly rules."),
     CommandSummary("config", _SET_UP, "Show, check and explain the settings."),
 )
@@ -149,6 +174,8 @@ def _with_placeholders(parameters: list[Any]) -> list[Any]:
     for parameter in parameters:
         if parameter.param_type_name == "option" and parameter.metavar is None:
             parameter.metavar = "" if parameter.is_flag else "N"  # texts have a placeholder of their own
+        elif parameter.param_type_name == "argument" and parameter.nargs == -1:
+            parameter.display_type_rich = lambda ctx: "<str>"  # noqa: ARG005  (typer gives the context)
     return parameters
 
 
@@ -196,7 +223,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 partly done, 5 differences found, "
-    "130 interrupted.",
+    "124 waited long enough, 130 interrupted.",
 )
 
 
@@ -207,7 +234,7 @@ def _top(
     ] = False,
 ) -> None:
     if version:
-        typer.echo(f"dump-ingest {__version__}")
+        typer.echo(f"dump-ingest {ingest.__version__}")
         raise typer.Exit
 
 
@@ -216,6 +243,11 @@ def main() -> None:
     raise_on_interrupt()
     # Child processes import nothing from the working directory, which may be one that others can write to.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
+    # Of numpy, which starts threads for its linear algebra when it is imported, and does none here. A process
+    # with one thread can have its workers as copies of itself: see `workers.processes.start`.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # pydantic would look through the metadata of all installed packages for plugins, in 0.03 s.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     try:
         app()
     except DumpIngestError as exc:

@@ -19,6 +19,7 @@ from ingest.cli.tensor_options import Conditions, takes_tensor_options
 if TYPE_CHECKING:
     from distributed import Client
 
+    from ingest.questions.compare import Comparison
     from ingest.settings import Settings
 
 
@@ -62,6 +63,14 @@ def command(
     all_tensors: Annotated[
         bool, typer.Option("--all", help="Print all tensors, equal ones included, in order of execution.")
     ] = False,
+    over_steps: Annotated[
+        bool,
+        typer.Option(
+            "--over-steps",
+            help="Print how the relative error of a rank's tensors grows over the steps; reads no elements.",
+            show_default=False,
+        ),
+    ] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with all figures.", show_default=False)
     ] = None,
@@ -72,6 +81,23 @@ def command(
             "--ignore-unmatched", help="Do not count tensors and steps on one side only as differences."
         ),
     ] = False,
+    across_layouts: Annotated[
+        bool | None,
+        typer.Option(
+            "--across-layouts/--rank-by-rank",
+            help="Put tensors together from all ranks, or compare rank by rank. Default: by their numbers.",
+            show_default=False,
+        ),
+    ] = None,
+    layout_map: Annotated[
+        Path | None,
+        typer.Option(
+            "--layout-map",
+            metavar="FILE",
+            help="YAML file that says how ranks hold tensors, where that is open.",
+            readable=False,
+        ),
+    ] = None,
     layout: LayoutOption = None,
     scheduler: SchedulerOption = None,
     workers: Annotated[
@@ -89,17 +115,25 @@ def command(
 
     [bold]dump-ingest compare run.zarr@0,2 run.zarr@1,2[/]      two ranks, in step 2
     [bold]dump-ingest compare new.zarr s3://b/old.zarr[/]       all ranks and steps
+    [bold]dump-ingest compare new.zarr@0 old.zarr@0 --over-steps[/]
     [bold]dump-ingest compare run.zarr /data/dump[/]            a store, and the dump that it came from
+    [bold]dump-ingest compare tp4.zarr tp1.zarr[/]              four ranks against one that has all
     """
     # deferred: numba, numpy and zarr take 0.6 s to import; `ingest.compare` imports Dask, too, in 1.4 s
+    from ingest.cli.compare_growth import growth_between, print_growth
     from ingest.cli.compare_report import print_comparison, say_summary
-    from ingest.questions.compare import compare, load_mapping, load_thresholds
+    from ingest.questions.compare import compare, load_layout_map, load_mapping, load_thresholds
     from ingest.questions.compare.html import to_html
     from ingest.questions.compare.suggested_map import mapping_text
 
     settings = load_settings(config, layout=layout, scheduler=scheduler, workers=workers).settings
+    if over_steps:
+        growth = growth_between(a, b, chosen, settings.store_options)
+        print_growth(growth, top=None if all_tensors else top, as_json=json)
+        raise typer.Exit(EXIT_DIFFERENT if growth.by_onset() else 0)
     names = load_mapping(mapping) if mapping else None
     limits = load_thresholds(thresholds) if thresholds else None
+    placements = load_layout_map(layout_map) if layout_map else None
     for path, option in ((html, "--html"), (suggest_map, "--suggest-map")):
         if path is not None:
             check_writable(path, option)
@@ -114,6 +148,8 @@ def command(
             keep_equal=all_tensors,
             client=client,
             layout=settings.layout,
+            across_layouts=across_layouts,
+            layout_map=placements,
             storage_options=settings.store_options,
             **chosen,
         )
@@ -126,10 +162,13 @@ def command(
     else:
         print_comparison(comparison, top=None if all_tensors else top)
     say_summary(comparison, top=None if all_tensors or json else top)
+    raise typer.Exit(_exit_code(comparison))
+
+
+def _exit_code(comparison: Comparison) -> int:
     if comparison.damaged or any(left.is_damaged for _, left in comparison.left_out):
-        raise typer.Exit(EXIT_DAMAGE)
-    if not comparison.is_within:
-        raise typer.Exit(EXIT_DIFFERENT)
+        return EXIT_DAMAGE
+    return 0 if comparison.is_within else EXIT_DIFFERENT
 
 
 @contextmanager

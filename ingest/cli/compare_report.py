@@ -14,6 +14,8 @@ from ingest.cli.printing import (
 )
 from ingest.questions.compare import ComparedTensor, Comparison, Verdict
 from ingest.questions.compare.result import GOOD, UNMATCHED
+from ingest.questions.placement.decide import Certainty
+from ingest.reader.ranges import format_ranges
 from workers.model import StepKey
 
 #: How many steps the summary lists.
@@ -36,6 +38,7 @@ def print_comparison(comparison: Comparison, *, top: int | None) -> None:
         top: print this many tensors, the worst first, without equal ones; None: all, in order of execution.
     """
     _print_counts(comparison)
+    _print_layout(comparison)
     if top is None:
         tensors = list(comparison.tensors)
     else:
@@ -72,19 +75,46 @@ def _print_counts(comparison: Comparison) -> None:
     print_table(("rank", "step", *names), rows, right=names)
 
 
+def _print_layout(comparison: Comparison) -> None:
+    """Print how many tensors ranks hold in which way, if layouts were compared."""
+    if not comparison.layout:
+        return
+    certainties = [word for word in Certainty if any(word == known for _, known in comparison.layout)]
+    placements = sorted({placement for placement, _ in comparison.layout})
+    rows = [
+        [placement, *(str(comparison.layout.get((placement, word), 0)) for word in certainties)]
+        for placement in placements
+    ]
+    print_line("")
+    names = [word.value for word in certainties]
+    print_table(("layout", *names), rows, right=names)
+
+
 def _has_difference(counts: Mapping[Verdict, int]) -> bool:
     return any(count and verdict not in GOOD for verdict, count in counts.items())
 
 
 def _print_tensors(tensors: Sequence[ComparedTensor]) -> None:
+    across = any(tensor.held for tensor in tensors)
     print_table(
-        ("rank", "step", "verdict", "name", "dtype", "shape", *_METRICS, "reason"),
+        (
+            "rank",
+            "step",
+            "verdict",
+            "name",
+            *(("layout",) if across else ()),
+            "dtype",
+            "shape",
+            *_METRICS,
+            "reason",
+        ),
         (
             (
-                _both(tensor.key_a.rank, tensor.key_b.rank),
+                _ranks(tensor),
                 _both(tensor.key_a.step, tensor.key_b.step),
                 tensor.verdict.value,
                 _names(tensor),
+                *((_layout(tensor),) if across else ()),
                 _both(tensor.dtype_a, tensor.dtype_b),
                 _both(_shape(tensor.shape_a), _shape(tensor.shape_b)),
                 *(
@@ -132,6 +162,20 @@ def _say_missing(side: str, keys: Sequence[StepKey]) -> None:
         say(f"{key} is only in {side}", label="missing")
     if len(keys) > _MAX_STEPS:
         say(f"{len(keys) - _MAX_STEPS} more steps are only in {side}", label="missing")
+
+
+def _ranks(tensor: ComparedTensor) -> str:
+    if tensor.held is None:
+        return _both(tensor.key_a.rank, tensor.key_b.rank)
+    return _both(format_ranges(tensor.held.ranks_a), format_ranges(tensor.held.ranks_b))
+
+
+def _layout(tensor: ComparedTensor) -> str:
+    """Return how ranks hold a tensor, and why that is believed unless it is certain."""
+    held = tensor.held
+    if held is None:
+        return ""
+    return held.placement if held.certainty == Certainty.CERTAIN else f"{held.placement} ({held.certainty})"
 
 
 def _both(a: object, b: object) -> str:

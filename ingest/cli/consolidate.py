@@ -58,7 +58,7 @@ def command(
     """
     # deferred: dask, numba and zarr take 1.1 s to import
     from ingest.cli.consolidate_report import say_consolidated
-    from ingest.wiring import open_consolidator
+    from ingest.wiring.consolidation import open_consolidator
 
     settings = load_settings_with_store(
         config,

@@ -18,7 +18,9 @@ from ingest.reporting.logs import SeriesLog, configure
 from ingest.reporting.reminders import Reminders
 from ingest.settings import Settings
 from ingest.store_gc.last_run import GcWatch
-from ingest.wiring import has_store, open_consolidator, open_webhook, place_of_store
+from ingest.wiring.consolidation import open_consolidator
+from ingest.wiring.stores import has_store, place_of_store
+from ingest.wiring.webhooks import open_webhook
 from workers import events
 from workers.errors import ClusterError, DumpIngestError, StoreUnavailable
 from workers.events import Observer

@@ -16,6 +16,7 @@ _REMOVES = {
     "step": "steps",
     "tensors": "tensors of steps",
     "remains": "remains",
+    "pool": "unused shared arrays",
     "temporary": "temporary files",
     "upload": "incomplete uploads",
 }

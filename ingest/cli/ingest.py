@@ -9,18 +9,21 @@ from typing import Annotated
 
 import typer
 
-import ingest
 from ingest.cli.exits import run_beside, stop_on_signals
 from ingest.cli.opening import load_settings_with_store, refuse_idle_flags
 from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
     ContinuesOption,
+    CpuShareOption,
+    CpusOption,
     DeviceLayoutOption,
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
     LayoutOption,
+    NiceOption,
+    PoolOption,
     QuietOption,
     RankMapOption,
     RecheckOption,
@@ -40,6 +43,9 @@ def command(
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
+    nice: NiceOption = None,
+    cpus: CpusOption = None,
+    cpu_share: CpuShareOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
     continues: ContinuesOption = None,
@@ -47,6 +53,7 @@ def command(
     rank_map: RankMapOption = None,
     layout: LayoutOption = None,
     keep_device_layout: DeviceLayoutOption = None,
+    pool: PoolOption = None,
     after_commit: AfterCommitOption = None,
     keep_last: KeepLastOption = None,
     keep_anomalous: KeepAnomalousOption = None,
@@ -68,13 +75,16 @@ def command(
     # deferred: dask, numba and zarr take 1.4 s to import
     from ingest.cli.ingest_progress import IngestProgress
     from ingest.cli.ingest_report import exit_as, print_report
-    from ingest.wiring import SHORT_QUIET_S
+    from ingest.wiring.services import SHORT_QUIET_S, ingest_with, start_workers
 
     loaded = load_settings_with_store(
         config,
         store=store,
         scheduler=scheduler,
         workers=workers,
+        nice=nice,
+        cpus=cpus,
+        cpu_share=cpu_share,
         quiet_s=quiet,
         replace=replace,
         continues=continues,
@@ -82,6 +92,7 @@ def command(
         rank_map=rank_map,
         layout=layout,
         keep_device_layout=keep_device_layout,
+        pool=pool,
         after_commit=after_commit,
         keep_last=keep_last,
         keep_anomalous=keep_anomalous,
@@ -90,19 +101,12 @@ def command(
     if loaded.origins["quiet_s"] == "default":
         settings = settings.model_copy(update={"quiet_s": SHORT_QUIET_S})
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous, dry_run=dry_run)
+    settings.cpu_limits.apply()
     stop = stop_on_signals()
     started = time.monotonic()
-    with IngestProgress() as progress:
-        report = run_beside(
-            partial(
-                ingest.ingest_dump,
-                dump,
-                settings.store or "",
-                settings=settings,
-                stop=stop,
-                observers=[progress.observe],
-                dry_run=dry_run,
-            )
-        )
+    # Workers first: they are copies of this process, which must not have another thread.
+    with start_workers(settings) as own_workers, IngestProgress() as progress:
+        work = partial(ingest_with, own_workers, dump, settings, stop, [progress.observe], dry_run=dry_run)
+        report = run_beside(work)
     print_report(report, settings, time.monotonic() - started, dry_run=dry_run, json=json)
     exit_as(report, interrupted=stop.is_set())

@@ -38,6 +38,12 @@ def command(
     overflows: Annotated[
         bool, typer.Option("--overflows", help="List the overflow records and the operators that overflowed.")
     ] = False,
+    missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing", help="List what the configuration of the dump asked for and is not in the store."
+        ),
+    ] = False,
     mesh: MeshOption = None,
     config: ConfigOption = None,
     json: JsonOption = False,
@@ -53,6 +59,9 @@ def command(
 
     damages: list[Damage] = []
     opened_store = open_store(store, config, mesh=mesh)
+    if missing:
+        _print_missing(ingest.missing(opened_store, rank), json=json)
+        return
     steps = opened_store.select(rank, step, damages=damages)
     damaged = {damage.key: damage.reason for damage in damages}
     if tensors:
@@ -68,6 +77,19 @@ def command(
         _say_mixed(rows)
     say_damaged(f"{key}: {reason.removeprefix(f'{key}: ')}" for key, reason in damaged.items())
     exit_if_damaged(damaged)
+
+
+def _print_missing(items: ingest.MissingItems, *, json: bool) -> None:
+    if json:
+        print_json(list(items.rows()))
+    elif not items:
+        say("nothing that the configuration of the dump asked for is missing, as far as it is in the store")
+    else:
+        rows = (
+            (item.what, item.name, "all" if item.rank is None else str(item.rank), item.reason)
+            for item in items
+        )
+        print_table(("what", "name", "rank", "reason"), rows)
 
 
 def _rows(

@@ -119,6 +119,19 @@ SchedulerOption: TypeAlias = Annotated[
 WorkersOption: TypeAlias = Annotated[
     int | None, typer.Option(min=1, help="How many worker processes to start, without --scheduler.")
 ]
+NiceOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=0, max=19, help="Priority: 19 gives way to everything else. Default: 0."),
+]
+CpusOption: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Processors to run on, such as 0-3,8. Default: all.")
+]
+CpuShareOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", min=0, max=1, help="The share of these processors to use at most. Default: 1."
+    ),
+]
 ReplaceOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
@@ -164,6 +177,14 @@ DeviceLayoutOption: TypeAlias = Annotated[
     bool | None,
     typer.Option(
         "--keep-device-layout", help="Store tensors in the accelerator's memory layout.", show_default=False
+    ),
+]
+PoolOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--pool/--no-pool",
+        help="Store tensors once that several ranks share, from the second consolidated step on.",
+        show_default=False,
     ),
 ]
 AfterCommitOption: TypeAlias = Annotated[

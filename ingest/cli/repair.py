@@ -56,7 +56,7 @@ def command(
     """
     # deferred: numba, numpy and zarr take 0.5 s to import
     from ingest.repairing import repair
-    from ingest.wiring import grid_of
+    from ingest.wiring.stores import grid_of
     from workers.rules.load import load_rules
 
     settings = load_settings_with_store(config, store=store).settings

@@ -103,7 +103,7 @@ def command(
         raise UsageError(f"--cache: {exc}") from exc
     urls = parse_addresses(watchers)
     library = Library(settings.store, settings.store_options, refresh)
-    library.names()  # a wrong URL is reported before anything listens
+    library.begin()  # a wrong URL is reported before anything listens
     server = PageServer(
         library,
         PageSettings(

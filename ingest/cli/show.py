@@ -12,20 +12,16 @@ from ingest.cli.files import check_writable
 from ingest.cli.opening import open_store, store_and
 from ingest.cli.options import ConfigOption, JsonOption, StoreArgument
 from ingest.cli.printing import out, print_json, print_line, say
-from ingest.cli.show_choice import choose_tensor
+from ingest.cli.show_choice import choose_tensor, first_rank
 from ingest.cli.show_report import (
-    MAX_WHOLE_NBYTES,
-    check_slice,
-    context_row,
-    neighbours_row,
     preview,
     print_anatomy,
     print_context,
     print_fields,
     print_neighbours,
     print_slice,
-    values_of,
 )
+from ingest.cli.show_unsharded import show_whole
 
 
 def command(
@@ -78,6 +74,22 @@ def command(
             show_default=False,
         ),
     ] = False,
+    unsharded: Annotated[
+        bool,
+        typer.Option(
+            "--unsharded",
+            help="Put it together from the pieces of all ranks, as the dump tells or --placement says.",
+            show_default=False,
+        ),
+    ] = False,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACEMENT",
+            help="How ranks hold it, such as 'shard 0' or 'partial sum'; implies --unsharded.",
+            show_default=False,
+        ),
+    ] = "",
     stack: Annotated[
         bool,
         typer.Option("--stack", help="Print the whole call stack of the operator.", show_default=False),
@@ -91,40 +103,55 @@ def command(
 
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2[/]
     [bold]dump-ingest show run.zarr 'Log.*.output.0' --rank 1 --step 2 --at '3:5,:' --save rows.npy[/]
+    [bold]dump-ingest show run.zarr 'Parameter.head.weight.output.0' --step 0 --placement 'shard 0'[/]
     """
-    from ingest.reader.anatomy.index import parse_index  # deferred: numpy takes 0.1 s to import
-
     if save is not None:
         check_writable(save, "--save")
     store, name = store_and(store, name, config, placeholder="NAME")
     opened = open_store(store, config)
-    tensor = choose_tensor(opened, name, rank, step, graph)
+    is_whole = unsharded or bool(placement)
+    tensor = choose_tensor(
+        opened, name, first_rank(opened) if is_whole and rank is None else rank, step, graph
+    )
+    if is_whole:
+        show_whole(tensor, placement, at, save, json=json)
+        return
+    _show(opened, tensor, at, save, scan=scan, stack=stack, json=json)
+
+
+def _show(
+    opened: ingest.DumpStore,
+    tensor: ingest.Tensor,
+    at: str | None,
+    save: Path | None,
+    *,
+    scan: bool,
+    stack: bool,
+    json: bool,
+) -> None:
+    """Print the tensor of one rank, or write it to a file."""
+    # deferred: numpy takes 0.1 s to import
+    from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.context.configuration import sample_of
+    from ingest.reader.shown import anatomy_of, check_slice, shown_row
+
     values = None if at is None else tensor[parse_index(at, tensor.shape)]
     if save is not None:
         _save(tensor, values, save)
     elif values is not None and at is not None:
         check_slice(values, at)
-    is_readable = tensor.is_dumped and not tensor.removed
-    is_examined = is_readable and (scan or tensor.nbytes <= MAX_WHOLE_NBYTES)
-    anatomy = tensor.examine() if is_examined else None
+    anatomy = anatomy_of(tensor, scan=scan)
     context = ingest.context_of(opened, tensor.rank)
+    sample = sample_of(opened, tensor.rank)
     if json:
-        row = {**tensor.to_dict(), **context_row(context, tensor), **neighbours_row(tensor)}
-        print_json(
-            {
-                **row,
-                "anatomy": anatomy.to_dict() if anatomy else None,
-                "at": at,
-                "values": None if save else values_of(tensor, values),
-            }
-        )
+        print_json(shown_row(tensor, context, anatomy, at, values, sample=sample, has_values=save is None))
     else:
-        print_fields(tensor)
+        print_fields(tensor, sample)
         print_context(context, tensor, whole_stack=stack)
         print_neighbours(tensor)
         if anatomy is not None:
             print_anatomy(anatomy)
-        elif is_readable:
+        elif tensor.is_dumped and not tensor.removed:
             print_line("(--scan reads the whole tensor for NaN, percentiles and a histogram)")
         out.print()
         if values is None or at is None:

@@ -30,6 +30,11 @@ def choose_tensor(
     return _the_tensor(store, name, chosen, step, graph)
 
 
+def first_rank(store: ingest.DumpStore) -> int | None:
+    """Return the first rank of a store; None if it is empty."""
+    return next(iter(store.ranks), None)
+
+
 def _only_rank(store: ingest.DumpStore) -> int:
     if len(store.ranks) == 1:
         return store.ranks[0]

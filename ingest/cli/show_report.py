@@ -4,43 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import ingest
-from ingest.cli.printing import counted, number_text, out, print_line, print_table, printable, shape_text
-from ingest.reader.text import value_text
-from workers.errors import UsageError
+from ingest.cli.printing import number_text, out, print_line, print_table, printable, shape_text
 
 if TYPE_CHECKING:
     from ingest.reader.context import Frame
 
-#: A larger tensor is read as a whole only on demand.
-MAX_WHOLE_NBYTES = 64 * 1024 * 1024
 #: How many elements of a larger tensor are printed at each end.
 _EDGE = 6
-#: The most elements whose values are in JSON without `--at`, and with it.
-_MAX_VALUES, _MAX_SLICE_VALUES = 1000, 1_000_000
 #: How many neighbours of one kind are printed; `--json` has all.
 _MAX_NEIGHBOURS = 8
 _BAR = 40
-#: The fields of `source_line` in JSON; the stack is a field of its own.
-_LINE_FIELDS = ("file", "line", "code", "of", "matched", "op", "source")
-
-
-def context_row(context: ingest.Context, tensor: ingest.Tensor) -> dict[str, Any]:
-    """Return what is known about the operator of a tensor."""
-    line = context.source_line(tensor)
-    match = context.match(tensor)
-    return {
-        "source_line": {name: getattr(line, name) for name in _LINE_FIELDS} if line else None,
-        "stack": [asdict(frame) for frame in line.stack] if line else [],
-        "operator": match.name if match else None,
-        "candidates": list(match.names) if match and match.name is None else [],
-        "position": context.position(tensor),
-        "parent": context.parent(tensor),
-        "kernel_args": context.kernel_args(tensor),
-    }
 
 
 def print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack: bool) -> None:
@@ -55,6 +31,8 @@ def print_context(context: ingest.Context, tensor: ingest.Tensor, *, whole_stack
             _print_stack(line.stack)
     if (parent := context.parent(tensor)) is not None:
         print_field("parent", parent)
+    if originals := context.original_names(tensor):
+        print_field("fused_from", ", ".join(originals))
     for name, value in (context.kernel_args(tensor) or {}).items():
         print_field("kernel_args", f"{name}: {value}")
 
@@ -80,20 +58,18 @@ def print_field(field: str, text: str) -> None:
     out.print(printable(f"{field:16} {text}"), markup=False, soft_wrap=True)
 
 
-def print_fields(tensor: ingest.Tensor) -> None:
-    """Print what the index has of a tensor, without lines for what it does not have."""
+def print_fields(tensor: ingest.Tensor, sample: int) -> None:
+    """Print what the index has of a tensor, without lines for what it does not have.
+
+    Args:
+        tensor: the tensor.
+        sample: how many elements of its beginning and its end were dumped; 0 for all.
+    """
+    if sample:
+        print_field("sample", f"the first and the last {sample} elements: statistics are about these")
     for field, value in tensor.to_dict().items():
         if value is not None and value != "" and not (isinstance(value, float) and math.isnan(value)):
             print_field(field, number_text(value) if isinstance(value, float) else str(value))
-
-
-def neighbours_row(tensor: ingest.Tensor) -> dict[str, Any]:
-    """Return who wrote what a tensor holds, who read it, and the other tensors of its operator."""
-    return {
-        "producers": [neighbour.to_dict() for neighbour in tensor.producers],
-        "consumers": [neighbour.to_dict() for neighbour in tensor.consumers],
-        "operands": [operand.name for operand in tensor.operands],
-    }
 
 
 def print_neighbours(tensor: ingest.Tensor) -> None:
@@ -155,13 +131,16 @@ def _index_text(index: Sequence[int]) -> str:
 
 def preview(tensor: ingest.Tensor) -> str:
     """Return the values as numpy prints them; of a large tensor, those at its ends."""
-    import numpy as np  # deferred: takes 0.1 s to import
+    # deferred: numpy takes 0.1 s to import
+    import numpy as np
+
+    from ingest.reader.tensor import SMALL_NBYTES
 
     if not tensor.is_dumped:
         return "(only statistics were dumped)"
     if tensor.removed:
         return f"({tensor.removed})"
-    if tensor.nbytes <= MAX_WHOLE_NBYTES:
+    if tensor.nbytes <= SMALL_NBYTES:
         return np.array2string(tensor.read(), threshold=1000, edgeitems=3, max_line_width=120)
     first, last = tensor.edges(_EDGE)
     return f"[{_joined(first)} ... {_joined(last)}]  ({math.prod(tensor.shape)} elements, flat)"
@@ -173,46 +152,12 @@ def _joined(values: Any) -> str:
 
 def print_slice(values: Any, at: str) -> None:
     """Print all values of a slice, up to the most that JSON would have, too."""
-    import numpy as np  # deferred: takes 0.1 s to import
+    # deferred: numpy takes 0.1 s to import
+    import numpy as np
+
+    from ingest.reader.shown import MAX_SLICE_VALUES, check_slice
 
     check_slice(values, at)
     print_line(f"[{at}]  {shape_text(np.shape(values))}")
-    with np.printoptions(threshold=_MAX_SLICE_VALUES + 1, linewidth=120):
+    with np.printoptions(threshold=MAX_SLICE_VALUES + 1, linewidth=120):
         out.print(str(values), markup=False, soft_wrap=True)
-
-
-def check_slice(values: Any, at: str) -> None:
-    """Raise an error if a slice has too many values to be printed.
-
-    Raises:
-        UsageError: it has.
-    """
-    size = int(getattr(values, "size", 1))
-    if size > _MAX_SLICE_VALUES:
-        raise UsageError(
-            f"{at!r} has {counted(size, 'element')}: too many to print",
-            hint=f"Choose at most {_MAX_SLICE_VALUES}, or write them to a file: --save FILE.npy",
-        )
-
-
-def values_of(tensor: ingest.Tensor, values: Any | None) -> Any:
-    """Return values for JSON as nested lists: those of a slice, or of a small tensor; None of a large one.
-
-    NaN and infinities are the texts `NaN`, `Inf` and `-Inf`, because JSON does not have them.
-    """
-    if values is None:
-        if not tensor.is_dumped or tensor.removed or math.prod(tensor.shape) > _MAX_VALUES:
-            return None
-        values = tensor.read()
-    return _nested(values.tolist() if hasattr(values, "tolist") else values)
-
-
-def _nested(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_nested(item) for item in value]
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, complex):
-        return [_nested(value.real), _nested(value.imag)]
-    number = float(value)
-    return number if math.isfinite(number) else value_text(number)

@@ -39,7 +39,7 @@ def command(
 
     [bold]dump-ingest sketch run.zarr[/]
     """
-    from ingest.wiring import sketch  # deferred: dask and numba take 1 s to import
+    from ingest.wiring.sketching import sketch  # deferred: dask and numba take 1 s to import
 
     settings = load_settings_with_store(config, store=store, scheduler=scheduler, workers=workers).settings
     report = sketch(settings.store or "", rank=rank, step=step, settings=settings, progress=_say_step)

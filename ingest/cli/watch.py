@@ -18,12 +18,16 @@ from ingest.cli.options import (
     AfterCommitOption,
     ConfigOption,
     ContinuesOption,
+    CpuShareOption,
+    CpusOption,
     DeviceLayoutOption,
     ExpectedRanksOption,
     JsonOption,
     KeepAnomalousOption,
     KeepLastOption,
     LayoutOption,
+    NiceOption,
+    PoolOption,
     QuietOption,
     RankMapOption,
     RankOption,
@@ -66,12 +70,16 @@ def command(
     store: StoreOption = None,
     scheduler: SchedulerOption = None,
     workers: WorkersOption = None,
+    nice: NiceOption = None,
+    cpus: CpusOption = None,
+    cpu_share: CpuShareOption = None,
     quiet: QuietOption = None,
     replace: ReplaceOption = None,
     continues: ContinuesOption = None,
     rank_map: RankMapOption = None,
     layout: LayoutOption = None,
     keep_device_layout: DeviceLayoutOption = None,
+    pool: PoolOption = None,
     after_commit: AfterCommitOption = None,
     keep_last: KeepLastOption = None,
     keep_anomalous: KeepAnomalousOption = None,
@@ -121,12 +129,16 @@ def command(
         "store": store,
         "scheduler": scheduler,
         "workers": workers,
+        "nice": nice,
+        "cpus": cpus,
+        "cpu_share": cpu_share,
         "quiet_s": quiet,
         "replace": replace,
         "continues": continues,
         "rank_map": rank_map,
         "layout": layout,
         "keep_device_layout": keep_device_layout,
+        "pool": pool,
         "after_commit": after_commit,
         "keep_last": keep_last,
         "keep_anomalous": keep_anomalous,
@@ -144,6 +156,7 @@ def command(
     _refuse_without_explain({"--from": watcher, "--rank": rank, "--step": step, "--json": json})
     settings = load_settings_with_store(config, **flags).settings
     refuse_idle_flags(settings, keep_last=keep_last, keep_anomalous=keep_anomalous)
+    settings.cpu_limits.apply()
     stop = stop_on_signals(Patience(terminated_s=settings.drain_s + _LATE_S))
     run_beside(partial(_watch, _named(dump), settings, stop))
 
@@ -172,7 +185,9 @@ def _watch(dump: Path, settings: Settings, stop: StopRequest) -> None:
     from ingest.service.one_shot import finish  # deferred: the same
     from ingest.service.readiness import Readiness  # deferred: the same
     from ingest.watching.fs_events import watch_events  # deferred: 0.05 s
-    from ingest.wiring import open_service, open_webhook, place_of_store  # deferred: 0.8 s
+    from ingest.wiring.services import open_service  # deferred: 0.4 s
+    from ingest.wiring.stores import place_of_store  # deferred: the same
+    from ingest.wiring.webhooks import open_webhook  # deferred: 0.2 s
     from workers.rules.load import load_rules  # deferred: 0.3 s
 
     configure(settings.log_level, settings.log_format)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def rows_of_dump(dump: Path, settings: Settings) -> list[StepRow]:
     """Scan a dump once, and return a row for each of its steps."""
-    from ingest.wiring import explain_steps  # deferred: 0.8 s
+    from ingest.wiring.explaining import explain_steps  # deferred: 0.8 s
 
     return explain_steps(dump, settings)
 

@@ -1,32 +1,38 @@
-"""The Dask cluster: somebody else's, or worker processes of our own."""
+"""The Dask cluster: somebody else's, or worker processes of our own.
+
+Importing this module takes 0.4 s, for distributed.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+import dask
+from distributed import Client
+
 from ingest.dispatch.futures import NO_WORKER_HINT
+from ingest.dispatch.local_workers import count_of_workers
 from ingest.dispatch.own_workers import start_workers
 from ingest.settings import Settings
 from workers.clocks.steady import steady_dask
 from workers.errors import ClusterError
+from workers.host.cpu import throttle
 from workers.model import MIB
 from workers.plugin import IngestPlugin
 from workers.scheduler import MESSAGES_KEPT, WORKER_TTL_S
 
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client, SpecCluster
+if TYPE_CHECKING:
+    from distributed import SpecCluster
 
     from ingest.dispatch.own_cluster import OwnCluster
 
 _log = logging.getLogger(__name__)
-_MAX_OWN_WORKERS = 8
 #: How often the workers are asked for the resources that they offer, in seconds.
 _RESOURCES_PAUSE_S = 0.5
 #: Defaults that suit tasks which hold no results and may lose their worker.
@@ -61,6 +67,7 @@ class Cluster:
         self._local: OwnCluster | None = None
         self._client: Client | None = None
         self._warned = False
+        self._cpu_part = 1.0  # a scheduler of others has workers of others
 
     def __enter__(self) -> Self:
         return self
@@ -74,9 +81,6 @@ class Cluster:
         Raises:
             ClusterError: the scheduler or its workers do not answer.
         """
-        import dask  # deferred: 0.3 s, and only who connects needs it
-        from distributed import Client  # deferred: 0.5 s
-
         steady_dask()
         dask.config.set({**_DASK_DEFAULTS, **MESSAGES_KEPT, **self._settings.dask})
         if self._client is not None:
@@ -93,7 +97,7 @@ class Cluster:
             self._check_versions(self._client)
             self._warn_of_open_scheduler(address_of(self._client))
         self._wait_for_resources(self._client)
-        self._client.register_plugin(IngestPlugin())
+        self._client.register_plugin(IngestPlugin(self._cpu_part))
         return self._client
 
     def close(self) -> None:
@@ -114,10 +118,12 @@ class Cluster:
         return {"address": scheduler if "://" in scheduler else f"tcp://{scheduler}"}
 
     def _own(self) -> SpecCluster:
-        from ingest.dispatch.own_cluster import OwnCluster  # deferred: distributed 0.5 s, cryptography 0.15 s
+        from ingest.dispatch.own_cluster import OwnCluster  # deferred: cryptography takes 0.15 s
 
         if self._local is None:
-            workers = self._settings.workers or min(len(os.sched_getaffinity(0)), _MAX_OWN_WORKERS)
+            workers = count_of_workers(self._settings.workers)
+            self._cpu_part = self._settings.cpu_limits.part(workers + 1)
+            throttle.limit(self._cpu_part)
             self._local = start_workers(lambda: OwnCluster(workers, self._settings.worker_resources))
         return self._local.cluster
 
@@ -190,8 +196,6 @@ def check_encryption(address: object) -> None:
     Raises:
         ClusterError: it does not.
     """
-    import dask  # deferred: 0.3 s
-
     if not isinstance(address, str):
         return
     if address.startswith("tls://") and not dask.config.get("distributed.comm.tls.client.cert", None):

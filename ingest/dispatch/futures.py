@@ -1,14 +1,14 @@
-"""What Dask answers, as results and errors of this project; and what a task asks of a worker."""
+"""What workers answer, as results and errors of this project; and what a task asks of a worker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workers.errors import ClusterError, WorkerDied, as_error
-
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Future
+from ingest.dispatch.clients import TaskFuture
+from ingest.dispatch.local_client import LocalFuture
+from workers.errors import ClusterError, DumpIngestError, WorkerDied, as_error
+from workers.processes.start import ProcessDied
 
 #: What a task asks for of each resource that a worker offers is 1 / _SHARES of the whole.
 _SHARES = 1000
@@ -29,26 +29,35 @@ def shares_of(resources: Mapping[str, float]) -> dict[str, float] | None:
     return {name: amount / _SHARES for name, amount in resources.items()} or None
 
 
-def result_of(future: Future[Any], task: str) -> Any:
+def result_of(future: TaskFuture, task: str) -> Any:
     """Return the result of a future that has come to its end, or the error that it ended with.
 
     Args:
         future: of a task.
         task: names in errors what the task was to do.
     """
-    from distributed import KilledWorker  # deferred: distributed takes 0.5 s to import
-    from distributed.client import FutureCancelledError  # deferred: see above
-    from distributed.scheduler import NoValidWorkerError  # deferred: see above
-
     if future.status == "cancelled":
         return ClusterError(f"{task}: the scheduler lost the task")
     try:
         return future.result(timeout=_GATHER_TIMEOUT_S)
-    except (FutureCancelledError, TimeoutError) as exc:
-        return ClusterError(f"{task}: the result of the task was lost ({type(exc).__name__})")
-    except NoValidWorkerError:
-        return ClusterError(f"{task}: no worker offers what the task needs", hint=NO_WORKER_HINT)
-    except KilledWorker as exc:
-        return WorkerDied(f"{task}: every worker that took the task died ({exc.last_worker!r:.100})")
+    except DumpIngestError as exc:
+        return exc
+    except ProcessDied as exc:
+        return WorkerDied(f"{task}: the worker that took the task died ({exc})")
     except Exception as exc:  # noqa: BLE001  (whatever a task raised: it counts as a failed attempt)
-        return as_error(task, exc)
+        return as_error(task, exc) if isinstance(future, LocalFuture) else _error_of_dask(task, exc)
+
+
+def _error_of_dask(task: str, exc: Exception) -> DumpIngestError:
+    """Return what Dask, or a task on it, raised as an error of this project."""
+    from distributed import KilledWorker  # deferred: distributed takes 0.5 s to import
+    from distributed.client import FutureCancelledError  # deferred: see above
+    from distributed.scheduler import NoValidWorkerError  # deferred: see above
+
+    if isinstance(exc, FutureCancelledError | TimeoutError):
+        return ClusterError(f"{task}: the result of the task was lost ({type(exc).__name__})")
+    if isinstance(exc, NoValidWorkerError):
+        return ClusterError(f"{task}: no worker offers what the task needs", hint=NO_WORKER_HINT)
+    if isinstance(exc, KilledWorker):
+        return WorkerDied(f"{task}: every worker that took the task died ({exc.last_worker!r:.100})")
+    return as_error(task, exc)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ingest.dispatch.clients import TaskFuture
 from ingest.steps.state import StepState, Work
 from workers.tasks import run as tasks
 from workers.tasks.model import Receipt, StepPlan
-
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Future
 
 #: Stand in for the number of a job: the publishing of a step, and a step done as a whole.
 PUBLISH = -1
@@ -76,7 +74,7 @@ class InflightTask:
 
     parts: Sequence[TaskPart]
     nbytes: int
-    future: Future[Any]
+    future: TaskFuture
     submitted_at: float = 0.0
     """By the monotonic clock."""
 

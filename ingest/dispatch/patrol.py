@@ -11,22 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from ingest.dispatch.clients import RESTART_S, Answer, TaskClient, TaskFuture, ask, replace_worker
 from workers.errors import ClusterError, WorkerDied
 from workers.events import Event, Observer
 from workers.model import MIB
 
-if TYPE_CHECKING:
-    from distributed import Client, Future
-
-#: Only older tasks are asked about, how often, and how long to wait for the scheduler, in seconds.
-_YOUNG_S, _PAUSE_S, _ANSWER_S = 30.0, 10.0, 10.0
+#: Only older tasks are asked about, and how often, in seconds.
+_YOUNG_S, _PAUSE_S = 30.0, 10.0
 #: What a task may take in addition for each byte that it reads.
 _S_PER_BYTE = 1 / MIB
 #: How often in a row the scheduler must not know a task: it may have ended a moment before.
 _MISSED = 2
-_RESTART_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class LongTask(Protocol):
         """Bytes that it reads."""
 
     @property
-    def future(self) -> Future[Any]:
+    def future(self) -> TaskFuture:
         """The task itself."""
 
     @property
@@ -59,17 +56,6 @@ class LongTask(Protocol):
 
 
 Task = TypeVar("Task", bound=LongTask)
-
-
-class _Answer(NamedTuple):
-    """What a scheduler and its workers said."""
-
-    states: dict[Any, str | None]
-    """By key of a task; None for one that the scheduler does not know."""
-    assigned: dict[Any, str]
-    """Which worker has each task: it may wait there until others have ended."""
-    at_work: dict[str, frozenset[Any]]
-    """What each worker runs, also for clients that have gone; nothing of one that does not even answer."""
 
 
 @dataclass(slots=True)
@@ -104,7 +90,7 @@ class Patrol:
     _replaced_at: dict[str, float] = field(default_factory=dict)
     """When workers were replaced just now."""
     _asked_at: float = 0.0
-    _answers: queue.SimpleQueue[_Answer] = field(default_factory=queue.SimpleQueue)
+    _answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
 
     def add(self, task: LongTask) -> None:
@@ -116,7 +102,7 @@ class Patrol:
         for of_tasks in (self._tasks, self._seen, self._given_up):
             of_tasks.pop(task.future.key, None)
 
-    def look(self, client: Client, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
+    def look(self, client: TaskClient, tasks: Iterable[Task]) -> list[tuple[Task, ClusterError]]:
         """Return which of these tasks are given up, and why; ask about all tasks if it is time to.
 
         The worker of a task that runs for too long is being replaced when this returns.
@@ -140,7 +126,7 @@ class Patrol:
             return []
         return [(task, self._given_up[key]) for task in tasks if (key := task.future.key) in self._given_up]
 
-    def _judge(self, client: Client, task: LongTask, answer: _Answer) -> ClusterError | None:
+    def _judge(self, client: TaskClient, task: LongTask, answer: Answer) -> ClusterError | None:
         key, now = task.future.key, self.clock()
         seen = self._seen.setdefault(key, _Seen())
         if answer.states[key] is None:
@@ -156,7 +142,7 @@ class Patrol:
         worker, for_s = place[0], now - seen.since
         if for_s < self.timeout_s + task.nbytes * _S_PER_BYTE:
             return None
-        self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < _RESTART_S}
+        self._replaced_at = {name: at for name, at in self._replaced_at.items() if now - at < RESTART_S}
         if worker not in self._replaced_at:  # for another task that it had
             self._replaced_at[worker] = now
             self._replace(client, worker)
@@ -166,7 +152,7 @@ class Patrol:
             "the worker is replaced"
         )
 
-    def _place_of(self, key: Any, answer: _Answer) -> tuple[str, Any] | None:
+    def _place_of(self, key: Any, answer: Answer) -> tuple[str, Any] | None:
         """Return where a task is, and for what it needs its worker; None if it waits for its turn.
 
         A scheduler gives a worker more tasks than it has threads, and some overtake others. But a worker may
@@ -180,35 +166,12 @@ class Patrol:
             return worker, key
         return None if at_work & self._tasks.keys() else (worker, at_work)
 
-    def _ask(self, client: Client, keys: list[Any]) -> None:
-        try:
-            scheduler: Any = client.scheduler
-            states = client.sync(scheduler.get_task_status, keys=keys, callback_timeout=_ANSWER_S)
-            processing = client.sync(scheduler.processing, workers=None, callback_timeout=_ANSWER_S)
-        except Exception:  # noqa: BLE001  (of Dask or the network: the client notices a scheduler that has gone)
-            return
-        assigned = {key: worker for worker, tasks in processing.items() for key in tasks}
-        workers = {assigned[key] for key in keys if key in assigned}
-        at_work = {worker: running for worker in workers if (running := _at_work(client, worker)) is not None}
-        self._answers.put(_Answer(states, assigned, at_work))
+    def _ask(self, client: TaskClient, keys: list[Any]) -> None:
+        answer = ask(client, keys)
+        if answer is not None:
+            self._answers.put(answer)
 
-    def _replace(self, client: Client, worker: str) -> None:
-        def restart() -> None:
-            try:
-                client.restart_workers([worker], timeout=_RESTART_S, raise_for_error=False)
-            except Exception:  # noqa: BLE001  (it has gone, or has nobody to start it again: Dask removes it)
-                return
-
-        threading.Thread(target=restart, name="dump-ingest-replace", daemon=True).start()
-
-
-def _at_work(client: Client, worker: str) -> frozenset[Any] | None:
-    """Return the keys of the tasks that a worker runs; None if it does not say."""
-    scheduler: Any = client.scheduler
-    question = {"op": "call_stack", "keys": None}
-    try:
-        return frozenset(
-            client.sync(scheduler.proxy, msg=question, worker=worker, callback_timeout=_ANSWER_S)
-        )
-    except Exception:  # noqa: BLE001  (it has gone, or something keeps its event loop from answering)
-        return None
+    def _replace(self, client: TaskClient, worker: str) -> None:
+        threading.Thread(
+            target=replace_worker, args=(client, worker), name="dump-ingest-replace", daemon=True
+        ).start()

@@ -1,4 +1,4 @@
-"""Steps become Dask tasks, and stay under way until they are committed, whatever dies meanwhile.
+"""Steps become tasks of workers, and stay under way until they are committed, whatever dies meanwhile.
 
 A step of one job is converted and published by one task, and small steps that wait together share a task. A
 larger step has a task for each of its jobs, and one that publishes when all receipts have arrived.
@@ -20,8 +20,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ingest.dispatch.clients import TaskClient, TaskFuture
 from ingest.dispatch.futures import result_of, shares_of
 from ingest.dispatch.outcomes import (
     JobConverted,
@@ -52,9 +53,6 @@ from workers.store.model import CommitSummary
 from workers.tasks import run as tasks
 from workers.tasks.model import Receipt, StepPlan
 
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client, Future
-
 #: What the small steps that share a task may come to. Such a task takes about a tenth of a second.
 _SHARED_STEPS = 16
 _SHARED_ROWS = 4096
@@ -81,9 +79,9 @@ class DispatchLimits:
 
 @dataclass(slots=True)
 class Submitter:
-    """Drives steps through Dask. Single-threaded: all methods are called by one thread."""
+    """Drives steps through workers. Single-threaded: all methods are called by one thread."""
 
-    connect: Callable[[], Client]
+    connect: Callable[[], TaskClient]
     """Returns a connected client; called for the first task, and again when a client is lost."""
     limits: DispatchLimits
     table: StepTable
@@ -101,7 +99,7 @@ class Submitter:
     _inflight_nbytes: int = 0
     patrol: Patrol = field(default_factory=Patrol)
     """Looks after tasks that take long."""
-    _client: Client | None = None
+    _client: TaskClient | None = None
     _finished: queue.SimpleQueue[InflightTask] = field(default_factory=queue.SimpleQueue)
 
     @property
@@ -182,7 +180,7 @@ class Submitter:
         self._ready.clear()
         self._later.clear()
 
-    def client(self) -> Client:
+    def client(self) -> TaskClient:
         """Return a client that works. What was in flight with a lost one is submitted again.
 
         Raises:
@@ -251,7 +249,7 @@ class Submitter:
             part.step.attempts[part.number] = part.step.attempts.get(part.number, 0) + 1
         first = parts[0]
         name, run, packed = call_of(parts)
-        future: Future[Any] = client.submit(
+        future: TaskFuture = client.submit(
             run,
             packed,
             key=f"{name}-{key_suffix(first)}",

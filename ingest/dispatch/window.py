@@ -1,4 +1,4 @@
-"""Tasks in flight on a Dask cluster: a bounded number, and a bounded number of bytes."""
+"""Tasks in flight on workers: a bounded number, and a bounded number of bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from ingest.dispatch.clients import TaskClient, TaskFuture
 from ingest.dispatch.futures import result_of
 from ingest.dispatch.patrol import Patrol
 from workers.errors import DumpIngestError
@@ -47,7 +48,7 @@ class _Inflight(Generic[Job]):
     job: Job
     name: str
     nbytes: int
-    future: Future[Any]
+    future: TaskFuture
     submitted_at: float
 
 
@@ -65,9 +66,9 @@ class TaskWindow(Generic[Job]):
     """Returns what a job works at, for people."""
     patrol: Patrol = field(default_factory=Patrol)
     """Looks after tasks that take long."""
-    _inflight: dict[Future[Any], _Inflight[Job]] = field(default_factory=dict)
+    _inflight: dict[TaskFuture, _Inflight[Job]] = field(default_factory=dict)
     _nbytes: int = 0
-    _ended: queue.SimpleQueue[Future[Any]] = field(default_factory=queue.SimpleQueue)
+    _ended: queue.SimpleQueue[TaskFuture] = field(default_factory=queue.SimpleQueue)
 
     @property
     def jobs(self) -> list[Job]:
@@ -80,7 +81,7 @@ class TaskWindow(Generic[Job]):
             return True
         return len(self._inflight) < self.max_tasks and self._nbytes + nbytes <= self.max_nbytes
 
-    def add(self, future: Future[Any], job: Job, nbytes: int) -> None:
+    def add(self, future: TaskFuture, job: Job, nbytes: int) -> None:
         """Count a task that was just submitted."""
         task = _Inflight(job, self.describe(job), nbytes, future, self.patrol.clock())
         self._inflight[future] = task
@@ -89,7 +90,7 @@ class TaskWindow(Generic[Job]):
         # Called in a thread of the client: only the queue is touched.
         future.add_done_callback(self._ended.put)
 
-    def ended(self, client: Client | None) -> list[tuple[Job, Any | DumpIngestError]]:
+    def ended(self, client: TaskClient | None) -> list[tuple[Job, Any | DumpIngestError]]:
         """Return the jobs that have ended since the last call, with result or error, and forget them.
 
         A task that the scheduler has lost, or that keeps its worker busy for too long, ends with an error.
@@ -120,7 +121,7 @@ class TaskWindow(Generic[Job]):
         """Forget all tasks, which were lost with their client, and return their jobs."""
         return [self._remove(future).job for future in list(self._inflight)]
 
-    def _remove(self, future: Future[Any]) -> _Inflight[Job]:
+    def _remove(self, future: TaskFuture) -> _Inflight[Job]:
         task = self._inflight.pop(future)
         self._nbytes -= task.nbytes
         self.patrol.drop(task)

@@ -16,13 +16,14 @@ from ingest.disk.space import space_at
 from ingest.dispatch.cluster import Cluster, address_of
 from ingest.doctor.access import Identity, first_barrier
 from ingest.doctor.check import Check
+from ingest.doctor.configuration import check_configuration
 from ingest.doctor.store_checks import check_backlog, check_clock, check_gc, check_view
 from ingest.layouts.base import Dump, DumpScan, ProblemKind
 from ingest.layouts.detect import find_dump
 from ingest.reader.ranges import format_ranges
 from ingest.service.belonging import Belonging
 from ingest.settings import LoadedSettings, Settings
-from ingest.wiring import grid_of, place_of_store
+from ingest.wiring.stores import grid_of, place_of_store
 from workers import __version__
 from workers.errors import AccessDenied, DumpIngestError, StoreError
 from workers.store import commit
@@ -132,7 +133,8 @@ def _dump(settings: Settings, scanned: _Scanned) -> list[Check]:
     nbytes = sum(listing.nbytes for listing in scan.listings)
     layouts = "+".join(sorted({listing.layout for listing in scan.listings} - {""})) or "empty"
     detail = f"{layouts} at {scanned.dump.root}: {len(ranks)} ranks, {len(steps)} steps, {nbytes} bytes"
-    return [Check("dump", ok=True, detail=detail), *_names(scan), *_expected_ranks(settings, scan, ranks)]
+    checks = [*_names(scan), *_expected_ranks(settings, scan, ranks), *check_configuration(scanned.dump.root)]
+    return [Check("dump", ok=True, detail=detail), *checks]
 
 
 def _expected_ranks(settings: Settings, scan: DumpScan, ranks: Collection[int]) -> list[Check]:

@@ -1,12 +1,12 @@
-"""Read-backs as Dask tasks: they yield to all conversions, and only a few run at once."""
+"""Read-backs as tasks: they yield to all conversions, and only a few run at once."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.futures import shares_of
 from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.window import TaskWindow
@@ -15,9 +15,6 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store.model import StoreAddress
 from workers.tasks import run as tasks
 from workers.tasks.read_back import ReadBack, ReadBackJob
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 #: Source bytes of one task, about: what a conversion may have to wait for, and one file at least.
 JOB_NBYTES = 256 * MIB
@@ -51,7 +48,7 @@ class ReadBacks:
 
     def __init__(
         self,
-        client: Callable[[], Client],
+        client: Callable[[], TaskClient],
         inflight_nbytes: int,
         resources: Mapping[str, float] | None = None,
         patrol: Patrol | None = None,
@@ -70,7 +67,7 @@ class ReadBacks:
         self._window: TaskWindow[ReadBackJob] = TaskWindow(
             _AT_ONCE, inflight_nbytes, lambda job: str(job.key), patrol or Patrol()
         )
-        self._client: Client | None = None
+        self._client: TaskClient | None = None
 
     @property
     def has_room(self) -> bool:
@@ -108,7 +105,7 @@ class ReadBacks:
         self._waiting.clear()
         self._window.drop(lambda _: True)
 
-    def _submit(self, client: Client, job: ReadBackJob) -> None:
+    def _submit(self, client: TaskClient, job: ReadBackJob) -> None:
         place = f"{job.key.rank}-{job.key.step}-{job.number}-{time.time_ns()}"
         future = client.submit(
             tasks.run_read_back,

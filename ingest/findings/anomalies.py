@@ -48,6 +48,10 @@ class Anomalies:
             counts[self.severities[rule]] += count
         return {severity: counts[severity] for severity in reversed(SEVERITIES) if counts[severity]}
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {severity}" for severity, count in self.by_severity.items())
+        return f"<Anomalies {self.store}: {counts or 'none'}>"
+
     def _repr_html_(self) -> str:
         columns = ("severity", "rule", "rank", "step", "name", "reason")
         rows = ([getattr(finding, name) for name in columns] for finding in self.findings)

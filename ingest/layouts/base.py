@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from ingest.layouts.pattern import Pattern
+from workers.dump.formats.distcp import Chunk
 from workers.dump.formats.header import Container
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
@@ -57,6 +59,24 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """The lines of a log that are of one step."""
+
+    ranges: tuple[tuple[int, int], ...]
+    """Where they begin and end in the log, in bytes; none touches the next one."""
+    changed_ns: int
+    """When the last of them was written, by its own time stamp. Below the millisecond stands a digest of the
+    lines: it differs if they do."""
+    is_last: bool = False
+    """Whether lines may still be added: no later step has begun in this log."""
+
+    @property
+    def nbytes(self) -> int:
+        """Total bytes of the lines."""
+        return sum(end - begin for begin, end in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """One directory of a dump that holds a step of one rank, or a part of it; or some files in one."""
 
@@ -67,6 +87,9 @@ class Place:
     """What the names of the directories say, by the fields of the pattern: `rank`, `step`, `graph`..."""
     names: tuple[str, ...] | None = None
     """The names of the files, if only some files of the directory are meant; sorted."""
+    section: Section | None = None
+    """The part of the only file that is meant, if other parts are of other steps. As a whole, the file is one
+    of the run files."""
 
     @property
     def directory(self) -> str:
@@ -82,6 +105,18 @@ tensor in it, and its place among the tensors of the file."""
 def join_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001  (see `NameMember`)
     """Return the name of a tensor of a file: that of the file, and behind it the name in the file."""
     return name._replace(op_name=".".join((name.op_name, *path))) if path else name
+
+
+def join_slot(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:
+    """Return the same, with an index that is the whole way to the tensor as its slot."""
+    if len(path) == 1 and path[0].isdecimal():
+        return name._replace(slot=int(path[0][:9]))
+    return join_member(name, path, number)
+
+
+def below(key: str, join: NameMember) -> NameMember:
+    """Return how tensors are named that are all under one key, which says nothing."""
+    return lambda name, path, number: join(name, path[1:] if path[:1] == (key,) else path, number)
 
 
 class TensorFile(NamedTuple):
@@ -100,6 +135,8 @@ class TensorFile(NamedTuple):
     """Whether its writer also saves arguments that are not tensors in such files, as pickled objects."""
     name_member: NameMember = join_member
     """How its tensors are named if it holds several."""
+    chunks: Mapping[int, Chunk] = MappingProxyType({})
+    """For `Container.DISTCP`: what is known of its archives, by where they begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +149,8 @@ class Description:
     problems: Sequence[Problem] = ()
     unfinished: str = ""
     """A file whose content shows that it is still being written (JSON that does not parse); or ""."""
+    sections: frozenset[str] = frozenset()
+    """The paths of the logs of which this is a section: whole, they are kept with the run files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +185,11 @@ class Layout(ABC):
     """If other programs use the same names of directories: the name of an entry that a place must have."""
     needs_evidence: ClassVar[bool] = False
     """Whether a directory is no dump without that entry, although it fits a pattern to its end."""
+    content: ClassVar[re.Pattern[bytes] | None] = None
+    """If the names of files prove nothing: what must be found in the first bytes of each file."""
+    step_of_line: ClassVar[re.Pattern[bytes] | None] = None
+    """For logs of many steps, of which each line tells its own: what matches a line, with its `step` and its
+    `time` (`%Y-%m-%d %H:%M:%S,%f`)."""
     near_miss: ClassVar[re.Pattern[str] | None] = None
     """Paths of directories that resemble those of a rank. If they fit no pattern, they are reported."""
     configuration: ClassVar[str] = ""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from ingest.layouts.base import Description, Layout, Place, ReadSmall, TensorFile
+from ingest.layouts.base import Description, Layout, Place, ReadSmall, TensorFile, join_slot
 from ingest.layouts.fields import FIELDS, STEP_FIELDS
 from ingest.layouts.pattern import Pattern, parse
 from ingest.layouts.pytorch_names import module_type
@@ -32,6 +32,7 @@ CONTAINERS: Mapping[str, Container] = {
     "npy": Container.NPY,
     "npz": Container.NPZ,
     "safetensors": Container.SAFETENSORS,
+    "tensorproto": Container.TENSOR_PROTO,
 }
 _EXAMPLE = "For example: --layout 'rank{rank}/step{step}/{module}.{io}.{slot}.pt'"
 _INPUTS = frozenset(["input", "inputs", "in"])
@@ -60,7 +61,7 @@ def declare(text: str) -> Layout:
     if not fields & {*STEP_FIELDS, "rank", "device", "pid"}:
         raise UsageError(f"--layout {text}: names neither {{rank}} nor {{step}}", hint=_EXAMPLE)
     told_by_file = bool(of_file.levels[-1].groupindex.keys() & FIELDS.keys())
-    return _Declared(text, of_file, whole if told_by_file or above is None else None, above, fields)
+    return _Declared(of_file, whole if told_by_file or above is None else None, above, fields)
 
 
 class _Declared(Layout):
@@ -73,9 +74,8 @@ class _Declared(Layout):
     systems = ()
 
     def __init__(
-        self, text: str, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
+        self, of_file: Pattern, whole: Pattern | None, above: Pattern | None, fields: set[str]
     ) -> None:
-        self.text = text
         self._of_file = of_file
         if whole is not None:
             self.file_patterns = (whole,)
@@ -94,7 +94,7 @@ class _Declared(Layout):
                 container = Container.PT
             if container is not None:
                 name = _named({**place.fields, **fields}) if fields is not None else _stem(file_name)
-                member = _module_member if fields is None else _join
+                member = _module_member if fields is None else join_slot
                 named[file.path] = TensorFile(name, container, name_member=member)
         return Description(named)
 
@@ -123,12 +123,6 @@ def _named(fields: Mapping[str, str]) -> TensorName:
         slot=slot,
         sequence=int(fields["sequence"]) if fields.get("sequence") else -1,
     )
-
-
-def _join(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
-    if len(path) == 1 and path[0].isdecimal():
-        return name._replace(slot=int(path[0][:9]))
-    return name._replace(op_name=".".join((name.op_name, *path))) if path else name
 
 
 def _module_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001

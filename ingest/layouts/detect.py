@@ -9,25 +9,30 @@ from pathlib import Path
 
 from ingest.layouts.base import Dump, Layout
 from ingest.layouts.cann import Cann
+from ingest.layouts.checkpoint import DistributedCheckpoint
 from ingest.layouts.declared import declare
 from ingest.layouts.mindspore import MindSpore
 from ingest.layouts.mindspore_async import MindSporeAsync
 from ingest.layouts.mindspore_raw import MindSporeRaw
 from ingest.layouts.msprobe import MsProbe
 from ingest.layouts.msprobe_native import MsProbeNative
+from ingest.layouts.numerics import DebugMode, TitanNumerics, TransformerEngineStatistics
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.places import MAX_SEEN
 from ingest.layouts.proposal import proposed_hint
 from ingest.layouts.pytorch import (
     AotInductor,
     ForwardHooks,
+    OnnxRuntime,
     SglangDumper,
     TensorRtLlm,
     TransformerEngine,
     Vllm,
 )
+from ingest.layouts.recorder import RecorderTree
 from ingest.layouts.torchair import TorchAir
 from ingest.layouts.tree import DumpTree
+from ingest.layouts.walk import begins_like
 from workers.errors import AccessDenied, DumpError, UsageError
 
 #: All layouts. If a directory fits several, the first one counts.
@@ -45,6 +50,12 @@ LAYOUTS: tuple[Layout, ...] = (
     TensorRtLlm(),
     AotInductor(),
     Vllm(),
+    TransformerEngineStatistics(),
+    TitanNumerics(),
+    DebugMode(),
+    DistributedCheckpoint(),
+    OnnxRuntime(),
+    RecorderTree(),
 )
 #: How many levels below the named directory a dump may begin.
 MAX_DEPTH = 3
@@ -119,6 +130,13 @@ class _DumpSearch:
             for pattern in layout.patterns
             if layout.evidence is not None and layout.needs_evidence
         }
+        #: Of patterns of files whose names other programs use, too.
+        self._contents = {
+            pattern: layout.content
+            for layout in layouts
+            for pattern in layout.file_patterns
+            if layout.content is not None
+        }
         self._files: dict[Path, list[str]] = {}
         self._names: dict[Path, list[str]] = {}
         self.denied: list[AccessDenied] = []
@@ -188,7 +206,12 @@ class _DumpSearch:
             evidence = self._evidence.get(pattern)
             return evidence is None or any(map(evidence.fullmatch, self._entries(directory)))
         if level == pattern.directories:
-            return any(pattern.match(level, name) is not None for name in self._files_in(directory))
+            content = self._contents.get(pattern)
+            return any(
+                pattern.match(level, name) is not None
+                and (content is None or begins_like(f"{directory}/{name}", content))
+                for name in self._files_in(directory)
+            )
         try:
             names = self._subdirectories(directory)
         except OSError:

@@ -50,10 +50,13 @@ def list_places(
         return _without_beside(replace(known, later_begun=later_begun, rank_from=rank_from, places=places))
     walk = Walk(root)
     for located in places:
-        if located.place.names is None:
-            walk.add_tree(located.place.path, without=without)
+        place = located.place
+        if place.names is None:
+            walk.add_tree(place.path, without=without)
+        elif place.section is None:
+            walk.add_named(place.directory, place.names)
         else:
-            walk.add_named(located.place.directory, located.place.names)
+            walk.add_section(f"{place.directory}/{place.names[0]}".lstrip("/"), place.section)
     walk.files.sort(key=lambda file: file.path)
     return Listing(
         key,

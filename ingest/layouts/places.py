@@ -17,7 +17,7 @@ from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
 from ingest.layouts.fields import FIELDS, STEP_FIELDS
 from ingest.layouts.pattern import Pattern
 from ingest.layouts.ranks import PathRank
-from ingest.layouts.walk import Walk
+from ingest.layouts.walk import Walk, begins_like
 
 #: How many entries of a directory are looked at to find out whether it holds a dump.
 MAX_SEEN = 256
@@ -102,28 +102,35 @@ class _Directory:
 class _FilePlaces:
     """The places in one directory that are told by the names of its files."""
 
-    def __init__(self, directory: _Directory) -> None:
+    def __init__(self, root: Path, directory: _Directory) -> None:
+        self._root = root
         self._path = directory.path
         self._matches = [match for match in directory.matches if match.is_at_files]
         self._names: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
 
-    def add(self, name: str) -> bool:
-        """Add a file; return whether it belongs to such a place."""
+    def add(self, name: str) -> LayoutPlace | None:
+        """Add a file; return its place, with this file only; None if it does not belong to one."""
         for number, match in enumerate(self._matches):
             fields = match.pattern.match(match.level, name)
-            if fields is not None:
+            if fields is not None and self._is_like(match.layout, name):
                 told = tuple(item for item in fields.items() if item[0] in FIELDS)
                 self._names.setdefault((number, told), []).append(name)
-                return True
-        return False
+                return self._place(number, told, (name,))
+        return None
+
+    def _is_like(self, layout: Layout, name: str) -> bool:
+        return layout.content is None or begins_like(f"{self._root}/{self._path}/{name}", layout.content)
 
     def places(self) -> Iterator[LayoutPlace]:
         """Yield the places."""
         for (number, told), names in self._names.items():
-            match = self._matches[number]
-            fields = {**match.layout.implied, **match.fields, **dict(told)}
-            virtual = ",".join(f"{name}={value}" for name, value in told)
-            yield LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, tuple(sorted(names))))
+            yield self._place(number, told, tuple(sorted(names)))
+
+    def _place(self, number: int, told: tuple[tuple[str, str], ...], names: tuple[str, ...]) -> LayoutPlace:
+        match = self._matches[number]
+        fields = {**match.layout.implied, **match.fields, **dict(told)}
+        virtual = ",".join(f"{name}={value}" for name, value in told)
+        return LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, names))
 
 
 class PlaceSearch:
@@ -158,7 +165,7 @@ class PlaceSearch:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
         owner = _owner(directory)
         depth = directory.depth
-        of_files = _FilePlaces(directory)
+        of_files = _FilePlaces(self._root, directory)
         walk = discovery.unowned if owner.rank is None else discovery.outside_of(owner)
         for entry in walk.entries(directory.path):
             if depth < len(self._below) and entry.name != self._below[depth]:
@@ -167,8 +174,12 @@ class PlaceSearch:
             if entry.is_dir(follow_symlinks=False):
                 if subdirectory := self._enter(directory, entry.name, path, owner, discovery):
                     yield subdirectory
-            elif not of_files.add(entry.name) and not directory.in_place:
-                discovery.outside_of(owner).add_file(entry, path)
+            elif (located := of_files.add(entry.name)) is None:
+                if not directory.in_place:
+                    discovery.outside_of(owner).add_file(entry, path)
+            elif located.layout.step_of_line is not None:
+                # What it has of each step belongs to that; as a file, it belongs to the rank.
+                discovery.outside_of(Owner(PathRank.of(located.place.fields))).add_file(entry, path)
         discovery.places += of_files.places()
 
     def _enter(
@@ -204,7 +215,12 @@ class PlaceSearch:
         try:
             with os.scandir(f"{self._root}/{directory}") as entries:
                 names = (entry.name for entry in itertools.islice(entries, MAX_SEEN))
-                return any(match.pattern.match(match.level, name) is not None for name in names)
+                fitting = (name for name in names if match.pattern.match(match.level, name) is not None)
+                content = match.layout.content
+                return any(
+                    content is None or begins_like(f"{self._root}/{directory}/{name}", content)
+                    for name in fitting
+                )
         except PermissionError:
             return True  # to be reported when it is listed
         except OSError:

@@ -13,6 +13,8 @@ from ingest.layouts.declared import CONTAINERS, declare
 from workers.errors import UsageError
 
 _MAX_FILES = 2000
+#: Entries of directories that are looked at, whatever they are: a tree may have millions of other files.
+_MAX_ENTRIES = 20_000
 _MAX_DEPTH = 6
 _RANK = re.compile(r"(?i)(rank|gpu|device|proc|worker)([_\-=]?)(\d{1,9})")
 _STEP = re.compile(r"(?i)(global_?step|step|iteration|iter|batch|it)([_\-=]?)(\d{1,18})")
@@ -22,10 +24,10 @@ _IO = re.compile(r"(?<![A-Za-z])(inputs?|outputs?|grads?|in|out)(?![A-Za-z])")
 def propose(directory: Path) -> tuple[str, int, int] | None:
     """Return a pattern for the files below a directory, how many fit it, and how many were looked at.
 
-    None if they show no rank and no step, or most of them fit no common pattern. Lists at most some thousands
-    of entries.
+    None if they show no rank and no step, or most of them fit no common pattern. Looks at no more than 20,000
+    entries.
     """
-    paths = list(islice(_files(directory, "", 0), _MAX_FILES))
+    paths = list(islice(_files(directory, "", 0, iter(range(_MAX_ENTRIES))), _MAX_FILES))
     patterns = Counter(pattern for path in paths if (pattern := _pattern_of(path)) is not None)
     if not patterns:
         return None
@@ -53,17 +55,26 @@ def proposed_hint(directory: Path) -> str:
     )
 
 
-def _files(root: Path, below: str, depth: int) -> Iterator[str]:
+def _files(root: Path, below: str, depth: int, budget: Iterator[int]) -> Iterator[str]:
+    """Yield the tensor files below a directory, in order of path.
+
+    Args:
+        root: the directory.
+        below: where in it to begin.
+        depth: how many levels below `root` that is.
+        budget: yields once for each entry that may still be looked at.
+    """
     try:
         with os.scandir(root / below) as entries:
-            found = sorted(islice(entries, _MAX_FILES), key=lambda entry: entry.name)
+            # The budget comes first: an entry that is taken must not be lost to it.
+            seen = sorted((entry for _, entry in zip(budget, entries, strict=False)), key=lambda e: e.name)
     except OSError:
         return
-    for entry in found:
+    for entry in seen:
         path = f"{below}/{entry.name}" if below else entry.name
         if entry.is_dir(follow_symlinks=False):
             if depth < _MAX_DEPTH:
-                yield from _files(root, path, depth + 1)
+                yield from _files(root, path, depth + 1, budget)
         elif entry.name.rpartition(".")[2] in CONTAINERS:
             yield path
 

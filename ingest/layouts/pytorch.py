@@ -7,8 +7,11 @@
     tmp/aoti_torch/{before|after}_launch_{kernel}_{buffer}_{device}.pt  AOTInductor
     step_{step}/{module}[_{call}]/{inputs|outputs}[_{slot}]_{device}.pt vLLM's intermediate logging
 
+    {tensor}[_rank_{rank}].tensorproto                                  ONNX Runtime
+
 (SGLang 0.5.23 `srt/debug_utils`; TransformerEngine `debug/features/dump_tensors.py`; TensorRT-LLM
-`_torch/debug/debug_hook.py`; torch 2.15 `_inductor/codegen/debug_utils.py`; vLLM `v1/intermediates`.) For the
+`_torch/debug/debug_hook.py`; torch 2.15 `_inductor/codegen/debug_utils.py`; vLLM `v1/intermediates`;
+ONNX Runtime `core/framework/debug_node_inputs_outputs_utils.cc`.) For the
 names of files, see `ingest.layouts.pytorch_names`.
 
 The forward hooks save a pass before they have the outputs of its outermost modules: those stand at the front
@@ -20,7 +23,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ingest.layouts.base import Description, Layout, Place, ReadSmall, System, TensorFile
+from ingest.layouts.base import (
+    Description,
+    Layout,
+    Place,
+    ReadSmall,
+    System,
+    TensorFile,
+    below,
+    join_member,
+    join_slot,
+)
 from ingest.layouts.pattern import parse
 from ingest.layouts.pytorch_names import (
     module_type,
@@ -61,19 +74,13 @@ class SglangDumper(Layout):
         return Description(
             {
                 file.path: TensorFile(
-                    parse_sglang_name(file.path.rpartition("/")[2]), Container.PT, name_member=_sglang_member
+                    parse_sglang_name(file.path.rpartition("/")[2]),
+                    Container.PT,
+                    name_member=below("value", join_slot),
                 )
                 for file in files
             }
         )
-
-
-def _sglang_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
-    """Return the name of a tensor in `value`, which may be a dictionary or a list."""
-    rest = path[1:] if path[:1] == ("value",) else path
-    if len(rest) == 1 and rest[0].isdecimal():
-        return name._replace(slot=int(rest[0][:9]))
-    return name._replace(op_name=".".join((name.op_name, *rest))) if rest else name
 
 
 class ForwardHooks(Layout):
@@ -132,17 +139,14 @@ class TransformerEngine(Layout):
         return Description(
             {
                 file.path: TensorFile(
-                    parse_te_name(file.path.rpartition("/")[2]), Container.PT, name_member=_te_member
+                    parse_te_name(file.path.rpartition("/")[2]),
+                    Container.PT,
+                    name_member=below("high_precision", join_member),
                 )
                 for file in files
                 if file.path.endswith(".pt")
             }
         )
-
-
-def _te_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
-    rest = path[1:] if path[:1] == ("high_precision",) else path
-    return name._replace(op_name=".".join((name.op_name, *rest))) if rest else name
 
 
 class TensorRtLlm(Layout):
@@ -219,4 +223,30 @@ class Vllm(Layout):
             named[file.path] = TensorFile(
                 name and name._replace(sequence=order.get(module, -1)), Container.PT
             )
+        return Description(named)
+
+
+class OnnxRuntime(Layout):
+    """The tensors that a debug build of ONNX Runtime dumps: of the last run, which has no number."""
+
+    name = "onnx_runtime"
+    patterns = ()
+    file_patterns = tuple(
+        parse(f"{above}{name}.tensorproto", of_files=True)
+        for above in ("", r"{before:(?:.*[._-])?}step{sep:[._-]?}{step}/")
+        for name in ("{tensor}_default_rank_{rank}", "{tensor}_rank_{rank}", "{tensor}")
+    )
+    implied = {"step": "0"}  # noqa: RUF012  (a ClassVar in `Layout`)
+    systems = (System("ONNX Runtime, debug_node_inputs_outputs", "logits_rank_1.tensorproto", "tensorproto"),)
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:  # noqa: ARG002
+        """Return what the files of one place are; see `Layout.describe`. Reads none."""
+        named = {}
+        for file in files:
+            tensor = re.sub(
+                r"(?:_default)?_rank_\d+\Z", "", file.path.rpartition("/")[2].removesuffix(".tensorproto")
+            )
+            # A tensor is an output of one node, and the input of others: the file does not tell which.
+            name = TensorName(op_type="Tensor", op_name=tensor, io="output", slot=0)
+            named[file.path] = TensorFile(name, Container.TENSOR_PROTO)
         return Description(named)

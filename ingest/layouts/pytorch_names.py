@@ -35,14 +35,14 @@ _AOTI = tuple(
     for device in (rf"_{_DEVICE}", "")
 )
 _TE = re.compile(r"(?P<layer>.+)_(?P<tensor>activation|gradient|weight|output|wgrad|dgrad)", re.DOTALL)
-#: What TransformerEngine's tensors are to their layer: `is_input` and `is_output` know these labels.
+#: What TransformerEngine's tensors are to the forward call of their layer, or to the backward call.
 _TE_IO = {
-    "activation": "input",
-    "weight": "parameters.weight",
-    "output": "output",
-    "gradient": "grad_output",
-    "dgrad": "grad_input",
-    "wgrad": "parameters_grad.weight",
+    "activation": ("", "input"),
+    "weight": ("", "parameters.weight"),
+    "output": ("", "output"),
+    "gradient": (".backward", "input"),
+    "dgrad": (".backward", "output"),
+    "wgrad": (".backward", "parameters_grad.weight"),
 }
 _VLLM = re.compile(
     r"(?P<io>inputs|outputs|post_fwd_inputs)(?P<slot>(?:_.+?)?)_(?:cuda_\d+|cpu|xpu_\d+|npu_\d+|hpu)",
@@ -147,10 +147,13 @@ def parse_aoti_name(file_name: str) -> TensorName | None:
 def parse_te_name(file_name: str) -> TensorName | None:
     """Return what the name of a file of TransformerEngine's DumpTensors says; None if it is another one."""
     match = _TE.fullmatch(file_name.removesuffix(".pt"))
-    if match is None:
-        return None
-    layer = match["layer"]
-    return TensorName(op_type="Module", op_name=layer, io=_TE_IO[match["tensor"]], slot=0)
+    return None if match is None else te_tensor(match["layer"], match["tensor"])
+
+
+def te_tensor(layer: str, tensor: str) -> TensorName:
+    """Return the name of a tensor of a layer, by what TransformerEngine calls it: `activation`, `wgrad`..."""
+    call, io = _TE_IO[tensor]
+    return TensorName(op_type="Module", op_name=f"{layer}{call}", io=io, slot=0)
 
 
 def parse_vllm_name(module: str, file_name: str) -> TensorName | None:

@@ -36,12 +36,16 @@ def systems() -> Iterator[tuple[str, ...]]:
             step = step_of(fields)
             yield (
                 system.name,
-                f"`{system.place}`" if system.place.endswith(".pt") else f"`{system.place}/`",
+                f"`{system.place}`" if _is_of_file(layout, system) else f"`{system.place}/`",
                 system.holds,
                 "single process" if rank is None else f"{rank.kind} {rank.number}",
-                "none" if step is None else str(step),
+                "of each line" if layout.step_of_line else "none" if step is None else str(step),
                 f"`{layout.name}`",
             )
+
+
+def _is_of_file(layout: Layout, system: System) -> bool:
+    return any(pattern.match_path(system.place) is not None for pattern in layout.file_patterns)
 
 
 def match(layout: Layout, system: System) -> dict[str, str]:

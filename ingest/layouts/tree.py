@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ingest.layouts.base import (
@@ -20,13 +21,15 @@ from ingest.layouts.base import (
     LayoutPlace,
     Listing,
     Problem,
+    Section,
     TensorFile,
 )
 from ingest.layouts.fields import series_of, step_of
 from ingest.layouts.listings import aged, files_by_place, list_places, merge
 from ingest.layouts.places import Discovery, Owner, PlaceSearch, all_parents, parents
 from ingest.layouts.ranks import PathRank, Ranks, is_rank_table
-from ingest.layouts.walk import Walk, read_small
+from ingest.layouts.sections import SectionedLogs, read_section
+from ingest.layouts.walk import MAX_SMALL_FILE_NBYTES, Walk, read_small
 from workers.dump.model import ReportedStatistics
 from workers.model import SourceFile, StepKey
 
@@ -69,10 +72,12 @@ class DumpTree:
         self._layouts = layouts
         self._below = below
         self._rank_map = dict(rank_map or {})
+        self._logs = SectionedLogs(root)
 
     def scan(self, known: Mapping[StepKey, Listing], defer: Defer = lambda _: ()) -> DumpScan:
         """List every step now; see `Dump.scan`."""
         discovery = PlaceSearch(self.root, self._layouts, self._below).run()
+        discovery.places, of_logs = self._logs.expand(discovery.places)
         ranks = self._ranks(discovery)
         steps = _by_step(discovery.places, ranks)
         # All names come before any file: so what is listed of a step includes everything that existed when a
@@ -105,7 +110,7 @@ class DumpTree:
         _merge_into(listings, run_listings)
         return DumpScan(
             tuple(listings[key] for key in sorted(listings, key=lambda key: key.order)),
-            (*discovery.unowned.problems, *ranks.problems),
+            (*discovery.unowned.problems, *ranks.problems, *of_logs),
             self._expected_steps(run_listings.values()),
             unlisted,
             ranks.expected,
@@ -117,17 +122,25 @@ class DumpTree:
         reported: list[ReportedStatistics] = []
         problems: list[Problem] = []
         unfinished = ""
+        sections: set[str] = set()
         files = files_by_place(listing)
         for located in listing.places:
-            described = located.layout.describe(located.place, files[located.place.path], self._read)
+            place = located.place
+            read = self._read if place.section is None else partial(self._read_section, section=place.section)
+            if place.section is not None:
+                sections.update(file.path for file in files[place.path])
+            described = located.layout.describe(place, files[place.path], read)
             named.update(described.named)
             reported += described.reported
             problems += described.problems
             unfinished = unfinished or described.unfinished
-        return Description(named, reported, problems, unfinished)
+        return Description(named, reported, problems, unfinished, frozenset(sections))
 
     def _read(self, path: str) -> bytes | None:
         return read_small(self.root / path)
+
+    def _read_section(self, path: str, section: Section) -> bytes | None:
+        return read_section(self.root / path, section, MAX_SMALL_FILE_NBYTES)
 
     def _ranks(self, discovery: Discovery) -> Ranks:
         tables = [

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingest.heartbeat import beat
-from ingest.layouts.base import Problem
+from ingest.layouts.base import Problem, Section
 from workers.errors import AccessDenied
 from workers.model import MIB, SourceFile
 
 #: The largest configuration or name table that is read, in bytes.
-_MAX_SMALL_FILE_NBYTES = 64 * MIB
+MAX_SMALL_FILE_NBYTES = 64 * MIB
+#: Bytes of a file that are read to find out who wrote it.
+_HEAD_NBYTES = 512
 
 
 def read_small(path: Path) -> bytes | None:
@@ -28,12 +31,27 @@ def read_small(path: Path) -> bytes | None:
         return None
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_SMALL_FILE_NBYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_SMALL_FILE_NBYTES:
             return None
         with open(fd, "rb", closefd=False) as file:
-            return file.read(_MAX_SMALL_FILE_NBYTES)
+            return file.read(MAX_SMALL_FILE_NBYTES)
     except OSError:
         return None
+    finally:
+        os.close(fd)
+
+
+def begins_like(path: str, content: re.Pattern[bytes]) -> bool:
+    """Return whether the first bytes of a regular file have a match. Follows no link."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        return is_file and content.search(os.pread(fd, _HEAD_NBYTES, 0)) is not None
+    except OSError:
+        return False
     finally:
         os.close(fd)
 
@@ -102,6 +120,15 @@ class Walk:
         prefix = f"{directory}/" if directory else ""
         for name in names:
             self.add_file(_Named(f"{self.root}/{prefix}{name}"), f"{prefix}{name}")
+
+    def add_section(self, path: str, section: Section) -> None:
+        """Add the lines of a step in a log, as a file of their size and time."""
+        self.files.append(SourceFile(path, section.nbytes, section.changed_ns))
+        if section.is_last:
+            try:
+                self.newest_change = max(self.newest_change, Path(self.root, path).stat().st_mtime)
+            except OSError:
+                return  # removed since; the next scan will see that
 
     def add_file(self, entry: os.DirEntry[str] | _Named, path: str) -> None:
         """Add a directory entry that is not a directory."""

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.findings.anomalies import anomalies
-from ingest.findings.incidents import incidents
 from ingest.page.arguments import Arguments, Parameter
 from ingest.page.choice import tensor_of
-from ingest.page.matrix import matrix_of, parse_range
-from ingest.page.moment import Moment
+from ingest.page.matrix import SUMMARIES, matrix_of, parse_range
+from ingest.page.screen import Asked
 from ingest.page.sheet import window
+from ingest.questions.compare import compare
+from ingest.questions.compare.growth import error_growth
 from ingest.questions.heatmap_rows import heatmap_rows
 from ingest.questions.origin import origin
 from ingest.questions.trend import heatmap
 from ingest.reader.rows import step_row
+from ingest.reader.shown import shown_tensor
 
 RANK = Parameter("rank", "integer", "Only this rank.")
 STEP = Parameter("step", "integer", "Only this step.")
@@ -31,6 +33,8 @@ THE_TENSOR = (
     Parameter("name", "string", "The name of the tensor.", is_required=True),
     Parameter("graph", "string", "The graph, if several graphs have a tensor of that name."),
 )
+#: The parameter that names another run.
+BESIDE = "with"
 #: What a picture of a matrix has at most.
 MATRIX_ROWS, MATRIX_COLUMNS = 88, 240
 
@@ -44,11 +48,14 @@ class Question:
     command: str
     """The command that prints the same; "" if there is none."""
     parameters: tuple[Parameter, ...]
-    answer: Callable[[Moment, Arguments], Any]
+    answer: Callable[[Asked], Any]
+    is_slow: Callable[[Arguments], bool] = lambda _: False
+    """As for a screen."""
 
 
-def _steps(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
-    rank, step = asked.integer("rank"), asked.integer("step")
+def _steps(asked: Asked) -> list[dict[str, Any]]:
+    moment, given = asked.moment, asked.arguments
+    rank, step = given.integer("rank"), given.integer("step")
     return [
         step_row(opened)
         for opened in moment.steps
@@ -56,56 +63,99 @@ def _steps(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
     ]
 
 
-def _tensors(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
-    opened = moment.opened(asked.need("rank"), asked.integer("step"))
+def _tensors(asked: Asked) -> list[dict[str, Any]]:
+    moment, given = asked.moment, asked.arguments
+    opened = moment.opened(given.need("rank"), given.integer("step"))
     return [tensor.to_dict() for tensor in opened.tensors()]
 
 
-def _findings(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
-    rule, severity = asked.text("rule") or None, asked.text("severity") or None
+def _findings(asked: Asked) -> list[dict[str, Any]]:
+    moment, given = asked.moment, asked.arguments
+    rule, severity = given.text("rule") or None, given.text("severity") or None
     answer = anomalies(
-        moment.store, asked.integer("rank"), asked.integer("step"), rule=rule, severity=severity
+        moment.store, given.integer("rank"), given.integer("step"), rule=rule, severity=severity
     )
     return [finding.to_dict() for finding in answer.findings]
 
 
-def _origin(moment: Moment, asked: Arguments) -> dict[str, Any]:
+def _origin(asked: Asked) -> dict[str, Any]:
+    moment, given = asked.moment, asked.arguments
     return origin(
-        moment.store, asked.integer("rank"), asked.integer("step"), cause=asked.text("cause", "auto")
+        moment.store, given.integer("rank"), given.integer("step"), cause=given.text("cause", "auto")
     ).to_dict()
 
 
-def _heatmap(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
-    field = heatmap(moment.store, asked.text("name", "*"), asked.text("stat", "l2_norm"))
+def _heatmap(asked: Asked) -> list[dict[str, Any]]:
+    moment, given = asked.moment, asked.arguments
+    field = heatmap(moment.store, given.text("name", "*"), given.text("stat", "l2_norm"))
     return heatmap_rows(field)
 
 
-def _matrix(moment: Moment, asked: Arguments) -> dict[str, Any]:
-    ranks = parse_range(asked.text("ranks"), moment.ranks, "ranks")
-    steps = parse_range(asked.text("steps"), moment.numbers, "steps")
-    whole = matrix_of(moment, asked.text("stat", "non_finite"), asked.text("name", "*"), ranks, steps)
+def _matrix(asked: Asked) -> dict[str, Any]:
+    moment, given = asked.moment, asked.arguments
+    ranks = parse_range(given.text("ranks"), moment.ranks, "ranks")
+    steps = parse_range(given.text("steps"), moment.numbers, "steps")
+    whole = matrix_of(moment, given.text("stat", "non_finite"), given.text("name", "*"), ranks, steps)
     return whole.binned(MATRIX_ROWS, MATRIX_COLUMNS).to_dict()
 
 
-def _incidents(moment: Moment, asked: Arguments) -> list[dict[str, Any]]:
-    answer = incidents(
-        moment.store,
-        asked.integer("rank"),
-        asked.integer("step"),
-        severity=asked.text("severity") or None,
+def _incidents(asked: Asked) -> list[dict[str, Any]]:
+    moment, given = asked.moment, asked.arguments
+    answer = moment.incidents(
+        given.integer("rank"), given.integer("step"), severity=given.text("severity") or None
     )
     return [incident.to_dict() for incident in answer.incidents]
 
 
-def _values(moment: Moment, asked: Arguments) -> dict[str, Any]:
-    numbers = {name: asked.integer(name) for name in ("row", "column", "rows", "columns")}
+def _values(asked: Asked) -> dict[str, Any]:
+    moment, given = asked.moment, asked.arguments
+    numbers = {name: given.integer(name) for name in ("row", "column", "rows", "columns")}
     return window(
-        tensor_of(moment, asked),
+        tensor_of(moment, given),
         numbers["row"] or 0,
         numbers["column"] or 0,
         numbers["rows"] or 20,
         numbers["columns"] or 10,
     )
+
+
+def _tensor(asked: Asked) -> dict[str, Any]:
+    moment, given = asked.moment, asked.arguments
+    return shown_tensor(moment.store, tensor_of(moment, given), at=given.text("at") or None)
+
+
+def _comparison(asked: Asked) -> dict[str, Any]:
+    given = asked.arguments
+    sides = sides_of(asked, given.text("with"), given.integer("rank"), given.integer("step"))
+    partial = given.flag("partial")
+    return compare(*sides, storage_options=asked.storage_options(), include_partial=partial).to_dict()
+
+
+def _always(_: Arguments) -> bool:
+    return True
+
+
+def reads_tensors(asked: Arguments) -> bool:
+    """Return whether a matrix is about a statistic of tensors: the commits do not have that."""
+    return asked.text("stat", "non_finite") not in SUMMARIES
+
+
+def _growth(asked: Asked) -> list[dict[str, Any]]:
+    given = asked.arguments
+    its = asked.moment_of(given.text(BESIDE)).store
+    stat, name = given.text("stat", "l2_norm"), given.text("name", "*")
+    return error_growth(asked.moment.store, its, given.need("rank"), stat, name=name).rows()
+
+
+def sides_of(asked: Asked, other: str, rank: int | None, step: int | None) -> tuple[str, str]:
+    """Return a run and another one, or a rank and step of both, as `compare` takes them.
+
+    Raises:
+        UsageError: there is no such run.
+    """
+    chosen = [f"{name}={number}" for name, number in (("rank", rank), ("step", step)) if number is not None]
+    place = f"@{','.join(chosen)}" if chosen else ""
+    return f"{asked.url}{place}", f"{asked.moment_of(other).store.url}{place}"
 
 
 QUESTIONS = (
@@ -129,6 +179,43 @@ QUESTIONS = (
             Parameter("columns", "integer", "How many columns; 10 if left out."),
         ),
         _values,
+    ),
+    Question(
+        "tensor",
+        "All that is known of one tensor.",
+        "show --json",
+        (
+            THE_RANK,
+            *THE_TENSOR,
+            Parameter("at", "string", "An index, such as `3:5,:`, whose values are wanted."),
+        ),
+        _tensor,
+    ),
+    Question(
+        "comparison",
+        "A run, or a rank and step of it, against those of another run.",
+        "compare --json",
+        (
+            Parameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
+            RANK,
+            STEP,
+            Parameter("partial", "boolean", "Also compare steps with quarantined or missing files."),
+        ),
+        _comparison,
+        _always,
+    ),
+    Question(
+        "growth",
+        "How far a rank is from that of another run, by tensor and step: the relative error of a statistic.",
+        "compare --over-steps --json",
+        (
+            Parameter(BESIDE, "string", "The other run, which is the reference.", is_required=True),
+            THE_RANK,
+            STAT,
+            PATTERN,
+        ),
+        _growth,
+        _always,
     ),
     Question("steps", "The committed steps.", "ls --json", (RANK, STEP), _steps),
     Question(
@@ -163,6 +250,7 @@ QUESTIONS = (
         "heatmap --json",
         (PATTERN, STAT),
         _heatmap,
+        _always,
     ),
     Question(
         "matrix",
@@ -170,5 +258,6 @@ QUESTIONS = (
         "",
         (STAT, PATTERN, RANKS, STEPS),
         _matrix,
+        reads_tensors,
     ),
 )

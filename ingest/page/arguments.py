@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -11,6 +12,7 @@ from workers.errors import UsageError
 Kind: TypeAlias = Literal["integer", "string", "boolean"]
 #: The longest text of a parameter: names of tensors have up to 4 KB.
 _MAX_TEXT = 8192
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Arguments:
                 raise UsageError(f"no parameter {name[:80]!r}", hint=f"Parameters: {names}.")
             if len(value) > _MAX_TEXT:
                 raise UsageError(f"{name}: longer than {_MAX_TEXT} characters")
-            if known[name].kind == "integer" and value and not (value.isascii() and value.isdigit()):
+            if known[name].kind == "integer" and value and not _WHOLE.fullmatch(value):
                 raise UsageError(f"{name}: {value[:80]!r} is not a whole number")
         for parameter in parameters:
             if parameter.is_required and not query.get(parameter.name):

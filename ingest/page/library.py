@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import PurePosixPath
@@ -18,13 +19,20 @@ from workers.store.opening import open_objects, resolve
 
 #: The most runs of a list.
 MAX_RUNS = 500
+#: How long somebody who comes after a while waits for the store, in seconds.
+_PATIENCE_S = 2.0
+#: A store that takes longer than this to answer counts as away, in seconds.
+_SLOW_S = 10.0
+#: How long an error of a store that was never read stands at most: until then, viewers are told the same.
+_RETRY_S = 3.0
 
 
 @dataclass(eq=False)
 class Run:
     """One store, which is read again when it is asked for and its moment is older than `refresh_s`.
 
-    However many viewers ask, one of them reads; the others get the moment before until that is done.
+    It is read in a thread of its own, once for all viewers, who get the moment before until that is done: an
+    answer does not wait for the store. Only who comes after a while in which nobody looked waits a little.
     """
 
     name: str
@@ -33,14 +41,24 @@ class Run:
     refresh_s: float = 5.0
     clock: Callable[[], float] = time.monotonic
     _moment: Moment | None = None
+    _asked_at: float = 0.0
+    """When the store was asked last, by `clock`."""
     _read_at: float = 0.0
+    """When that ended."""
+    _reading: Future[Moment] | None = None
+    """The answer to it; None before the first time."""
     _away: str = ""
     """Why the store could not be read the last time; "" if it could."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def away(self) -> str:
-        """Why the store did not answer when it was last asked; "" if it did."""
+        """Why the store did not answer when it was last asked, or has not answered yet; "" if it did."""
+        reading = self._reading
+        if self._moment is not None and reading is not None and not reading.done():
+            waited_s = self.clock() - self._asked_at
+            if waited_s > _SLOW_S:
+                return self._away or f"{self.url}: no answer for more than {_SLOW_S:g} s"
         return self._away
 
     def moment(self) -> Moment:
@@ -50,33 +68,71 @@ class Run:
             UsageError: the URL does not hold a store.
             StoreError: the store cannot be read and has not been read before.
         """
-        known = self._moment
-        if known is not None and self.clock() - self._read_at < self.refresh_s:
-            return known
-        if not self._lock.acquire(blocking=known is None):
-            return known if known is not None else self.moment()
-        try:
-            known = self._moment
-            if known is None or self.clock() - self._read_at >= self.refresh_s:
-                known = self._moment = self._read(known)
-            return known
-        finally:
-            self._lock.release()
+        known, begun = self._begin()
+        if known is None:
+            return begun.result()
+        if self.clock() - self._read_at >= 2 * self._pause_s:
+            # Nobody has looked for a while, or the store hangs: no longer than this after it was asked.
+            wait([begun], max(self._asked_at + _PATIENCE_S - self.clock(), 0))
+        return begun.result() if begun.done() else known
 
-    def _read(self, known: Moment | None) -> Moment:
-        """Return the run as it is now; as it was before if the store does not answer."""
+    def begin(self) -> None:
+        """Begin to read the store, unless that has been done."""
+        if self._moment is None:
+            self._begin()
+
+    def is_ready(self, patience_s: float) -> bool:
+        """Return whether `moment` returns or raises at once; wait for that a little."""
+        known, begun = self._begin()
+        return known is not None or bool(wait([begun], patience_s).done)
+
+    @property
+    def _pause_s(self) -> float:
+        """How long the store is left alone: the longer, the longer it took to answer."""
+        return self.refresh_s * max(1.0, self._read_at - self._asked_at)
+
+    def _begin(self) -> tuple[Moment | None, Future[Moment]]:
+        """Ask the store if it is time to; return what is known, and the newest answer, perhaps to come."""
+        with self._lock:
+            reading = self._reading
+            pause_s = min(self.refresh_s, _RETRY_S) if self._moment is None else self._pause_s
+            if reading is None or (reading.done() and self.clock() - self._read_at >= pause_s):
+                reading = self._reading = Future()
+                self._asked_at = self.clock()
+                # A daemon: a store that hangs does not keep the server from ending.
+                threading.Thread(
+                    target=self._read, args=(self._moment, reading), name="dump-ingest-run", daemon=True
+                ).start()
+            return self._moment, reading
+
+    def _read(self, known: Moment | None, answer: Future[Moment]) -> None:
+        """Answer with the run as it is now; as it was before if the store does not answer."""
         try:
             now = Moment.of(open_store(self.url, **self.options)) if known is None else known.later()
         except StoreError as exc:
-            self._away = exc.message
+            self._settle(known, exc.message)
             if known is None:
-                raise
-            return known
+                answer.set_exception(exc)
+            else:
+                answer.set_result(known)
+        except BaseException as exc:  # noqa: BLE001  (whoever asked gets it)
+            self._settle(known, "")
+            answer.set_exception(exc)
         else:
-            self._away = ""
-            return now
-        finally:
+            if known is not None and now is not known:
+                now.prepare(known)  # before viewers have it: until then, they see what was prepared before
+            self._settle(now, "")
+            answer.set_result(now)
+            if known is None:
+                now.prepare(None)
+
+    def _settle(self, moment: Moment | None, away: str) -> None:
+        with self._lock:
+            self._moment, self._away = moment, away
+            # A reading that failed took the time of its timeouts, which says nothing about the store.
             self._read_at = self.clock()
+            if away:
+                self._asked_at = self._read_at
 
 
 @dataclass(eq=False)
@@ -86,6 +142,10 @@ class Library:
     url: str
     options: Mapping[str, Any] = field(default_factory=dict)
     refresh_s: float = 5.0
+    clock: Callable[[], float] = time.monotonic
+    _names: list[str] = field(default_factory=list)
+    """The runs that were listed last; listed again after `refresh_s`."""
+    _listed_at: float = 0.0
     _runs: dict[str, Run] = field(default_factory=dict)
     _is_single: bool | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -105,6 +165,17 @@ class Library:
                 self._is_single = False
         return self._is_single
 
+    def begin(self) -> None:
+        """Begin to read what the first viewer will ask for: a single run.
+
+        Raises:
+            UsageError: there is no run.
+            StoreError: the place cannot be read.
+        """
+        names = self.names()
+        if self.is_single:
+            self.run(names[0]).begin()
+
     def names(self) -> list[str]:
         """Return the names of the runs, in order.
 
@@ -113,13 +184,19 @@ class Library:
         """
         if self.is_single:
             return [PurePosixPath(self.url.rstrip("/")).name or "run"]
+        if self._names and self.clock() - self._listed_at < self.refresh_s:
+            return self._names
         objects = open_objects(resolve(self.url, dict(self.options)))
-        names = list(islice(filter(self._is_store, objects.children()), MAX_RUNS))
+        with self._lock:
+            known = set(self._runs) | set(self._names)
+        stores = (name for name in objects.children() if name in known or self._is_store(name))
+        names = list(islice(stores, MAX_RUNS))
         if not names:
             raise UsageError(
                 f"{self.url}: no dump-ingest store there, nor directly below",
                 hint="Is the URL right? `ingest` and `watch` create a store.",
             )
+        self._names, self._listed_at = names, self.clock()
         return names
 
     def run(self, name: str) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.page.moment import Moment
-from ingest.questions.trend import COUNTS, STATISTICS, heatmap, statistic_named
+from ingest.questions.trend import COUNTS, STATISTICS, statistic_named
 from workers.errors import UsageError
 from workers.store.model import CommitSummary
 
@@ -25,6 +26,7 @@ SUMMARIES: dict[str, tuple[str, Callable[[CommitSummary], float]]] = {
     "tensors": ("tensors", lambda of: of.tensors + of.statistics_only),
     "stored_bytes": ("bytes in the store", lambda of: of.stored_bytes),
 }
+_RANGE = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?", re.ASCII)
 #: The states of a cell.
 MISSING, KNOWN, PARTIAL, DAMAGED = 0, 1, 2, 3
 
@@ -146,10 +148,12 @@ def _fill(
     values: npt.NDArray[np.float64],
 ) -> bool:
     """Write a statistic of tensors to its places; return whether it is a count."""
-    field = heatmap(moment.store, pattern, statistic, rank=list(row), step=list(column), include_partial=True)
-    ranks = [row[rank] for rank in field["rank"].values.tolist()]
-    steps = [column[step] for step in field["step"].values.tolist()]
-    values[np.ix_(ranks, steps)] = field.values
+    by_step = moment.fields.of(moment.store, moment.generations, pattern, statistic)
+    for step, place in column.items():
+        if (known := by_step.get(step)) is not None:
+            ranks = [row.get(rank, -1) for rank in known.ranks.tolist()]
+            chosen = [number for number, rank in enumerate(ranks) if rank >= 0]
+            values[[ranks[number] for number in chosen], place] = known.values[chosen]
     return statistic in COUNTS
 
 
@@ -166,10 +170,10 @@ def parse_range(words: str, known: Sequence[int], what: str) -> list[int]:
     """
     if not words:
         return list(known)
-    first, dash, last = words.partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise UsageError(f"{what} {words!r} is not a range", hint=f"Such as {what}=3-9, or {what}=4.")
-    low, high = int(first), int(last or first)
+    ends = _RANGE.fullmatch(words)
+    if ends is None:
+        raise UsageError(f"{what} {words[:80]!r} is not a range", hint=f"Such as {what}=3-9, or {what}=4.")
+    low, high = int(ends[1]), int(ends[2] or ends[1])
     chosen = [number for number in known if low <= number <= high]
     if not chosen:
         raise UsageError(f"the run has no {what} {words}")

@@ -5,29 +5,63 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
 import xxhash
 
+from ingest.consolidating.announcements import read_announcements
+from ingest.findings.incidents import Incidents
+from ingest.findings.incidents.find import FoundIncidents
+from ingest.findings.stored import SERIES, generation_of
+from ingest.page.kept_fields import KeptFields
 from ingest.reader.damage import Damage
 from ingest.reader.dump_store import DumpStore
+from ingest.reader.snapshot import take_snapshot
 from ingest.reader.step import Step
-from workers.errors import StoreUnavailable
+from workers.errors import DumpIngestError, StoreUnavailable
 from workers.model import StepKey
 from workers.store import commit
+from workers.store.commit import Commit
 
 #: Indexes that stay in memory; one of 5000 tensors takes 3 MB.
 _TABLES_KEPT = 16
+#: Commits that are read again in each turn, although nothing says that they have changed.
+_READ_AGAIN = 256
 
 
+@dataclass(eq=False, repr=False)
 class PinnedStore(DumpStore):
     """A store whose answers are all about what was committed when it was opened."""
+
+    known: Mapping[StepKey, Commit] = field(default_factory=dict, kw_only=True)
+    """Commits that are not read, if the store lists their steps."""
 
     def reopened(self) -> Self:
         """Return this very store: what it has read is not read again."""
         return self
+
+    def later(self, due: Collection[StepKey]) -> Self:
+        """Return the store as it is now. Lists it, and reads the commits that are new.
+
+        Commits that took the place of others are announced until the consolidator has seen them. Commits that
+        are neither new, nor announced, nor `due`, are taken from here.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        known = {key: opened.commit for key, opened in self._steps.items() if key not in due}
+        for key, generations in read_announcements(self.objects).items():
+            if key in known and not {*generations} <= {*known[key].record.generations}:
+                del known[key]
+        return type(self)(self.objects, mesh=self.mesh, known=known)
+
+    def _read_commits(self, keys: Sequence[StepKey]) -> tuple[dict[StepKey, Commit], dict[StepKey, str]]:
+        commits, damaged = super()._read_commits([key for key in keys if key not in self.known])
+        return commits | {key: self.known[key] for key in keys if key in self.known}, damaged
 
 
 @dataclass(eq=False)
@@ -42,8 +76,14 @@ class Moment:
     steps: tuple[Step, ...]
     """All committed steps and run files: by step, then rank."""
     damages: tuple[Damage, ...]
+    turn: int = 0
+    """How many commits were read again so far, see `later`."""
     _tables: OrderedDict[StepKey, Step] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    fields: KeptFields = field(default_factory=KeptFields)
+    """Of the run: those of the moments before are used again."""
+    _incidents: FoundIncidents | None = None
+    _search_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, store: DumpStore) -> Moment:
@@ -52,21 +92,34 @@ class Moment:
         Raises:
             StoreError: it cannot be read.
         """
-        pinned = PinnedStore(store.objects)
+        return cls._of_pinned(PinnedStore(store.objects, mesh=store.mesh))
+
+    @classmethod
+    def _of_pinned(cls, pinned: PinnedStore) -> Moment:
         damages: list[Damage] = []
         steps = tuple(pinned.select(damages=damages))
-        return cls(pinned, _token(steps, damages), time.time(), steps, tuple(damages))
+        # What the consolidator finds changes answers, too.
+        evaluated = pinned.objects.children(SERIES)
+        token = _token(steps, damages, evaluated)
+        return cls(pinned, token, time.time(), steps, tuple(damages))
 
     def later(self) -> Moment:
         """Return the store as it is now; this moment, with a new time, if nothing was committed since.
+
+        Takes a listing of each rank, the commits that are new, and 256 of the others in turn: `gc` may have
+        removed their tensors.
 
         Raises:
             StoreError: it cannot be read, or it is gone: a directory that is not mounted looks empty.
         """
         if commit.read_root(self.store.objects) is None:
             raise StoreUnavailable(f"{self.store.url}: the store is not there any more")
-        fresh = Moment.of(self.store)
+        first = self.turn % max(len(self.steps), 1)
+        due = {opened.key for opened in self.steps[first : first + _READ_AGAIN]}
+        fresh = Moment._of_pinned(self.store.later(due))
+        self.turn = fresh.turn = first + len(due)
         if fresh.token != self.token:
+            fresh.fields = self.fields
             return fresh
         self.read_at = fresh.read_at
         return self
@@ -86,6 +139,52 @@ class Moment:
             forgotten.forget_tables()
         return chosen
 
+    def let_go(self) -> None:
+        """Let go of the indexes that answers have read, except for those of `opened`."""
+        with self._lock:
+            kept = set(self._tables)
+        for opened in self.steps:
+            if opened.key not in kept:
+                opened.forget_tables()
+
+    def incidents(
+        self, rank: int | None = None, step: int | None = None, *, severity: str | None = None
+    ) -> Incidents:
+        """Return what went wrong. The store is searched once for all viewers, whatever they ask for.
+
+        Raises:
+            UsageError: there is no such rank, step or severity.
+            DamagedStore: no step can be read.
+        """
+        with self._search_lock:
+            if self._incidents is None:
+                snapshot = take_snapshot(self.store, include_partial=True, allow_empty=True)
+                self._incidents = FoundIncidents.of(snapshot)
+        return self._incidents.chosen(rank, step, severity=severity)
+
+    def prepare(self, before: Moment | None) -> None:
+        """Search for incidents if viewers look at them, or this is the first moment: then they need not wait.
+
+        Errors are for who asks.
+        """
+        if before is None or before.has_incidents:
+            with suppress(DumpIngestError):
+                self.incidents()
+
+    @property
+    def has_incidents(self) -> bool:
+        """Whether incidents have been searched for."""
+        return self._incidents is not None
+
+    @cached_property
+    def generations(self) -> dict[int, str]:
+        """By step: a name for what all ranks together have of it."""
+        by_step: dict[int, dict[int, str]] = {}
+        for opened in self.steps:
+            if opened.key.step is not None:
+                by_step.setdefault(opened.key.step, {})[opened.key.rank] = opened.fingerprint
+        return {step: generation_of(fingerprints) for step, fingerprints in by_step.items()}
+
     @cached_property
     def ranks(self) -> list[int]:
         """The ranks with a committed step, in order."""
@@ -97,6 +196,7 @@ class Moment:
         return sorted({step.key.step for step in self.steps if step.key.step is not None})
 
 
-def _token(steps: tuple[Step, ...], damages: list[Damage]) -> str:
-    names = [f"{step.key} {step.fingerprint}" for step in steps] + [str(damage) for damage in damages]
+def _token(steps: Sequence[Step], damages: Sequence[Damage], evaluated: Sequence[str]) -> str:
+    names = [f"{step.key} {step.fingerprint} {step.has_tensors}" for step in steps]
+    names += [*map(str, damages), *evaluated]
     return xxhash.xxh3_64_hexdigest("\n".join(names).encode())

@@ -47,5 +47,6 @@ def report(store: DumpStore, *, incident: str = "") -> str:
         url=store.url,
         tab="",
         tabs=(),
+        comes_back=False,
         report={"style": Markup(style), "style_hash": digest},  # noqa: S704  (a file of this package)
     )

@@ -70,6 +70,8 @@ class Screen:
     parameters: tuple[Parameter, ...]
     show: Callable[[Asked], dict[str, Any]]
     """Returns what the template shows; `lines` among it."""
+    is_slow: Callable[[Arguments], bool] = lambda _: False
+    """Whether it reads the indexes of many steps, which takes seconds: then others do not wait for it."""
     shows_watchers: bool = False
     """Whether it has `watched`, and follows it."""
 

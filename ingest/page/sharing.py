@@ -18,10 +18,12 @@ DEFAULT_NBYTES = 64 * MIB
 class SharedAnswers:
     """Ready answers by question, of at most `limit` bytes; the least recently asked one goes first.
 
-    It belongs to one event loop. Answers are made in the threads of `pool`.
+    It belongs to one event loop. Answers are made in the threads of `pool`, and slow ones in those of
+    `slow_pool`: the others do not wait for them.
     """
 
     pool: ThreadPoolExecutor
+    slow_pool: ThreadPoolExecutor
     limit: int = DEFAULT_NBYTES
     hits: int = 0
     made: int = 0
@@ -30,7 +32,7 @@ class SharedAnswers:
     _kept: OrderedDict[Hashable, bytes] = field(default_factory=OrderedDict)
     _under_way: dict[Hashable, asyncio.Future[bytes]] = field(default_factory=dict)
 
-    async def answer(self, question: Hashable, make: Callable[[], bytes]) -> bytes:
+    async def answer(self, question: Hashable, make: Callable[[], bytes], *, is_slow: bool = False) -> bytes:
         """Return the answer to a question: a kept one, the one being made, or a new one."""
         if question in self._kept:
             self.hits += 1
@@ -40,7 +42,7 @@ class SharedAnswers:
             self.hits += 1
             return await asyncio.shield(self._under_way[question])
         self.made += 1
-        future = asyncio.get_running_loop().run_in_executor(self.pool, make)
+        future = asyncio.get_running_loop().run_in_executor(self.slow_pool if is_slow else self.pool, make)
         self._under_way[question] = future
         # A viewer who leaves does not take the answer from the others.
         future.add_done_callback(lambda done: self._settle(question, done))

@@ -13,7 +13,7 @@ import xxhash
 
 from ingest.heartbeat import beat
 from ingest.layouts.base import Description, Listing, Problem, TensorFile
-from workers.dump.formats import dump_data, npy, npz, overflow, pt, raw, safetensors
+from workers.dump.formats import distcp, dump_data, npy, npz, overflow, pt, raw, safetensors, tensor_proto
 from workers.dump.formats.header import Container, HoldsNoTensor, ReadAt, TensorHeader, Truncated
 from workers.dump.formats.overflow import OverflowRecord
 from workers.dump.source import OpenFile
@@ -22,6 +22,8 @@ from workers.model import SourceFile
 
 #: Bytes of each file that are read before it is planned: its header, and enough payload to recognise copies.
 HEAD_BYTES = 4096
+#: A file up to this size is read as a whole.
+_WHOLE_BYTES = 4 * HEAD_BYTES
 #: The operator type in the names of overflow records.
 OVERFLOW_OP_TYPE = "Opdebug"
 #: Payload bytes by which possible copies are recognised. After an npy header, they are within the head.
@@ -192,7 +194,8 @@ def _inspect_tensors(opened: OpenFile, file: SourceFile, named: TensorFile) -> I
 
 def _reader(opened: OpenFile, file_size: int) -> ReadAt:
     """Return a function that reads parts of a file; both ends of it are read only once."""
-    head = opened.read_at(0, HEAD_BYTES)
+    # The tensor of a small file, and what stands behind it, arrive in one system call.
+    head = opened.read_at(0, _WHOLE_BYTES if file_size <= _WHOLE_BYTES else HEAD_BYTES)
     if len(head) == file_size:
         return lambda offset, nbytes: head[offset : offset + nbytes]
     tail_begin = max(file_size - HEAD_BYTES, len(head))
@@ -220,6 +223,8 @@ def _may_be_overflow_json(file: SourceFile) -> bool:
 def _headers(named: TensorFile, read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
     if named.container is Container.RAW:
         return (raw.header(named.dtype, named.shape, file_size),)
+    if named.container is Container.DISTCP:
+        return distcp.read_headers(read, file_size, named.chunks)
     return _FORMATS[named.container](read, file_size)
 
 
@@ -229,4 +234,5 @@ _FORMATS: Mapping[Container, Callable[[ReadAt, int], tuple[TensorHeader, ...]]] 
     Container.PT: pt.read_headers,
     Container.SAFETENSORS: safetensors.read_headers,
     Container.NPZ: npz.read_headers,
+    Container.TENSOR_PROTO: tensor_proto.read_headers,
 }

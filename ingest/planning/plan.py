@@ -8,16 +8,18 @@ shard is ever written by two tasks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import xxhash
 
 from ingest.planning.inspection import Inspected
+from ingest.planning.pooling import PoolGroup, Shared, packing_digest, pool_groups
 from ingest.planning.rows import PlannedRow, plan_rows
 from workers.model import SourceFile
 from workers.rules.values import RuleSet
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
+from workers.store.pool import without_pool
 from workers.tasks.model import CONVERTER_VERSION, Entry, Segment, ShardJob, StepPlan
 
 
@@ -52,6 +54,15 @@ def without_tensors(name: str) -> str:
     return xxhash.xxh3_128(f"{name}\nwithout tensors\n".encode()).hexdigest()
 
 
+def with_pool(name: str, groups: Sequence[PoolGroup]) -> str:
+    """Return the name of the generation that is the same with a part of its payloads in the pool.
+
+    Unlike other names that are made from a name, it begins with that: what is expected to be shared is
+    not known any more when the same files are listed again.
+    """
+    return f"{name}-{packing_digest(groups)}" if groups else name
+
+
 #: How often a step may be written anew under the same sizes and times.
 _MAX_REWRITES = 64
 
@@ -71,6 +82,7 @@ def times_rewritten(name: str, committed: str) -> int:
 
     So a new process knows from names alone what an earlier one found out by reading the files.
     """
+    name, committed = without_pool(name), without_pool(committed)
     for times in range(1, _MAX_REWRITES):
         name = rewritten(name, 1)
         if committed in (name, without_tensors(name)):
@@ -88,6 +100,7 @@ def plan_step(
     leave_out_tensors: str = "",
     rewrites: int = 0,
     sketches: bool = False,
+    shared: Shared | None = None,
 ) -> StepPlan:
     """Return the plan for converting one step. The same listing gives the same plan, everywhere.
 
@@ -100,15 +113,19 @@ def plan_step(
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
         rewrites: how often the files were written anew behind their times since they were committed first.
         sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
+        shared: what other ranks are expected to have, too; None for nothing.
     """
     listing = inspected.listing
     rows = plan_rows(inspected)
     entries = tuple(row.entry for row in rows)
-    arrays = _arrays(entries, grid)
+    pooled = [] if leave_out_tensors else pool_groups(entries, shared or {}, grid)
+    in_pool = {row for group in pooled for row in group.rows}
+    arrays = _arrays([entry for row, entry in enumerate(entries) if row not in in_pool], grid)
     name = fingerprint(listing.files, origin.layout, grid, inspected.unreadable, inspected.undecoded)
     name = rewritten(name, rewrites)
     if leave_out_tensors:
         name = without_tensors(name)
+    name = with_pool(name, pooled)
     jobs = tuple(
         ShardJob(
             key=listing.key,
@@ -122,7 +139,7 @@ def plan_step(
             without_tensors=bool(leave_out_tensors),
             sketches=sketches,
         ).of(entries)
-        for number, segments in enumerate(_segments(rows, arrays, grid))
+        for number, segments in enumerate(_segments(rows, arrays, pooled, grid))
     )
     return StepPlan(
         key=listing.key,
@@ -172,24 +189,30 @@ def _arrays(entries: Sequence[Entry], grid: Grid) -> dict[str, ArraySpec]:
 
 @dataclass(slots=True)
 class _CopyGroup:
-    """Rows that may be copies of one another."""
+    """Rows that may be copies of one another; or that go into the pool together."""
 
     array: str
     rows: list[int]
     nbytes: int
+    pooled: PoolGroup | None = None
 
 
 def _segments(
-    rows: Sequence[PlannedRow], arrays: dict[str, ArraySpec], grid: Grid
+    rows: Sequence[PlannedRow], arrays: dict[str, ArraySpec], pooled: Sequence[PoolGroup], grid: Grid
 ) -> list[tuple[Segment, ...]]:
     """Return the segments of each job."""
     next_shard = dict.fromkeys(arrays, 0)
     jobs = []
-    for groups in _packed(_groups(rows), grid.job_nbytes):
+    in_pool = frozenset(row for group in pooled for row in group.rows)
+    all_groups = [*_pooled_groups(pooled, rows), *_groups(rows, in_pool)]
+    for groups in _packed(all_groups, grid.job_nbytes):
         members: dict[str, list[int]] = {}
-        for group in groups:
-            members.setdefault(group.array, []).extend(group.rows)
         segments = []
+        for group in groups:
+            if group.pooled is None:
+                members.setdefault(group.array, []).extend(group.rows)
+            else:
+                segments.append(Segment(group.pooled.spec, 0, group.pooled.rows, pooled=True))
         for path in sorted(members):
             in_order = tuple(sorted(members[path]))
             segments.append(Segment(arrays[path], next_shard[path], in_order))
@@ -199,11 +222,17 @@ def _segments(
     return jobs
 
 
-def _groups(rows: Sequence[PlannedRow]) -> list[_CopyGroup]:
+def _pooled_groups(pooled: Sequence[PoolGroup], rows: Sequence[PlannedRow]) -> Iterator[_CopyGroup]:
+    for group in pooled:
+        nbytes = sum(rows[row].entry.read_nbytes for row in group.rows)
+        yield _CopyGroup(group.spec.path, list(group.rows), nbytes, group)
+
+
+def _groups(rows: Sequence[PlannedRow], in_pool: Collection[int]) -> list[_CopyGroup]:
     groups: dict[tuple[str, int, int], _CopyGroup] = {}
     views = [number for number, row in enumerate(rows) if row.entry.view is not None]
     for number, row in enumerate(rows):
-        if row.entry.view is not None:
+        if row.entry.view is not None or number in in_pool:
             continue
         entry = row.entry
         if not entry.readable or entry.kind is RowKind.STATISTICS:

@@ -50,6 +50,8 @@ def _rows_of(inspected: Inspected, file: SourceFile) -> Iterator[PlannedRow]:
     inspection = inspected.inspections.get(file.path)
     named = inspected.description.named.get(file.path)
     name = named.name if named else None
+    if file.path in inspected.description.sections:
+        return
     if inspection is None:
         yield PlannedRow(Entry(file, RowKind.FILE, TensorName()))
     elif not inspection.readable or inspection.problem:
@@ -146,11 +148,21 @@ def _with_reported(rows: Sequence[PlannedRow], inspected: Inspected) -> list[Pla
     for report in reported:
         index = by_path.get(report.tensor) if report.tensor else by_name.get(_identity(report.name))
         if index is not None and joined[index].reported is None:
-            joined[index] = joined[index]._replace(reported=report)
+            joined[index] = _joined(joined[index], report)
         else:
-            entry = Entry(files[report.source], RowKind.STATISTICS, report.name)
-            joined.append(PlannedRow(entry, reported=report))
+            row = PlannedRow(Entry(files[report.source], RowKind.STATISTICS, report.name))
+            joined.append(_joined(row, report))
     return joined
+
+
+def _joined(row: PlannedRow, report: ReportedStatistics) -> PlannedRow:
+    """Return a row with the statistics that the dump reports for it, and what it says besides."""
+    entry = row.entry
+    if report.attributes:
+        record = json.loads(entry.record) if entry.record else {}
+        record["tensor"] = {**record.get("tensor", {}), **json.loads(report.attributes)}
+        entry = entry._replace(record=json.dumps(record))
+    return row._replace(entry=entry, reported=report)
 
 
 def _identity(name: TensorName) -> tuple[object, ...]:

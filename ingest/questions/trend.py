@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from ingest.questions.nothing_chosen import nothing_chosen
-from ingest.reader.block_filter import BlockFilter
+from ingest.reader.block_filter import BLOCK_COLUMNS, BlockFilter
 from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.tensor_filter import FilterFields, with_pattern
+from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
 from workers.store.blocks import Block
@@ -128,7 +129,7 @@ def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFram
     import pandas as pd  # deferred: takes 0.4 s to import
 
     statistic = statistic_named(stat)
-    statistics = StepStatistics(snapshot)
+    statistics = _statistics_for(snapshot, chosen, statistic)
     columns = _trend_columns(statistics, chosen, statistic)
     order = np.lexsort((columns["step"], columns["rank"], columns["tensor"]))
     places = columns.pop("tensor")[order].astype(np.int64)
@@ -155,19 +156,19 @@ def _trend_columns(
         column: [] for column in ("tensor", "rank", "step", "value", "non_finite")
     }
     total = 0
-    for block, places in _matching_tensors(statistics, chosen):
-        ranks, tensors = np.nonzero(block.row[:, places] >= 0)
+    for found in _matching_tensors(statistics, chosen):
+        ranks, tensors = np.nonzero(found.present)
         total += ranks.size
         if total > MAX_VALUES:
             raise UsageError(
                 f"more than {MAX_VALUES} values match",
                 hint="Narrow the pattern, or choose ranks and steps (`rank`, `step`).",
             )
-        parts["tensor"].append(places[tensors])
-        parts["rank"].append(np.array(block.ranks)[ranks])
-        parts["step"].append(np.full(ranks.size, block.step))
-        parts["value"].append(_statistic(block, statistic)[:, places][ranks, tensors])
-        parts["non_finite"].append(_statistic(block, "non_finite_count")[:, places][ranks, tensors])
+        parts["tensor"].append(found.places[tensors])
+        parts["rank"].append(np.array(found.block.ranks)[ranks])
+        parts["step"].append(np.full(ranks.size, found.block.step))
+        parts["value"].append(found.statistic(statistic)[ranks, tensors])
+        parts["non_finite"].append(found.statistic("non_finite_count")[ranks, tensors])
     return {column: np.concatenate(arrays) for column, arrays in parts.items()}
 
 
@@ -228,14 +229,14 @@ def heatmap_of(
     non_finite, elements = np.full(values.shape, np.nan), np.full(values.shape, np.nan)
     tensors = np.zeros(values.shape, np.int64)
     distinct: set[int] = set()
-    for number, (block, places) in enumerate(_matching_tensors(StepStatistics(snapshot), chosen)):
-        rows = np.searchsorted(ranks, block.ranks)
-        present = block.row[:, places] >= 0
-        distinct |= set(places[present.any(axis=0)].tolist())
-        tensors[rows, number] = present.sum(axis=1)
-        values[rows, number] = _aggregated(_statistic(block, name)[:, places], how)
-        elements[rows, number] = _aggregated(_statistic(block, "count")[:, places], "sum")
-        non_finite[rows, number] = _aggregated(_statistic(block, "non_finite_count")[:, places], "sum")
+    statistics = _statistics_for(snapshot, chosen, name)
+    for number, found in enumerate(_matching_tensors(statistics, chosen)):
+        rows = np.searchsorted(ranks, found.block.ranks)
+        distinct |= set(found.places.tolist())
+        tensors[rows, number] = found.present.sum(axis=1)
+        values[rows, number] = _aggregated(found.statistic(name), how)
+        elements[rows, number] = _aggregated(found.statistic("count"), "sum")
+        non_finite[rows, number] = _aggregated(found.statistic("non_finite_count"), "sum")
     field = ("rank", "step")
     return xr.DataArray(
         values,
@@ -273,10 +274,37 @@ def default_aggregate(statistic: str) -> str:
     return "min" if statistic == "min" else "max"
 
 
-def _matching_tensors(
-    statistics: StepStatistics, chosen: FilterFields
-) -> Iterator[tuple[Block, npt.NDArray[np.int64]]]:
-    """Yield each step with the places of its tensors that are chosen; the others are absent from it.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chosen:
+    """The tensors of one step that are chosen."""
+
+    block: Block
+    places: npt.NDArray[np.int64]
+    """Of the tensors that are chosen on any rank."""
+    present: npt.NDArray[np.bool_]
+    """(rank, place): whether the tensor is chosen on the rank."""
+
+    def statistic(self, name: str) -> npt.NDArray[np.float64]:
+        """Return a statistic, or a sum of several, (rank, place); NaN if it is absent or any part unknown."""
+        parts = [_of_places(self.block.statistic(part), self.places) for part in SUMS.get(name, (name,))]
+        total: npt.NDArray[np.float64] = sum(parts[1:], start=parts[0])
+        return total if self.present.all() else np.where(self.present, total, np.nan)
+
+
+def _of_places(values: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return columns of an array; the array itself if they are all."""
+    return values if places.size == values.shape[1] else values[:, places]
+
+
+def _statistics_for(snapshot: Snapshot, chosen: FilterFields, statistic: str) -> StepStatistics:
+    """Return the statistics of a snapshot, with those alone that a question about one of them needs."""
+    named = {*SUMS.get(statistic, (statistic,)), *SUMS["non_finite_count"], "count"}
+    named |= TensorFilter(chosen, BLOCK_COLUMNS).names
+    return StepStatistics(snapshot, tuple(name for name in FIELDS if name in named), digests=False)
+
+
+def _matching_tensors(statistics: StepStatistics, chosen: FilterFields) -> Iterator[_Chosen]:
+    """Yield the tensors of each step that are chosen.
 
     Raises:
         UsageError: no tensor of any step is chosen; raised after the last step.
@@ -288,20 +316,13 @@ def _matching_tensors(
         present = block.present.any(axis=0)
         is_present = np.pad(is_present, (0, max(present.size - is_present.size, 0)))
         is_present[: present.size] |= present
-        kept = choice.applied(block)
-        places = np.flatnonzero(kept.present.any(axis=0))
+        mask = choice.mask(block)
+        places = np.flatnonzero(mask.any(axis=0))
         is_any |= bool(places.size)
-        yield kept, places
+        yield _Chosen(block, places, _of_places(mask, places))
     if not is_any:
         keys = [statistics.axis[place] for place in np.flatnonzero(is_present).tolist()]
         raise nothing_chosen(choice.filter, keys)
-
-
-def _statistic(block: Block, name: str) -> npt.NDArray[np.float64]:
-    """Return a statistic of a block, or a sum of several, (rank, tensor); NaN if any part is unknown."""
-    parts = [block.statistic(part) for part in SUMS.get(name, (name,))]
-    total: npt.NDArray[np.float64] = sum(parts[1:], start=parts[0])
-    return total
 
 
 def _aggregated(values: npt.NDArray[np.float64], how: str) -> npt.NDArray[np.float64]:

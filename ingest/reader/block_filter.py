@@ -74,6 +74,8 @@ class BlockFilter:
         """
         self.filter = TensorFilter(fields, BLOCK_COLUMNS)
         self._columns = AxisColumns(axis)
+        # Names are those of all steps: comparing them for each step would take most of the time.
+        self._of_keys: npt.NDArray[np.bool_] = np.zeros(0, bool)
 
     def applied(self, block: Block) -> Block:
         """Return a block in which the tensors that are not chosen are absent."""
@@ -87,7 +89,13 @@ class BlockFilter:
 
     def mask(self, block: Block) -> npt.NDArray[np.bool_]:
         """Return which tensors are present and chosen, (rank, tensor)."""
+        width = block.row.shape[1]
+        if self.filter.is_of_names and self._of_keys.size >= width:
+            return block.present & self._of_keys[:width]
         columns = {name: self._column(block, name) for name in self.filter.names}
+        if self.filter.is_of_names:
+            self._of_keys = np.broadcast_to(self.filter.evaluate(columns, (width,)), (width,))
+            return block.present & self._of_keys
         return self.filter.evaluate(columns, block.row.shape) & block.present
 
     def _column(self, block: Block, name: str) -> Any:

@@ -32,6 +32,8 @@ class CubeReader:
     objects: ObjectStore
     state: CubeState
     _tables: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    _anomalies: dict[str, tuple[int, npt.NDArray[np.int64]]] = field(default_factory=dict)
+    """The block of each count of non-finite elements that was read last: the next step is in it, too."""
 
     def __repr__(self) -> str:
         state = self.state
@@ -83,35 +85,44 @@ class CubeReader:
         """
         if name in ANOMALY_FIELDS:
             block, within = divmod(place, self.state.grid.steps)
-            counts: npt.NDArray[Any] = self.anomaly_block(name, block)[within]
-            return counts
+            known = self._anomalies.get(name)
+            if known is None or known[0] != block:
+                counts = self.anomaly_block(name, block)
+                # Most blocks are zeros, which need no memory.
+                kept = counts if counts.any() else np.broadcast_to(np.int64(0), counts.shape)
+                known = self._anomalies[name] = (block, kept)
+            of_step: npt.NDArray[Any] = known[1][within]
+            return of_step
         shape: tuple[int, ...] = (1, self.state.ranks, self.state.tensors)
         if name == "digest":
             shape = (*shape, DIGEST_BYTES)
         cube: npt.NDArray[Any] = self._read(self._cubes.per_step[name], shape, first=place)[0]
         return cube
 
-    def block(self, place: int) -> Block:
+    def block(self, place: int, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> Block:
         """Return statistics, rows and digests of one step, for all ranks of the cubes in ascending order.
+
+        Args:
+            place: of the step.
+            fields: the statistics to read; each is a request or more.
+            digests: whether to read digests.
 
         Raises:
             DamagedStore: a cube is damaged.
         """
-        ranks = [int(rank) for rank in self.ranks]
-        statistics = np.empty((len(ranks), self.state.tensors, len(FIELDS)))
-        for number, name in enumerate(FIELDS):
+        ranks = self.ranks.tolist()
+        # One array after the other, because questions are about one statistic at a time.
+        statistics = np.empty((len(fields), len(ranks), self.state.tensors))
+        for number, name in enumerate(fields):
             values = self.cube(name, place)
             is_count = values.dtype.kind == "i"
-            statistics[:, :, number] = np.where(values < 0, np.nan, values) if is_count else values
-        row, digest = self.cube("row", place), self.cube("digest", place)
-        order = np.argsort(ranks)
-        return Block(
-            int(self.steps[place]),
-            tuple(ranks[place] for place in order),
-            row[order],
-            statistics[order],
-            digest[order],
+            statistics[number] = np.where(values < 0, np.nan, values) if is_count else values
+        row = self.cube("row", place)
+        digest = self.cube("digest", place) if digests else np.zeros((*row.shape, DIGEST_BYTES), np.uint8)
+        block = Block(
+            int(self.steps[place]), tuple(ranks), row, np.moveaxis(statistics, 0, -1), digest, fields
         )
+        return block.of_ranks(tuple(sorted(ranks)))
 
     def anomalies(self, name: str) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Yield one count of non-finite elements in blocks of several steps, each with its first place.

@@ -85,9 +85,10 @@ class IndexedStep(StoredStep):
     @property
     def roles(self) -> npt.NDArray[Any]:
         """The role of each row in training, (row,) of str; see `workers.store.roles`."""
-        if self._roles is None:
-            self._roles = roles_of_tables(self.tables, self._is_tensor())
-        return self._roles
+        known = self._roles  # another thread may forget it meanwhile
+        if known is None:
+            known = self._roles = roles_of_tables(self.tables, self._is_tensor())
+        return known
 
     def forget_tables(self) -> None:
         """Release the index, and what follows from it."""

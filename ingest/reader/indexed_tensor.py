@@ -8,7 +8,7 @@ from typing import Any
 
 from ingest.reader.indexed_step import IndexedStep
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
-from workers.store.attributes import attributes_of
+from workers.store.attributes import attributes_of, record_of
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 
@@ -154,6 +154,12 @@ class IndexedTensor:
         Under `tensor`, what is known of this tensor alone, such as the placements of a DTensor.
         """
         return attributes_of(self._step.tables, self.row)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the dump says of this tensor alone, besides its elements and statistics; {} for nothing."""
+        told = record_of(self._step.tables, self.row).get("tensor")
+        return told if isinstance(told, dict) else {}
 
     @property
     def statistics(self) -> Statistics:

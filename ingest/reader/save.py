@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.reader.tensor import Tensor
+from ingest.reader.unsharded import UnshardedTensor
 from workers.errors import UsageError
 
 
-def save_npy(values: Tensor | Any, path: str | Path) -> str:
+def save_npy(values: Tensor | UnshardedTensor | Any, path: str | Path) -> str:
     """Write a tensor, or an array, to an npy file, and replace an older one.
 
     A tensor is written piece by piece in its own order, whatever its size. Types that numpy does not have are
@@ -27,7 +30,9 @@ def save_npy(values: Tensor | Any, path: str | Path) -> str:
     """
     try:
         if isinstance(values, Tensor) and values.is_in_pieces and all(values.shape) and values.shape:
-            return _save_pieces(values, Path(path))
+            return _save_pieces(values.pieces(), values.shape, Path(path), fortran=values.is_fortran_order)
+        if isinstance(values, UnshardedTensor) and all(values.shape) and values.shape:
+            return _save_pieces(values.parts(), values.shape, Path(path))
         array = np.asarray(values)
         target = file_type(array.dtype)
         with Path(path).open("wb") as file:
@@ -39,16 +44,16 @@ def save_npy(values: Tensor | Any, path: str | Path) -> str:
     return "" if target == array.dtype else str(target)
 
 
-def _save_pieces(tensor: Tensor, path: Path) -> str:
+def _save_pieces(
+    pieces: Iterable[npt.NDArray[Any]], shape: tuple[int, ...], path: Path, *, fortran: bool = False
+) -> str:
     written: np.memmap[Any, Any] | None = None
     done, is_widened = 0, False
-    for piece in tensor.pieces():
+    for piece in pieces:
         target = file_type(piece.dtype)
         if written is None:
             is_widened = target != piece.dtype
-            written = np.lib.format.open_memmap(
-                path, "w+", target, tensor.shape, fortran_order=tensor.is_fortran_order
-            )
+            written = np.lib.format.open_memmap(path, "w+", target, shape, fortran_order=fortran)
             flat = written.reshape(-1, order="A")
         flat[done : done + len(piece)] = piece.astype(target, copy=False)
         done += len(piece)

@@ -10,6 +10,7 @@ import numpy as np
 from ingest.reader.consolidated import ConsolidatedCubes, open_cubes
 from ingest.reader.snapshot import Snapshot
 from ingest.reader.step import Step
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore
 from workers.store.blocks import Block, TensorAxis, block_of
 from workers.store.prefetch import prefetch
@@ -29,9 +30,17 @@ class StepStatistics:
     Memory: three steps of all ranks, at 116 bytes for each tensor and rank, and the indexes being read.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        """Use the steps of `snapshot`. Reads the axes of the cubes, but not yet an index."""
+    def __init__(self, snapshot: Snapshot, fields: tuple[str, ...] = FIELDS, *, digests: bool = True) -> None:
+        """Use the steps of `snapshot`. Reads the axes of the cubes, but not yet an index.
+
+        Args:
+            snapshot: which steps.
+            fields: the statistics that are needed: of the cubes, others are not read, and are not in blocks
+                that come from there.
+            digests: whether digests are needed.
+        """
         self.snapshot = snapshot
+        self._fields, self._digests = fields, digests
         self._cubes = _usable_cubes(snapshot)
         self.axis = TensorAxis(self._cubes.axis.keys if self._cubes else ())
         """All tensors of the blocks that were read so far; a place never changes its meaning."""
@@ -64,7 +73,7 @@ class StepStatistics:
         if not _holds_commits(cubes, place, steps):
             return None
         try:
-            block = cubes.block(place).of_ranks(tuple(steps))
+            block = cubes.block(place, self._fields, digests=self._digests).of_ranks(tuple(steps))
             if not cubes.is_current():
                 return None
         except DamagedStore:

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader import notebook
-from ingest.reader.anatomy import Anatomy, examine
 from ingest.reader.array_like import ArrayLike
-from ingest.reader.flow.step_flow import Passing, flow_of
 from ingest.reader.indexed_tensor import IndexedTensor
+from ingest.reader.pieces import rows_of_ranks
+from ingest.reader.unsharded import UnshardedTensor, unshard
 from workers.arrays import device_format, dtypes
 from workers.arrays.digest import digest
 from workers.arrays.dtypes import ElementType
@@ -24,6 +24,9 @@ from workers.model import MIB
 
 if TYPE_CHECKING:
     import dask.array
+
+    from ingest.reader.anatomy import Anatomy
+    from ingest.reader.flow.step_flow import Passing, StepFlow
 
 #: Elements that are read at once.
 _PIECE_NBYTES = 4 * MIB
@@ -52,7 +55,7 @@ class Tensor(IndexedTensor, ArrayLike):
         and by the edges of the graph, where the dump has MindSpore's `.ir` files. If the two differ, content
         decides. Reads the index of the step, once.
         """
-        passing = flow_of(self._step).producer(self.row)
+        passing = _flow_of(self).producer(self.row)
         return () if passing is None else (Neighbour.of(self, passing.source, passing),)
 
     @property
@@ -62,13 +65,13 @@ class Tensor(IndexedTensor, ArrayLike):
         Of an output or parameter: the inputs that were read from it. Of an input: those that were read from
         it after its operator had overwritten it in place, as optimizers do. See `producers`.
         """
-        passings = flow_of(self._step).consumers(self.row)
+        passings = _flow_of(self).consumers(self.row)
         return tuple(Neighbour.of(self, passing.target, passing) for passing in passings)
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
         """All dumped inputs and outputs of its operator in the same call, with itself, in dump order."""
-        call = flow_of(self._step).call_of[self.row]
+        call = _flow_of(self).call_of[self.row]
         rows = sorted(operand.row for operand in (*call.inputs, *call.outputs))
         return tuple(Tensor(self._step, row) for row in rows)
 
@@ -139,6 +142,8 @@ class Tensor(IndexedTensor, ArrayLike):
         order = "F" if self.is_fortran_order else "C"
         is_kept = self.nbytes <= SMALL_NBYTES or not self._is_plain
         kept = list(self.pieces()) if is_kept else None
+        from ingest.reader.anatomy import examine  # deferred: 0.02 s, which listings do not need
+
         return examine(
             lambda: self.pieces() if kept is None else kept,
             self.shape,
@@ -206,6 +211,22 @@ class Tensor(IndexedTensor, ArrayLike):
         token = tokenize(str(step.address), str(step.key), step.fingerprint, self.row, *args)
         name = f"{function.__name__.lstrip('_')}-{token}"
         return delayed(function, pure=True)(alone, *args, dask_key_name=name)
+
+    def unsharded(self, placement: str = "") -> UnshardedTensor:
+        """Return the whole tensor that this one is a piece of, from the same step of all ranks.
+
+        Nothing is read but the indexes, until elements are asked for: `np.asarray(whole)`, `whole[5:7]`.
+
+        Args:
+            placement: how the ranks hold it, as `compare` prints it: `shard 0`, `replicated`, `partial sum`,
+                `replicated, shard 1`. Default: as the dump tells (DTensors, annotations of SGLang's dumper);
+                or replicated, if all ranks have the same bytes.
+
+        Raises:
+            UsageError: it is not known how the ranks hold it, or the shapes do not allow `placement`.
+        """
+        rows, places = rows_of_ranks(self._step, self.row)
+        return unshard([Tensor(step, row) for step, row in rows], places, placement)
 
     def edges(self, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Return the first and the last `count` elements, both 1-D, in the order of the dump.
@@ -312,6 +333,12 @@ class Tensor(IndexedTensor, ArrayLike):
         known = {name: value for name, value in self.to_dict().items() if value not in ("", None)}
         shown = ("rank", "step", "op_type", "full_name", "dtype", "shape", "source", "problem", *FIELDS)
         return notebook.facts(self.name, {name: known[name] for name in shown if name in known})
+
+
+def _flow_of(tensor: Tensor) -> StepFlow:
+    from ingest.reader.flow.step_flow import flow_of  # deferred: 0.04 s, which most questions do not need
+
+    return flow_of(tensor._step)  # noqa: SLF001  (of the class above)
 
 
 @dataclass(frozen=True, slots=True)

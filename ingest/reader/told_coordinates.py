@@ -2,6 +2,7 @@
 
     meta.tp_rank, meta.megatron_parallel_info.tp_rank, ...  SGLang's dumper, in each file
     TP0_PP1_Rank2_pid4711/, tp_rank_0/, ___tp_rank=0___     names of directories and files
+    rank_1.tp_rank_1_of_2/                                  directories of our own recorder
     tensor.mesh_dim_names and tensor.mesh_coordinate        each DTensor (`torch/distributed/device_mesh.py`)
 
 The first that tells of an axis counts, in this order.
@@ -24,7 +25,7 @@ from workers.store.tables import Tables
 
 #: Layouts that can tell coordinates. The indexes of others need not be read for them.
 _TELLING_LAYOUTS = frozenset(
-    ["sglang", "forward_hooks", "transformer_engine", "tensorrt_llm", "vllm", "declared"]
+    ["sglang", "forward_hooks", "transformer_engine", "tensorrt_llm", "vllm", "recorder", "declared"]
 )
 #: Rows that are looked at: all files of a rank say the same.
 _MAX_ROWS = 64
@@ -35,7 +36,7 @@ _AT_ONCE = 4
 _AXIS = "|".join(sorted(AXES, key=len, reverse=True))
 _BEFORE_RANK = re.compile(r"(?:^|/)((?:(?:TP|PP|DP|CP|EP|SP)\d{1,7}_)+)Rank\d+_")
 _SHORT = re.compile(r"([A-Z]{2})(\d{1,7})_")
-_SPELLED = re.compile(rf"(?:^|[/_.-])({_AXIS})_rank[=_]?(\d{{1,7}})(?=[/_.-]|$)")
+_SPELLED = re.compile(rf"(?:^|[/_.-])({_AXIS})_rank[=_]?(\d{{1,7}})(?:_of_(\d{{1,7}}))?(?=[/_.-]|$)")
 
 
 def coordinates_of_steps(steps: Sequence[IndexedStep]) -> dict[int, Coordinates]:
@@ -100,8 +101,8 @@ def _in_name(path: str) -> Iterator[tuple[str, Coordinate]]:
     for levels in _BEFORE_RANK.findall(path):
         for axis, rank in _SHORT.findall(levels):
             yield axis.lower(), Coordinate(int(rank))
-    for axis, rank in _SPELLED.findall(path):
-        yield axis, Coordinate(int(rank))
+    for axis, rank, size in _SPELLED.findall(path):
+        yield axis, Coordinate(int(rank), int(size) if size else None)
 
 
 def _in_device_mesh(tensor: Any) -> Iterator[tuple[str, Coordinate]]:

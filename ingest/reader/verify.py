@@ -18,7 +18,7 @@ from workers.arrays.digest import new_digest
 from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
-from workers.store import block_digests, commit, histograms, metadata, sketch_tables
+from workers.store import block_digests, commit, histograms, metadata, pool, sketch_tables
 from workers.store.model import RowKind
 from workers.store.recomputed import RecomputedStatistics
 
@@ -86,6 +86,7 @@ def verify_step(
     table = step.tables
     yield from _verify_objects(step)
     yield from _verify_metadata(step)
+    yield from _verify_pool(step)
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
     yield from _verify_findings(step)
@@ -113,6 +114,21 @@ def _verify_objects(step: Step) -> Iterator[Damage]:
             yield _object_damage(step, path, "is missing")
         elif sizes[path] != nbytes:
             yield _object_damage(step, path, f"has {sizes[path]} bytes instead of {nbytes}")
+
+
+def _verify_pool(step: Step) -> Iterator[Damage]:
+    """Compare the arrays in the pool that the commit refers to with what it says about them."""
+    pooled = step.commit.record.pool
+    nodes = step.objects.get_many([f"{path}/{pool.NODE}" for path in pooled])
+    for path, array in pooled.items():
+        shard, node = f"{path}/{pool.SHARD}", f"{path}/{pool.NODE}"
+        size = step.objects.sizes(path).get(pool.SHARD)
+        if size != array.nbytes:
+            problem = "is missing" if size is None else f"has {size} bytes instead of {array.nbytes}"
+            yield Damage(step.key, "", f"{shard} {problem}", path=shard)
+        if nodes.get(node) != metadata.encode(array.node):
+            problem = "is not what the commit says" if node in nodes else "is missing"
+            yield Damage(step.key, "", f"{node} {problem}", path=node)
 
 
 def _object_damage(step: Step, path: str, problem: str) -> Damage:

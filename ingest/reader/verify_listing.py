@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ingest.reader.damage import Damage
 from workers.model import StepKey
-from workers.store import tables
+from workers.store import pool, tables
 from workers.store.objects import ObjectStore
 from workers.store.record import LEAF, CommitRecord
 
@@ -29,11 +29,13 @@ class ExpectedObjects:
     shards: int
     nbytes: int
     """Of all shards."""
+    pool: tuple[str, ...] = ()
+    """The arrays in the pool that it refers to, by path."""
 
     @classmethod
     def of(cls, record: CommitRecord) -> ExpectedObjects:
         """Return what the record of a commit says."""
-        return cls(record.fingerprint, len(record.stored), sum(record.stored.values()))
+        return cls(record.fingerprint, len(record.stored), sum(record.stored.values()), tuple(record.pool))
 
 
 @dataclass(slots=True)
@@ -65,7 +67,24 @@ def damage_in_listing(objects: ObjectStore, expected: Mapping[StepKey, ExpectedO
     ranks = sorted({key.rank for key in expected})
     with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
         found = threads.map(lambda rank: list(_damage_of_rank(objects, rank, expected)), ranks)
-        return [damage for damages in found for damage in damages]
+        in_ranks = [damage for damages in found for damage in damages]
+        steps = sorted({key.step for key, known in expected.items() if known.pool and key.step is not None})
+        found = threads.map(lambda step: list(_damage_of_pool(objects, step, expected)), steps)
+        return [*in_ranks, *(damage for damages in found for damage in damages)]
+
+
+def _damage_of_pool(
+    objects: ObjectStore, step: int, expected: Mapping[StepKey, ExpectedObjects]
+) -> Iterator[Damage]:
+    """Yield a damage for each commit of a step that refers to something that its pool lacks."""
+    prefix = f"{pool.POOL}/step_{step}"
+    present = {f"{prefix}/{name}" for name, nbytes in objects.sizes(prefix).items() if nbytes}
+    for key, known in expected.items():
+        if key.step != step:
+            continue
+        wanted = {f"{path}/{name}" for path in known.pool for name in (pool.SHARD, pool.NODE)}
+        if absent := sorted(wanted - present):
+            yield Damage(key, "", f"{key.path}/{known.fingerprint}: {absent[0]} is missing or empty")
 
 
 def _damage_of_rank(

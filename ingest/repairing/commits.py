@@ -12,17 +12,18 @@ import numpy as np
 
 from workers.errors import DamagedStore
 from workers.model import StepKey
-from workers.store import commit, findings, metadata, tables
+from workers.store import commit, findings, metadata, pool, tables
 from workers.store.commit import Commit
 from workers.store.model import CommitSummary, Finding, Origin, RowKind
 from workers.store.objects import ObjectStore
+from workers.store.pool import PooledArray
 from workers.store.record import StepContents, new_record
 from workers.store.tables import Tables
 from workers.tasks.publish import count_rows
 
-_GENERATION = re.compile(r"[0-9a-f]{32}")
+_GENERATION = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{16})?")
 _NODE = "zarr.json"
-_FINGERPRINT_IN_TEXT = re.compile(rb'"fingerprint": ?"([0-9a-f]{32})"')
+_FINGERPRINT_IN_TEXT = re.compile(rb'"fingerprint": ?"([0-9a-f]{32}(?:-[0-9a-f]{16})?)"')
 _NOT_KNOWN = "the commit was damaged and made again from its objects: files that were skipped are not known"
 
 
@@ -61,7 +62,9 @@ def commit_from_objects(
     chunks = objects.get_many([f"{prefix}/{name}" for name in tables.chunk_keys()])
     by_name = {name[len(prefix) + 1 :]: data for name, data in chunks.items()}
     where = str(key)
-    built = tables.check(tables.decode(nodes, by_name, where), nodes, where)
+    decoded = tables.decode(nodes, by_name, where)
+    pooled = _read_pooled(objects, key, decoded)
+    built = tables.check(decoded, {**nodes, **{path: array.node for path, array in pooled.items()}}, where)
     stored = {
         name: nbytes
         for name, nbytes in sizes.items()
@@ -76,8 +79,10 @@ def commit_from_objects(
         status="complete" if is_complete and not counts["quarantined"] else "partial",
         duplicates=_duplicates(built),
         raw_bytes=_raw_bytes(built),
-        stored_bytes=sum(stored.values()) + sum(map(len, by_name.values())),
-        objects=len(sizes) + 1,
+        stored_bytes=sum(stored.values())
+        + sum(map(len, by_name.values()))
+        + sum(array.nbytes for array in pooled.values()),
+        objects=len(sizes) + 2 * len(pooled) + 1,
         rules=rules,
         findings=dict(Counter(finding.rule for finding in found)),
         severities={finding.rule: finding.severity for finding in found},
@@ -90,6 +95,7 @@ def commit_from_objects(
         stored=stored,
         problems=tuple(problems if is_complete else [_NOT_KNOWN, *problems])[:100],
         has_views=built.has_views,
+        pool=pooled,
     )
     record = new_record(
         summary,
@@ -105,21 +111,34 @@ def leaf_of(made: Commit) -> bytes:
     return zlib.decompress(made.packed_leaf)
 
 
-def _read_nodes(objects: ObjectStore, prefix: str, names: Sequence[str]) -> dict[str, metadata.Document]:
+def _read_nodes(
+    objects: ObjectStore, prefix: str, names: Sequence[str], groups: Sequence[str] = ("", "index")
+) -> dict[str, metadata.Document]:
     nodes: dict[str, metadata.Document] = {}
-    contents = objects.get_many([f"{prefix}/{name}" for name in names])
-    for name in names:
+    keys = {name: f"{prefix}/{name}".removeprefix("/") for name in names}
+    contents = objects.get_many(list(keys.values()))
+    for name, key in keys.items():
         path = name.rpartition("/")[0]
         try:
-            document = json.loads(contents[f"{prefix}/{name}"])
+            document = json.loads(contents[key])
         except (KeyError, ValueError) as exc:
-            raise DamagedStore(f"{prefix}/{name} is damaged: {exc!r:.200}") from exc
+            raise DamagedStore(f"{key} is damaged: {exc!r:.200}") from exc
         if not isinstance(document, dict) or document.get("node_type") not in ("array", "group"):
-            raise DamagedStore(f"{prefix}/{name} is not the metadata of a node")
+            raise DamagedStore(f"{key} is not the metadata of a node")
         nodes[path] = document
-    if not {"", "index"} <= nodes.keys():
+    if not {*groups} <= nodes.keys():
         raise DamagedStore(f"{prefix}: metadata of its groups is missing")
     return nodes
+
+
+def _read_pooled(objects: ObjectStore, key: StepKey, decoded: Tables) -> dict[str, PooledArray]:
+    """Return the arrays in the pool that an index refers to, as they are in the store."""
+    paths = sorted(path for path in set(decoded.label("array")) if pool.is_pooled(path))
+    for path in paths:
+        pool.refuse_foreign(key, path)
+    nodes = _read_nodes(objects, "", [f"{path}/{_NODE}" for path in paths], ())
+    sizes = {path: objects.sizes(path).get(pool.SHARD, 0) for path in paths}
+    return {path: PooledArray(sizes[path], nodes[path]) for path in paths}
 
 
 def _read_findings(

@@ -9,6 +9,7 @@ import xxhash
 
 from ingest.reader.step import Step
 from workers.store import commit, metadata, sketch_tables, tables
+from workers.store.pool_packer import PackedInPool
 from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
 from workers.tasks.publish import MAX_PROBLEMS_IN_RECORD, count_rows
@@ -23,7 +24,12 @@ def name_of_rest(fingerprint: str, lost: Collection[int]) -> str:
     return xxhash.xxh3_128(text.encode()).hexdigest()
 
 
-def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], bytes | None]) -> str:
+def commit_rest(
+    step: Step,
+    lost: Mapping[int, str],
+    shard_of: Callable[[str], bytes | None],
+    made_in_pool: Mapping[str, PackedInPool | None],
+) -> str:
     """Commit a step again without the payloads that are lost, and return the name of the generation.
 
     Lost rows keep their labels, digests and statistics. Their offset is -1, and their label `problem` says
@@ -33,6 +39,8 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
         step: the step, whose index is whole.
         lost: by row, why its payload is lost.
         shard_of: given the path of a shard in the generation, returns its bytes; None if all in it is lost.
+        made_in_pool: the arrays in the pool that are damaged, by path: what takes the place of each, which is
+            in the store; None if all in it is lost.
 
     Raises:
         SourceChanged: another generation was committed meanwhile.
@@ -47,7 +55,9 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
         if data is not None:
             objects.put(f"{prefix}/{path}", data)
             stored[path] = len(data)
-    built = _without(step.tables, lost)
+    pooled = {path: array for path, array in committed.record.pool.items() if path not in made_in_pool}
+    pooled |= {made.path: made.array for made in made_in_pool.values() if made is not None}
+    built = _without(step.tables, lost, made_in_pool)
     documents, chunks = tables.encode(built)
     chunks |= _kept_tables(step)
     nodes = _nodes(step, documents, stored)
@@ -55,8 +65,10 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
         committed.summary,
         fingerprint=name,
         status="partial" if lost else committed.summary.status,
-        stored_bytes=sum(stored.values()) + sum(map(len, chunks.values())),
-        objects=len(stored) + len(chunks) + len(nodes) + 1,
+        stored_bytes=sum(stored.values())
+        + sum(map(len, chunks.values()))
+        + sum(array.nbytes for array in pooled.values()),
+        objects=len(stored) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
         **count_rows(built),
     )
     sources = built.label("source")
@@ -75,6 +87,7 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
             (*problems, *record.problems)[:MAX_PROBLEMS_IN_RECORD],
             record.poison,
             built.has_views,
+            pooled,
         ),
         without_tensors=record.without_tensors,
         replaces=committed.fingerprint,
@@ -82,8 +95,13 @@ def commit_rest(step: Step, lost: Mapping[int, str], shard_of: Callable[[str], b
     return name
 
 
-def _without(built: Tables, lost: Mapping[int, str]) -> Tables:
+def _without(
+    built: Tables, lost: Mapping[int, str], made_in_pool: Mapping[str, PackedInPool | None]
+) -> Tables:
     numbers, labels = built.numbers.copy(), built.labels.copy()
+    for path, made in made_in_pool.items():
+        if made is not None:
+            labels[built.label("array") == path, LABELS.index("array")] = made.path
     problem = LABELS.index("problem")
     for row, reason in lost.items():
         numbers[row, NUMBERS.index("offset")] = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +11,10 @@ import numpy as np
 
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.repairing.shards import PlaceInArray, encode_shard
+from ingest.repairing.shards import PlaceInArray, elements_of_shard, encode_shard
 from ingest.repairing.sources import Copies, DumpedPayload, Payload, StoredPayload, first_same
 from workers.errors import DamagedStore
+from workers.store import pool
 from workers.store.step import StoredStep
 
 
@@ -44,6 +45,8 @@ class Payloads:
     copies: Copies
     earlier: Sequence[StoredStep] = ()
     """Earlier generations of the step."""
+    sharers: Callable[[str], Sequence[tuple[StoredStep, Sequence[Path]]]] = lambda _path: ()
+    """Given an array in the pool, returns the steps of other ranks that refer to it, and their dumps."""
     _sources: dict[PlaceInArray, Payload | None] = field(default_factory=dict)
 
     @cached_property
@@ -94,6 +97,11 @@ class Payloads:
             DumpIngestError, OSError: a payload cannot be read any more.
         """
         return encode_shard(self.step.packed_spec(shard.array), shard.number, shard.places, self._source)
+
+    def elements(self, shard: DamagedShard) -> list[bytes | bytearray]:
+        """Return the elements of a shard in pieces; zeros in the place of what is lost. See `encode`."""
+        spec = self.step.packed_spec(shard.array)
+        return list(elements_of_shard(spec, shard.number, shard.places, self._source))
 
     def holds_anything(self, shard: DamagedShard) -> bool:
         """Return whether anything that lies in a shard is left."""
@@ -154,7 +162,16 @@ class Payloads:
         return digests.pop(), int(table.number("nbytes")[place.rows[0]])
 
     def _in_dumps(self, place: PlaceInArray) -> Iterable[Payload]:
-        return (DumpedPayload(self.step, row, root) for root in self.roots for row in place.rows)
+        for root in self.roots:
+            yield from (DumpedPayload(self.step, row, root) for row in place.rows)
+        path = str(self.step.tables.label("array")[place.rows[0]])
+        if not pool.is_pooled(path):
+            return
+        for other, roots in self.sharers(path):
+            table = other.tables
+            same = (table.label("array") == path) & (table.number("offset") == place.start)
+            for row in np.flatnonzero(same & (table.number("size") == place.stop - place.start)).tolist():
+                yield from (DumpedPayload(other, row, root) for root in roots)
 
     def _source(self, place: PlaceInArray) -> Payload | None:
         if place in self._sources:

@@ -56,21 +56,33 @@ def encode_shard(
         DumpIngestError, OSError: a payload cannot be read.
         DamagedStore: the places overlap.
     """
-    first, last = shard_range(spec, shard)
     encoded: list[bytes] = []
     with ShardPacker(spec, shard, lambda _shard: Gathered(encoded.append)) as packer:
-        for place in sorted(places, key=lambda place: place.start):
-            start, stop = max(place.start, first), min(place.stop, last)
-            if start < packer.position:
-                raise DamagedStore(f"{spec.path}/c/{shard}: two rows claim element {start}")
-            _fill(packer, (start - packer.position) * spec.itemsize)
-            payload = payload_of(place)
-            if payload is None:
-                _fill(packer, (stop - start) * spec.itemsize)
-                continue
-            for piece in _pieces(payload, start - place.start, stop - place.start, spec.itemsize):
-                packer.append(memoryview(piece))
+        for piece in elements_of_shard(spec, shard, places, payload_of):
+            packer.append(memoryview(piece))
     return encoded[0] if encoded else b""
+
+
+def elements_of_shard(
+    spec: ArraySpec,
+    shard: int,
+    places: Iterable[PlaceInArray],
+    payload_of: Callable[[PlaceInArray], Payload | None],
+) -> Iterator[bytes | bytearray]:
+    """Yield the elements of a shard in pieces of at most 16 MiB, up to its last place; see `encode_shard`."""
+    first, last = shard_range(spec, shard)
+    position = first
+    for place in sorted(places, key=lambda place: place.start):
+        start, stop = max(place.start, first), min(place.stop, last)
+        if start < position:
+            raise DamagedStore(f"{spec.path}/c/{shard}: two rows claim element {start}")
+        yield from _zeros((start - position) * spec.itemsize)
+        payload = payload_of(place)
+        if payload is None:
+            yield from _zeros((stop - start) * spec.itemsize)
+        else:
+            yield from _pieces(payload, start - place.start, stop - place.start, spec.itemsize)
+        position = stop
 
 
 def _pieces(payload: Payload, start: int, stop: int, itemsize: int) -> Iterator[bytes | bytearray]:
@@ -80,7 +92,6 @@ def _pieces(payload: Payload, start: int, stop: int, itemsize: int) -> Iterator[
         yield payload.read(begin * itemsize, min(begin + step, stop) * itemsize)
 
 
-def _fill(packer: ShardPacker, nbytes: int) -> None:
-    """Append zeros."""
+def _zeros(nbytes: int) -> Iterator[bytes]:
     for start in range(0, nbytes, _PIECE_NBYTES):
-        packer.append(memoryview(bytes(min(_PIECE_NBYTES, nbytes - start))))
+        yield bytes(min(_PIECE_NBYTES, nbytes - start))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -20,6 +21,7 @@ from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS, Verified, verif
 from ingest.repairing.commits import commit_from_objects, leaf_of, list_generations, name_in
 from ingest.repairing.loss import LOST, commit_rest, name_of_rest
 from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
+from ingest.repairing.pooled import PooledShards, steps_referring
 from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
 from ingest.repairing.sketches import entries_of, has_sketches, mend_sketches
@@ -28,7 +30,7 @@ from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, MendedTables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, metadata, sketch_tables
+from workers.store import commit, findings, metadata, pool, sketch_tables
 from workers.store.commit import Commit
 from workers.store.model import Origin
 from workers.store.objects import ObjectStore
@@ -200,9 +202,11 @@ class _StepWork:
 
     def _mend_nodes(self, committed: Commit) -> None:
         names = {f"{committed.prefix}/{path}/{LEAF}".replace("//", "/"): path for path in committed.nodes}
-        contents = self.objects.get_many(list(names))
-        for name, path in names.items():
-            document = metadata.encode(committed.nodes[path])
+        documents = {name: committed.nodes[path] for name, path in names.items()}
+        documents |= {f"{path}/{LEAF}": pooled.node for path, pooled in committed.record.pool.items()}
+        contents = self.objects.get_many(list(documents))
+        for name, node in documents.items():
+            document = metadata.encode(node)
             if contents.get(name) != document:
                 self._put(name, document, _FROM_COMMIT)
 
@@ -288,9 +292,16 @@ class _StepWork:
 
     def _payloads(self, step: Step, damages: Sequence[Damage]) -> Payloads:
         roots = [dump.root for dump in self.dumps.of(step.commit.record)]
-        payloads = Payloads(step, damages, roots, Copies(self.catalog), self._earlier(step.commit))
+        payloads = Payloads(
+            step, damages, roots, Copies(self.catalog), self._earlier(step.commit), self._sharers
+        )
         payloads.find_sources()
         return payloads
+
+    def _sharers(self, path: str) -> list[tuple[StoredStep, list[Path]]]:
+        """Return the steps of other ranks that refer to an array in the pool, and the dumps of each."""
+        others = steps_referring(self.objects, self.key, path)
+        return [(other, [dump.root for dump in self.dumps.of(other.commit.record)]) for other in others]
 
     def _earlier(self, committed: Commit) -> list[StoredStep]:
         """Return the earlier generations that can still be read."""
@@ -304,9 +315,13 @@ class _StepWork:
 
     def _mend_payloads(self, step: Step, damages: Sequence[Damage]) -> None:
         payloads = self._payloads(step, damages)
+        pooled = PooledShards(step, payloads, self._put)
         stored, odd = step.commit.record.stored, False
         for shard in payloads.shards:
             if payloads.is_lost(shard):
+                continue
+            if pool.is_pooled(shard.array):
+                odd |= not pooled.mend(shard)
                 continue
             data, path = payloads.encode(shard), f"{step.commit.prefix}/{shard.path}"
             if len(data) != stored.get(shard.path):
@@ -326,7 +341,10 @@ class _StepWork:
         if not self.policy.apply:
             return
         shards = {shard.path: shard for shard in payloads.shards}
-        commit_rest(step, lost, lambda path: self._shard_of(step, path, shards.get(path), payloads))
+        made_in_pool = PooledShards(step, payloads, self._put).replaced()
+        commit_rest(
+            step, lost, lambda path: self._shard_of(step, path, shards.get(path), payloads), made_in_pool
+        )
 
     def _shard_of(
         self, step: Step, path: str, damaged: DamagedShard | None, payloads: Payloads

@@ -55,7 +55,7 @@ def mend_tables(
         DamagedStore: a table is damaged, and nothing is known that it can be made from; or tables are only
             suspected, and neither the dump nor the payloads tell whether they are wrong.
     """
-    where, prefix, nodes = str(committed.key), committed.prefix, dict(committed.nodes)
+    where, prefix, nodes = str(committed.key), committed.prefix, committed.packed_nodes
     contents = objects.get_many([f"{prefix}/{key}" for key in tables.chunk_keys()])
     stored = {key[len(prefix) + 1 :]: data for key, data in contents.items()}
     arrays, damaged = tables.decode_each(nodes, stored, where)
@@ -95,7 +95,7 @@ def _from_dump(
         if remade.assembled.nodes[node] != committed.nodes.get(node):
             raise DamagedStore(f"{committed.key}: {node} has another shape in the dump than in the commit")
     return MendedTables(
-        _checked(dict(committed.nodes), {**stored, **chunks}, committed), chunks, remade.origin
+        _checked(committed.packed_nodes, {**stored, **chunks}, committed), chunks, remade.origin
     )
 
 
@@ -118,7 +118,7 @@ def _from_payloads(
     }
     built = Tables(**known)
     where = str(committed.key)
-    tables.check(built, dict(committed.nodes), where, has_tensors=committed.without_tensors is None)
+    tables.check(built, committed.packed_nodes, where, has_tensors=committed.without_tensors is None)
     step = Step(objects, committed, built)
     given = set(built.label("statistics_from")) - {"", "computed"}
     if STATISTICS_CHUNK in damaged and given:

@@ -23,6 +23,7 @@ from workers.store import commit
 from workers.store.commit import Commit
 from workers.store.model import Grid, Origin
 from workers.store.objects import ObjectStore
+from workers.store.pool import without_pool
 from workers.store.step import StoredStep
 
 #: Steps by which it is found out whether a dump was moved: the newest that dump and store both have.
@@ -130,7 +131,7 @@ class Belonging:
         )
 
     def _is_same_step(self, made: Commit, listing: Listing) -> bool:
-        if made.fingerprint == fingerprint(listing.files, listing.layout, self.grid):
+        if without_pool(made.fingerprint) == fingerprint(listing.files, listing.layout, self.grid):
             return True
         try:
             committed = CommittedFiles.of(StoredStep(self.objects, made).tables)

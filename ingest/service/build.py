@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ingest.disk.pressure import Pressure
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.submitter import DispatchLimits, Submitter
-from ingest.dump_retention.judge import SourceJudge
 from ingest.dump_retention.policy import RetentionPolicy
-from ingest.dump_retention.read_backs import ReadBacks
-from ingest.dump_retention.retention import SourceRetention
 from ingest.layouts.base import Dump
 from ingest.service.belonging import Belonging
 from ingest.service.commits import CommitChecks
@@ -27,6 +25,7 @@ from ingest.service.offering import Offering
 from ingest.service.planner import Planner
 from ingest.service.rechecks import Rechecks
 from ingest.service.service import Service
+from ingest.service.shared_tensors import SharedTensors
 from ingest.service.store_probe import StoreProbe
 from ingest.steps.committed import Committed
 from ingest.steps.policy import StepPolicy
@@ -41,8 +40,8 @@ from workers.store.backends.bounded import BoundedObjects, Outage
 from workers.store.model import Grid
 from workers.store.objects import ObjectStore
 
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client
+if TYPE_CHECKING:
+    from ingest.dump_retention.retention import SourceRetention
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,8 @@ class ServiceOptions:
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
     sketches: bool = False
     """Whether histograms of tensors are stored."""
+    pool: bool = False
+    """Whether what ranks share is stored once, in the pool of a step."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
     clock: Callable[[], float] = time.monotonic
 
@@ -88,7 +89,7 @@ class ServiceOptions:
 def build_service(
     dump: Dump,
     objects: ObjectStore,
-    connect: Callable[[], Client],
+    connect: Callable[[], TaskClient],
     options: ServiceOptions | None = None,
     *,
     observers: Sequence[Observer] = (),
@@ -127,7 +128,15 @@ def build_service(
         clock,
     )
     schedule = LookSchedule(options.poll_s, clock)
-    planner = Planner(dump.root, objects.address, options.grid, options.rules, options.host, options.sketches)
+    planner = Planner(
+        dump.root,
+        objects.address,
+        options.grid,
+        options.rules,
+        options.host,
+        options.sketches,
+        SharedTensors(patient) if options.pool else None,
+    )
     decider = Decider(planner, committed)
     belonging = Belonging(dump, objects, options.grid, options.host, set(options.continues))
     return Service(
@@ -165,6 +174,10 @@ def _retention(
 ) -> SourceRetention | None:
     if options.retention is None:
         return None
+    from ingest.dump_retention.judge import SourceJudge  # deferred: 0.03 s, and most dumps are kept
+    from ingest.dump_retention.read_backs import ReadBacks  # deferred: the same
+    from ingest.dump_retention.retention import SourceRetention  # deferred: the same
+
     return SourceRetention(
         SourceJudge(committed.table, committed, dump.root, options.host, options.retention),
         committed.objects.address,

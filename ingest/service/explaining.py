@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from ingest.dispatch.clients import TaskClient
 from ingest.dump_retention.judge import SourceJudge
 from ingest.layouts.base import Dump
 from ingest.service.build import ServiceOptions, build_service
@@ -23,9 +23,6 @@ from ingest.watching.watcher import Watcher
 from workers.errors import ClusterError
 from workers.model import SourceFile, StepKey
 from workers.store.objects import ObjectStore
-
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client
 
 #: Steps whose commits are asked for at once, and whose plans are in memory.
 _BATCH = 16
@@ -103,5 +100,5 @@ def _judge(judge: SourceJudge) -> None:
             deletion.kept = SourceKept(judged.state.key, reason, len(judged.listing.files), detail)
 
 
-def _no_cluster() -> Client:
+def _no_cluster() -> TaskClient:
     raise ClusterError("explaining needs no cluster")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ingest.planning.inspection import Inspected
 from ingest.planning.plan import plan_step
+from ingest.service.shared_tensors import SharedTensors
 from workers.rules.values import RuleSet
 from workers.store.model import Grid, Origin, StoreAddress
 from workers.tasks.model import StepPlan
@@ -27,6 +28,8 @@ class Planner:
     """What this host is called in commits: device ids mean something on their host only."""
     sketches: bool = False
     """Whether histograms of tensors are stored."""
+    shared: SharedTensors | None = None
+    """Tells what goes into the pool; None if nothing does."""
 
     def plan(self, inspected: Inspected, leave_out_tensors: str = "", rewrites: int = 0) -> StepPlan:
         """Plan the conversion of one step; see `plan_step`."""
@@ -41,4 +44,5 @@ class Planner:
             leave_out_tensors=leave_out_tensors,
             rewrites=rewrites,
             sketches=self.sketches,
+            shared=None if self.shared is None or leave_out_tensors else self.shared.of(listing.key),
         )

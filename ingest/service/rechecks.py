@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ingest.dispatch.clients import TaskClient
 from ingest.dispatch.futures import shares_of
 from ingest.dispatch.patrol import Patrol
 from ingest.dispatch.window import TaskWindow
@@ -26,9 +26,6 @@ from workers.model import MIB, SourceFile
 from workers.store.model import StoreAddress
 from workers.tasks import run as tasks
 from workers.tasks.recheck import RecheckJob
-
-if TYPE_CHECKING:  # importing distributed takes 0.5 s
-    from distributed import Client
 
 #: Source bytes and files of one task, about: what a conversion may have to wait for.
 _JOB_NBYTES = 64 * MIB
@@ -49,7 +46,7 @@ class Rechecks:
     root: str
     """The dump."""
     store: StoreAddress
-    connect: Callable[[], Client]
+    connect: Callable[[], TaskClient]
     rate: float
     """Bytes per second, on average; 0 for none at all, infinity for all at once, and once only."""
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -61,7 +58,7 @@ class Rechecks:
     _jobs: deque[RecheckJob] = field(default_factory=deque)
     """What is still to be read of a step."""
     _window: TaskWindow[RecheckJob] = field(init=False)
-    _client: Client | None = None
+    _client: TaskClient | None = None
     _next_at: float = 0.0
     _rounds: int = 0
 

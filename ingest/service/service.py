@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ingest.dispatch.outcomes import Outcome, StepFailed, TaskRetried
 from ingest.dispatch.submitter import Submitter
 from ingest.dump_retention.events import SourceDeleted
-from ingest.dump_retention.retention import SourceRetention
 from ingest.heartbeat import beat
 from ingest.service.belonging import Belonging
 from ingest.service.commits import CHECK_S, CommitChecks
@@ -35,6 +35,9 @@ from ingest.steps.table import StepTable
 from ingest.watching.watcher import DumpState, Watcher
 from workers.errors import ClusterError, StoreError, StoreUnavailable
 from workers.events import Event
+
+if TYPE_CHECKING:  # importing it takes 0.03 s, and most dumps are kept
+    from ingest.dump_retention.retention import SourceRetention
 
 _TICK_S = 0.25
 #: The same while dumps are deleted, or read again for somebody who waits, and nothing else is to be done.

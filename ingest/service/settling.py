@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ingest.dispatch.outcomes import Outcome, StepCommitted, StepFailed, StepStale
 from ingest.steps.state import StepState
+from workers.store.pool import without_pool
 
 
 def believable(outcome: Outcome, state: StepState) -> Outcome:
@@ -22,6 +23,6 @@ def settle(outcome: Outcome, state: StepState, now: float) -> None:
         case StepStale():
             state.record_stale(plan.fingerprint)
         case StepCommitted():
-            state.record_commit(plan.fingerprint, now)
+            state.record_commit(without_pool(plan.fingerprint), now)
         case StepFailed(error=error) if not state.record_bad_file(plan, error):
             state.record_failure(error, now)

@@ -19,6 +19,7 @@ from workers.model import SourceFile, StepKey
 from workers.store import commit, removed
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
+from workers.store.pool import without_pool
 from workers.store.removed import Tombstone
 from workers.store.step import StoredStep
 
@@ -159,10 +160,10 @@ class Committed:
         reverted = []
         for state in states:
             current = commits.get(state.key)
-            if current is not None and state.committed not in current.record.generations:
+            if current is not None and state.committed not in _names(current):
                 reverted.append(state.key)
                 state.cover = None
-                state.committed = current.fingerprint
+                state.committed = without_pool(current.fingerprint)
             state.turn = next(self._turns)
         return reverted
 
@@ -187,4 +188,9 @@ class Committed:
     def _record(self, state: StepState, fingerprint: str) -> None:
         if state.committed is None:
             state.turn = next(self._turns)
-        state.committed = fingerprint
+        state.committed = without_pool(fingerprint)
+
+
+def _names(commit_of_step: Commit) -> set[str]:
+    """Return the generations of a commit by their names without the pool, as listings have them."""
+    return set(map(without_pool, commit_of_step.record.generations))

@@ -23,6 +23,7 @@ from ingest.steps.policy import StepPolicy
 from ingest.steps.state import StepState
 from workers.errors import ClusterError, DamagedStore, DumpIngestError, StepRemoved
 from workers.store.commit import Commit
+from workers.store.pool import without_pool
 from workers.tasks.model import StepPlan
 
 #: How often workers may see another file than this process before it counts as an error.
@@ -210,7 +211,7 @@ def _decide_planned(state: StepState, policy: StepPolicy, proposal: Proposal) ->
         return Refuse(error)
     if commit is None:
         return _decide_uncommitted(state, proposal)
-    if commit.fingerprint in (plan.fingerprint, state.fingerprint):
+    if without_pool(commit.fingerprint) in (without_pool(plan.fingerprint), state.fingerprint):
         return KeepExisting(_cover_by_same(state, plan, commit))
     elsewhere = comes_from_elsewhere(plan.key, plan.origin, commit, policy.other_roots)
     if elsewhere is not None and not policy.replace:
@@ -233,7 +234,7 @@ def _cover_by_same(state: StepState, plan: StepPlan, commit: Commit) -> Cover:
     Both names differ if files are bad, which the look does not know. A commit under the name of the listing
     has every file whole, so it stays even if one of them cannot be read any more.
     """
-    if plan.without_tensors and commit.fingerprint != state.fingerprint:
+    if plan.without_tensors and without_pool(commit.fingerprint) != state.fingerprint:
         return Cover(without_tensors(state.fingerprint), Phase.LEFT_OUT, _HELD[Phase.LEFT_OUT])
     return Cover(state.fingerprint, Phase.COMMITTED, _HELD[Phase.COMMITTED])
 

@@ -74,7 +74,7 @@ class StepState:
     is_unchecked: bool = False
     """Whether the store has something of the step and is still to be asked what."""
     committed: str | None = None
-    """The generation that is committed, by its fingerprint, as far as is known."""
+    """The generation that is committed, by its fingerprint without the pool, as far as is known."""
     stored: ExpectedObjects | None = None
     """What a listing has to show of its commit, if it had one when the store was asked first."""
     cover: Cover | None = None

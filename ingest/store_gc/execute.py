@@ -20,7 +20,7 @@ from ingest.store_gc.policy import duration
 from workers.errors import DamagedStore, StoreDenied, UsageError
 from workers.events import Event, Observer
 from workers.model import StepKey
-from workers.store import commit, removed
+from workers.store import commit, pool, removed
 from workers.store.commit import CHANGED, REMOVED, Commit
 from workers.store.objects import ObjectStore, StoredObject
 from workers.store.record import LEAF, WithoutTensors
@@ -85,6 +85,8 @@ class Execution:
     """When the execution began: by the clock of the store, and by the monotonic clock."""
     _with_tombstones: set[int] = field(default_factory=set)
     """Ranks that already have a group for tombstones."""
+    _users: dict[int, dict[str, str]] = field(default_factory=dict)
+    """By step whose pool is cleared: who refers to it, as of just before the first array."""
 
     def run(self, stop: threading.Event | None = None) -> GcReport:
         """Carry out the plan, until `stop` is set. Safe to run again, and next to another one.
@@ -105,12 +107,15 @@ class Execution:
         stop = stop or threading.Event()
         with ThreadPoolExecutor(self.threads, thread_name_prefix="dump-ingest-gc") as threads:
             try:
-                for outcomes in threads.map(
-                    lambda actions: [] if stop.is_set() else list(self._carry_out(actions)), self._by_step()
-                ):
-                    report.done += outcomes
-                    for done in outcomes:
-                        self.observe(done)
+                # What is in a pool goes when the commits that refer to it are gone.
+                for is_of_pool in (False, True):
+                    for outcomes in threads.map(
+                        lambda actions: [] if stop.is_set() else list(self._carry_out(actions)),
+                        self._by_step(is_of_pool=is_of_pool),
+                    ):
+                        report.done += outcomes
+                        for done in outcomes:
+                            self.observe(done)
             except BaseException:
                 stop.set()
                 raise
@@ -118,11 +123,14 @@ class Execution:
         report.broken = self._broken(report.done)
         return report
 
-    def _by_step(self) -> list[list[GcAction]]:
+    def _by_step(self, *, is_of_pool: bool) -> list[list[GcAction]]:
         """Return the actions grouped by step: those on one step are carried out one after the other."""
         by_step: dict[StepKey | str, list[GcAction]] = {}
         for action in self.plan.actions:
-            by_step.setdefault(action.key or f"{action.path} {action.upload}", []).append(action)
+            if (action.what == "pool") == is_of_pool:
+                pooled = pool.step_of(action.path) if is_of_pool else None
+                name = f"{action.path} {action.upload}" if pooled is None else f"{pool.POOL} {pooled}"
+                by_step.setdefault(action.key or name, []).append(action)
         return list(by_step.values())
 
     def _carry_out(self, actions: Iterable[GcAction]) -> Iterator[GcDone]:
@@ -130,6 +138,7 @@ class Execution:
             "step": self._remove_step,
             "tensors": self._remove_tensors,
             "remains": self._remove_remains,
+            "pool": self._remove_pooled,
             "temporary": self._remove_temporary,
             "upload": self._abort_upload,
         }
@@ -203,6 +212,37 @@ class Execution:
             return GcDone(action, left=reason)
         return self._delete(action, listed, doomed)
 
+    def _remove_pooled(self, action: GcAction) -> GcDone:
+        step = pool.step_of(action.path)
+        if step is None:
+            raise UsageError(f"{action.path!r} is not an array in a pool", hint="Make the plan again.")
+        if step not in self._users:
+            self._users[step] = self._read_users(step)
+        if reason := self._users[step].get(action.path) or self._users[step].get(""):
+            return GcDone(action, left=reason)
+        # After the commits were read: whoever finds an old array writes it again, before committing.
+        listed = self.objects.listed(action.path)
+        grace_s = max(self.plan.policy.grace_s, pool.GRACE_S)
+        if reason := self._too_young(listed, grace_s):
+            return GcDone(action, left=reason)
+        # First, what says that the array is whole.
+        for name in sorted(listed, key=lambda name: name != pool.NODE):
+            self.objects.delete(f"{action.path}/{name}")
+        self.objects.prune(action.path.rpartition("/")[0])
+        gone = Extent.of(listed.values())
+        return GcDone(action, gone.objects, gone.nbytes)
+
+    def _read_users(self, step: int) -> dict[str, str]:
+        """Return why arrays in the pool of a step must stay, by path; "" stands for all of them."""
+        keys = [StepKey(rank, step) for rank in commit.list_ranks(self.objects)]
+        commits, damaged = commit.read_many(self.objects, keys)
+        users = {
+            path: f"{key} refers to it" for key, current in commits.items() for path in current.record.pool
+        }
+        for key in damaged:
+            users[""] = f"the commit of {key} is damaged and may refer to it"
+        return users
+
     def _remove_temporary(self, action: GcAction) -> GcDone:
         listed = self.objects.listed(action.path)
         if "" not in listed:
@@ -239,11 +279,12 @@ class Execution:
                 return f"it has another generation, and {reason}"
         return ""
 
-    def _too_young(self, listed: Mapping[str, StoredObject]) -> str:
+    def _too_young(self, listed: Mapping[str, StoredObject], grace_s: float | None = None) -> str:
         """Return, as a reason to leave it alone, that something was written lately; "" if nothing was."""
         extent = Extent.of(listed.values())
-        if extent.objects and self._now() - extent.newest_at <= self.plan.policy.grace_s:
-            return f"something was written there within {duration(self.plan.policy.grace_s)}"
+        grace_s = self.plan.policy.grace_s if grace_s is None else grace_s
+        if extent.objects and self._now() - extent.newest_at <= grace_s:
+            return f"something was written there within {duration(grace_s)}"
         return ""
 
     def _delete(
@@ -263,13 +304,20 @@ class Execution:
 
     def _broken(self, outcomes: Iterable[GcDone]) -> list[StepKey]:
         """Return the steps that were committed from what was removed; see the windows in the design."""
+        outcomes = list(outcomes)
         remains = {
             _key(done.action): done.action.generation
             for done in outcomes
             if done.action.what == "remains" and done.objects
         }
         commits, _ = commit.read_many(self.objects, list(remains))
-        return [key for key, committed in commits.items() if committed.fingerprint == remains[key]]
+        broken = {key for key, committed in commits.items() if committed.fingerprint == remains[key]}
+        gone = {done.action.path for done in outcomes if done.action.what == "pool" and done.objects}
+        ranks = commit.list_ranks(self.objects) if gone else []
+        steps = {pool.step_of(path) for path in gone}
+        users, _ = commit.read_many(self.objects, [StepKey(rank, step) for step in steps for rank in ranks])
+        broken |= {key for key, committed in users.items() if gone & committed.record.pool.keys()}
+        return sorted(broken, key=lambda key: key.order)
 
     def _now(self) -> float:
         """Return the time by the clock of the store, since the start by a clock that does not jump."""

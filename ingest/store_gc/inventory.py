@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from ingest.findings.stored import read_series
 from workers.errors import StoreDenied, StoreError
 from workers.model import StepKey
-from workers.store import commit, metadata
+from workers.store import commit, metadata, pool
 from workers.store.commit import Commit
 from workers.store.model import WORSE_THAN_INFO
 from workers.store.objects import ObjectStore, StoredObject, UnfinishedUpload
@@ -24,7 +25,7 @@ _COMMITS_AT_ONCE = 256
 #: What a writer into a directory leaves behind when it is killed.
 _TEMPORARY = re.compile(r"(?:.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 #: Names of generations. Objects below a step under any other name are not ours, and are never touched.
-_GENERATION = re.compile(r"[0-9a-f]{32}")
+_GENERATION = re.compile(r"[0-9a-f]{32}(-[0-9a-f]{16})?")
 _RANK = re.compile(r"rank_(0|[1-9][0-9]*)")
 _STEP = re.compile(r"step_(0|[1-9][0-9]*)")
 
@@ -75,6 +76,8 @@ class CommitFacts:
     is_anomalous: bool
     """Whether it counts NaN, Inf, an overflow, or a finding of severity warning or worse."""
     has_tensors: bool
+    pool: frozenset[str] = frozenset()
+    """The arrays in the pool that it refers to, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ class Inventory:
     """Uploads in parts that are under way, or that killed writers left."""
     uploads_unknown: str = ""
     """Why nothing is known of such uploads; "" if it is."""
+    pools: Mapping[int, Mapping[str, Extent]] = field(default_factory=dict)
+    """By step: the arrays in its pool, by path."""
 
 
 @dataclass(slots=True)
@@ -128,6 +133,7 @@ class _Listing:
     generations: dict[StepKey, dict[str, Generation]] = field(default_factory=dict)
     records: dict[StepKey, Extent] = field(default_factory=dict)
     temporaries: dict[str, Extent] = field(default_factory=dict)
+    pools: dict[int, dict[str, Extent]] = field(default_factory=dict)
 
 
 def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventory:
@@ -163,6 +169,7 @@ def take_inventory(objects: ObjectStore, *, anomalies: bool = False) -> Inventor
         evaluated,
         uploads,
         unknown,
+        {step: arrays for listing in listings for step, arrays in listing.pools.items()},
     )
 
 
@@ -173,6 +180,7 @@ def commit_facts(committed: Commit) -> CommitFacts:
         committed_at(committed).timestamp(),
         committed.summary.is_anomalous,
         committed.without_tensors is None,
+        frozenset(map(sys.intern, committed.record.pool)),
     )
 
 
@@ -215,11 +223,13 @@ def _list_store(objects: ObjectStore) -> list[_Listing]:
     """List the directories of all ranks, and everything else below the root."""
     names = objects.children()
     ranks = [name for name in names if _RANK.fullmatch(name)]
-    others = sorted({*names} - {*ranks})
+    others = sorted({*names} - {*ranks, pool.POOL})
+    pools = objects.children(pool.POOL) if pool.POOL in names else []
     with ThreadPoolExecutor(_RANKS_AT_ONCE, thread_name_prefix="dump-ingest-list") as threads:
         return [
             *threads.map(lambda name: _list_rank(objects, name), ranks),
             *threads.map(lambda name: _list_other(objects, name), others),
+            *threads.map(lambda name: _list_pool(objects, f"{pool.POOL}/{name}"), pools),
         ]
 
 
@@ -243,6 +253,21 @@ def _list_rank(objects: ObjectStore, name: str) -> _Listing:
 def _list_other(objects: ObjectStore, name: str) -> _Listing:
     listed = objects.listed(name)
     return _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+
+
+def _list_pool(objects: ObjectStore, name: str) -> _Listing:
+    """List the pool of one step."""
+    listed = objects.listed(name)
+    listing = _Listing(Extent.of(listed.values()), temporaries=_temporaries_in(name, listed))
+    for key, stored in listed.items():
+        digest, _, below = key.partition("/")
+        path = f"{name}/{digest}/{below.partition('/')[0]}"
+        step = pool.step_of(path)
+        if step is not None and not is_temporary(key):
+            arrays = listing.pools.setdefault(step, {})
+            path = sys.intern(path)
+            arrays[path] = arrays.get(path, Extent()) + Extent.of([stored])
+    return listing
 
 
 def _temporaries_in(name: str, listed: Mapping[str, StoredObject]) -> dict[str, Extent]:

@@ -24,19 +24,21 @@ class GcAction:
 
     what: What
     """`step`: a step with everything below it. `tensors`: only the payloads of a step. `remains`: a
-    generation that no commit points to. `temporary`: what a killed writer left behind. `upload`: parts of an
+    generation that no commit points to. `pool`: an array in the pool of a step that no commit refers to.
+    `temporary`: what a killed writer left behind. `upload`: parts of an
     object that was never completed."""
     rank: int | None
-    """None for a temporary object, and for an upload."""
+    """None for an array in a pool, for a temporary object, and for an upload."""
     step: int | None
-    """None for run files, for a temporary object, and for an upload."""
+    """None for run files, for an array in a pool, for a temporary object, and for an upload."""
     generation: str
     """The generation that goes, or that loses its tensors; "" if only empty directories go."""
     objects: int
     nbytes: int
     why: str
     path: str = ""
-    """The key of a temporary object, or of what an upload was to become; "" for everything else."""
+    """The path of an array in a pool; the key of a temporary object, or of what an upload was to become; ""
+    for everything else."""
     upload: str = ""
     """What the store calls an upload; "" for everything else."""
 

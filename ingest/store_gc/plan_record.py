@@ -13,13 +13,14 @@ from msgspec.json import Decoder
 from ingest.store_gc.inventory import is_temporary
 from ingest.store_gc.policy import GcPolicy
 from workers.errors import UsageError
+from workers.store import pool
 
-What: TypeAlias = Literal["step", "tensors", "remains", "temporary", "upload"]
+What: TypeAlias = Literal["step", "tensors", "remains", "pool", "temporary", "upload"]
 Format: TypeAlias = Literal["dump-ingest gc plan 1"]
 FORMAT: Format = "dump-ingest gc plan 1"
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-GenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
-OptionalGenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32})?\Z")]
+GenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}(?:-[0-9a-f]{16})?\Z")]
+OptionalGenerationName: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{32}(?:-[0-9a-f]{16})?)?\Z")]
 _HINT = "Make the plan again: dump-ingest gc STORE ... --plan FILE"
 
 
@@ -48,7 +49,7 @@ class PolicyRecord(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActionRecord(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="what"):
-    """What every action in a plan file has; `what` says which of the five kinds it is."""
+    """What every action in a plan file has; `what` says which of the six kinds it is."""
 
     objects: Natural
     nbytes: Natural
@@ -88,6 +89,21 @@ class RemoveRemains(ActionRecord, frozen=True, kw_only=True, tag="remains"):
     path: str
 
 
+class RemovePooled(ActionRecord, frozen=True, kw_only=True, tag="pool"):
+    """An array in the pool of a step goes, to which no commit refers."""
+
+    rank: None
+    step: None
+    generation: OptionalGenerationName
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check that the path is that of an array in a pool."""
+        if pool.step_of(self.path) is None:
+            message = f"path {self.path!r} is not that of an array in the pool of a step"
+            raise ValueError(message)
+
+
 class RemoveTemporary(ActionRecord, frozen=True, kw_only=True, tag="temporary"):
     """A temporary object of a killed writer goes."""
 
@@ -125,7 +141,9 @@ class PlanRecord(Struct, frozen=True):
     store: str
     made_at: str
     policy: PolicyRecord
-    actions: tuple[RemoveStep | RemoveTensors | RemoveRemains | RemoveTemporary | AbortUpload, ...]
+    actions: tuple[
+        RemoveStep | RemoveTensors | RemoveRemains | RemovePooled | RemoveTemporary | AbortUpload, ...
+    ]
     notes: tuple[str, ...]
     store_bytes: Natural
 

@@ -15,9 +15,11 @@ from ingest.store_gc.inventory import CommitFacts, Extent, Generation, Inventory
 from ingest.store_gc.plan import GcAction, GcPlan, shortly
 from ingest.store_gc.plan_record import What
 from ingest.store_gc.policy import GcPolicy, duration
+from ingest.store_gc.pools import Pools
 from ingest.units import human_bytes
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store import pool
 
 #: The most steps that a note names.
 _MAX_NAMED = 5
@@ -71,6 +73,7 @@ class _Planner:
         self.anomalous = {step.number for step in self.steps if step.commit.is_anomalous}
         self.anomalous |= inventory.anomalous_steps & set(self.numbers)
         self.newest = newest_steps((step.key for step in self.steps), policy.keep_last or 0)
+        self.pools = Pools(inventory, max(policy.grace_s, pool.GRACE_S), now)
         self.busy = {step.key for step in self.steps if self._is_being_written(step)}
 
     def plan(self) -> GcPlan:
@@ -102,6 +105,7 @@ class _Planner:
         return [
             *steps.values(),
             *tensors.values(),
+            *self.pools.actions({*steps, *tensors}, self.notes),
             *(action for action in remains if action.key not in steps),
             *(action for action in temporaries if not _is_below(action.path, steps)),
             *self._uploads(),
@@ -185,16 +189,19 @@ class _Planner:
             return
         others = [action for action in others if action.key not in steps]
         going = _bytes_by_step([*steps.values(), *tensors.values(), *others])
-        left = self.inventory.total.nbytes - going.total()
+        left = self.inventory.total.nbytes - going.total() - self.pools.unused({*steps, *tensors}).nbytes
         for _, steps_of_number in groupby(sorted(self.steps, key=_number), _number):
             if left <= limit:
                 return
-            for step in steps_of_number:
+            members = list(steps_of_number)
+            left += self.pools.unused({*steps, *tensors}, members[0].number).nbytes
+            for step in members:
                 if step.key not in steps and self._may_go(step):
                     removal = steps[step.key] = step.removal("the oldest, to fit the size")
                     tensors.pop(step.key, None)
                     # Its tensors, or previous generations, may be on their way out already.
                     left -= removal.nbytes - going[step.key]
+            left -= self.pools.unused({*steps, *tensors}, members[0].number).nbytes
         if left > limit:
             self.notes.append(
                 f"the store will still have {human_bytes(left)}, more than {human_bytes(limit)}: "

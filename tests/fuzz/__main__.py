@@ -8,6 +8,7 @@ if the parts that it returns do not add up to the file, or if it uses too much m
 then written to `crash-...`.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,14 +21,19 @@ with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts
     from ingest.layouts import (
         bin_names,
         cann,
+        debug_mode,
         mindspore_names,
         mindspore_raw,
         msprobe_names,
         pytorch_names,
+        te_statistics,
+        titan_numerics,
         torchair,
     )
+    from ingest.layouts.sections import runs
     from workers.dump import paths
     from workers.dump.formats import (
+        distcp,
         dump_data,
         npy,
         npz,
@@ -37,7 +43,9 @@ with atheris.instrument_imports(include=["workers.dump.formats", "ingest.layouts
         pt_tree,
         safetensors,
         statistic_csv,
+        tensor_proto,
     )
+    from workers.dump.formats.assembly import assemble
     from workers.dump.formats.header import ReadAt, TensorHeader
     from workers.errors import DumpError, UnreadableTensor
 
@@ -78,8 +86,47 @@ def read_npy(content: bytes) -> None:
 
 
 def read_pt(content: bytes) -> None:
+    read = reader(content)
     with suppress(UnreadableTensor):
-        assert joined(content, pt.read_headers(reader(content), len(content))) == content
+        headers = pt.read_headers(read, len(content))
+        assert joined(content, headers) == content
+        # The same without what is remembered of earlier inputs.
+        assert headers == assemble(*pt.place_tensors(read, len(content)), read, len(content))
+
+
+def read_distcp(content: bytes) -> None:
+    chunks = {0: distcp.Chunk("a"), len(content) // 2: distcp.Chunk("b", {"offsets": [1]})}
+    with suppress(UnreadableTensor):
+        assert joined(content, distcp.read_headers(reader(content), len(content), chunks)) == content
+    with suppress(UnreadableTensor):
+        distcp.read_metadata(content)
+
+
+def read_tensor_proto(content: bytes) -> None:
+    for variant in (content, b"\x08\x02\x10\x01" + content):
+        with suppress(UnreadableTensor):
+            assert joined(variant, tensor_proto.read_headers(reader(variant), len(variant))) == variant
+
+
+def read_logs(content: bytes) -> None:
+    """Logs of statistics: rows of any text, and ranges of lines that lie in the log."""
+    text = content.decode(errors="replace")
+    head, tabs = b"2026-01-01 00:00:00,000 - INFO - a_weight_max", b" \t\t "
+    line = head + tabs + b"iteration=000001" + tabs + b"value=" + content + b"\n"
+    for variant in (content, line + content + line):
+        list(te_statistics.read_lines("log", variant, "tensors"))
+        end = 0
+        for _, begin, behind, _ in runs(variant, te_statistics.LINE):
+            assert end <= begin < behind <= len(variant)
+            end = behind
+    block = f"[a/op_0_mm]\n  Shape: {text}\n  Output hash: {text}\n  Input hashes: {text}\n  Location: {text}"
+    for log in (text, block):
+        list(titan_numerics.read_log("log", log))
+    call = {"type": "op", "op_name": text, "args_str": text, "output_str": text, "stack_trace": text}
+    for variant in (content, json.dumps({"logs": [call]}).encode()):
+        with suppress(debug_mode.NotDebugMode):
+            for row in debug_mode.read_log("log", variant, "net"):
+                row.attributes.encode()
 
 
 def read_safetensors(content: bytes) -> None:
@@ -149,6 +196,9 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "pt": read_pt,
     "pickle": read_pickle,
     "safetensors": read_safetensors,
+    "distcp": read_distcp,
+    "tensor_proto": read_tensor_proto,
+    "logs": read_logs,
     "npz": read_npz,
     "csv": read_csv,
     "names": read_names,

@@ -44,3 +44,33 @@ def test_two_stores_on_object_storage_are_compared_on_a_cluster(
     of_dumps = compare(dump_a, dump_b)
     assert [one.to_dict() for one in found.tensors] == [one.to_dict() for one in of_dumps.tensors]
     assert [one.metrics and one.metrics.max_abs for one in found.tensors] == [pytest.approx(1)] * 3
+
+
+@pytest.mark.dask
+@pytest.mark.s3
+def test_pieces_of_two_ranks_are_put_together_on_a_cluster(
+    s3_bucket: S3Bucket,
+    s3_cluster: DaskCluster,
+    s3_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from distributed import Client
+
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    values = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
+    name = tensor_name("MatMul.net_MatMul-op0", time=1_795_220_037_870_000)
+    whole, cut = MadeDump(tmp_path / "whole"), MadeDump(tmp_path / "cut")
+    whole.add(values, name)
+    for rank, shard in enumerate(np.split(values, 2, axis=1)):
+        cut.add(shard, name, rank=rank)
+    stores = [f"{s3_bucket.url}/{dump.root.name}.zarr" for dump in (cut, whole)]
+    for dump, store in zip((cut, whole), stores, strict=True):
+        ingest_directly(dump.root, store, SMALL_GRID)
+
+    with Client(s3_cluster.address, set_as_default=False) as client:
+        found = compare(*stores, client=client, keep_equal=True)
+
+    assert found.verdict == "equal"
+    assert found.layout == {("shard 1", "certain"): 1}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ingest
+from ingest.questions.compare.html import to_html
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump, tensor_name
 from tests.page_server import RunningPage
@@ -160,3 +161,29 @@ def test_a_report_shows_itself_without_a_server(runs: Path, tmp_path: Path, chro
         assert background == "rgb(246, 246, 243)"
         assert visitor.faults() == []
         assert visitor.complaints == []
+
+
+def test_the_page_of_a_comparison_fits_is_accessible_and_sorts_by_keys(
+    runs: Path, tmp_path: Path, chromium: Chromium
+) -> None:
+    nan = runs / "nan.zarr"
+    path = tmp_path / "comparison.html"
+    comparison = ingest.compare(f"{nan}@0,2", f"{nan}@1,2")
+    path.write_text(to_html(comparison), "utf-8")
+    numbers = [tensor.number for tensor in comparison.tensors]
+    for narrow in (False, True):
+        with chromium.visit(f"file://{path}", narrow=narrow, dark=narrow) as visitor:
+            visitor.go("")
+            page = visitor.page
+            assert page.evaluate("document.documentElement.scrollWidth") <= (390 if narrow else 1280)
+            if narrow:
+                assert visitor.faults() == []
+            page.get_by_role("button", name="order").focus()
+            for how, first in (("descending", f"{max(numbers)}"), ("ascending", f"{min(numbers)}")):
+                page.keyboard.press("Enter")
+                assert page.locator(f"th[aria-sort={how}]").inner_text() == "order"
+                assert page.locator("#tensors tbody tr").first.locator("td").nth(5).inner_text() == first
+            page.get_by_label("filter").fill("ReduceMean")
+            shown = page.locator("#tensors tbody tr:visible")
+            assert 0 < shown.count() < 20
+            assert visitor.complaints == []

@@ -20,6 +20,18 @@ ENV = {
 }
 
 
+def test_poison_kills_a_worker_of_ingest_and_not_the_command(tmp_path: Path) -> None:
+    """Whose workers are copies of it, and no cluster."""
+    made, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"
+    made.add(np.ones(50, "<f4"))
+    made.add(npy_header("<f4", (16,)) + KILLS_DECODER.ljust(64), tensor_name("Evil.op"))
+    done = run("ingest", made.root, "--store", store, env=ENV, code=4)
+    assert done.stderr.count("the worker that took the task died (SIGKILL)") == 1
+    said = run("ls", store, "--problems").stdout
+    assert "Evil" in said
+    assert "kills the process that decodes it" in said
+
+
 def test_poison_costs_one_file_and_not_its_step_nor_others(tmp_path: Path) -> None:
     """Small steps share a task. What cannot be decoded is kept as bytes, what cannot be read is named."""
     made, store = MadeDump(tmp_path / "dump"), tmp_path / "run.zarr"

@@ -57,6 +57,7 @@ class Job:
     steps: int
     files: int
     actions: int
+    ranks: int = 1
     is_over: bool = False
     _next_step: int = 0
     _versions: int = 0
@@ -83,9 +84,11 @@ class Job:
         return present[self.process.kernel.choices.pick(len(present))] if present else None
 
     def _dump_next(self) -> None:
-        key = StepKey(0, self._next_step)
-        self._next_step = (self._next_step + 1) % self.steps
-        self._dump_step(key, [f"{key.step}/{number}" for number in range(self.files)])
+        step, rank = divmod(self._next_step, self.ranks)
+        key = StepKey(rank, step)
+        self._next_step = (self._next_step + 1) % (self.steps * self.ranks)
+        directory = f"{rank}/{step}" if rank else f"{step}"
+        self._dump_step(key, [f"{directory}/{number}" for number in range(self.files)])
 
     def _dump_step(self, key: StepKey, paths: list[str]) -> None:
         self.judge.newest_begun = max(self.judge.newest_begun, key.step or 0)

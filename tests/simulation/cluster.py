@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import Empty
@@ -18,8 +18,10 @@ from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.objects import INDEX, SHARD, Bucket, SimulatedObjects
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged, SourceDiffers, as_error
 from workers.model import SourceFile, StepKey
-from workers.store import commit, metadata
-from workers.store.model import CommitSummary, Totals
+from workers.store import commit, metadata, pool
+from workers.store.model import ArraySpec, CommitSummary, Totals
+from workers.store.pool import PooledArray
+from workers.store.pool_packer import PoolPacker
 from workers.store.record import StepContents
 from workers.tasks import run as tasks
 from workers.tasks.model import ShardJob, StepPlan
@@ -33,6 +35,7 @@ _NO_COUNTS: dict[str, Any] = {
     name: 0 for name in Totals.__dataclass_fields__ if name not in {"status", "rules"}
 } | {"findings": {}, "severities": {}, "failed_rules": {}}
 _NODES = {"": metadata.group()}
+_POOLED = ArraySpec("tensors/float32", "float32", 4, big_endian=False, chunk=16, chunks_per_shard=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class SimulatedReceipt:
     number: int
     contents: dict[str, Content]
     key: str
+    pooled: dict[str, PooledArray] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -107,6 +111,8 @@ class Cluster:
     dump: SimulatedDump
     bucket: Bucket
     faults: Faults
+    pools: bool = False
+    """Whether tasks put something into the pool of a step."""
     queue: deque[Future] = field(default_factory=deque)
     futures: dict[str, Future] = field(default_factory=dict)
     """The tasks that the scheduler knows."""
@@ -164,7 +170,7 @@ class Cluster:
         while True:
             self.processes[name] = process = Process(name, self.kernel)
             objects = SimulatedObjects(process, self.bucket, self.faults)
-            worker = Worker(process, self.dump, objects, self.faults)
+            worker = Worker(process, self.dump, objects, self.faults, pools=self.pools)
             future: Future | None = None
             try:
                 while True:
@@ -244,6 +250,7 @@ class Worker:
     objects: SimulatedObjects
     faults: Faults
     on_stall: Callable[[], None] = lambda: None
+    pools: bool = False
 
     def run(self, function: Callable[..., Any], argument: Any) -> Any:
         if function in (tasks.run_steps, tasks.run_steps_isolated):
@@ -289,7 +296,15 @@ class Worker:
         name = f"{SHARD}/{job.number}"
         if contents:
             self.objects.put(f"{job.key.path}/{job.fingerprint}/{name}", json.dumps(contents).encode())
-        return SimulatedReceipt(job.number, contents, name)
+        pooled = self._pack(job, contents) if self.pools and contents else {}
+        return SimulatedReceipt(job.number, contents, name, pooled)
+
+    def _pack(self, job: ShardJob, contents: Mapping[str, Content]) -> dict[str, PooledArray]:
+        """Put something into the pool that other ranks, and other generations, may well have, too."""
+        shared = [job.key.step or 0, job.number, sum(content.size for content in contents.values()) % 2]
+        with PoolPacker(_POOLED, job.key, self.objects, self.process.wall) as packer:
+            packer.append(memoryview(np.array(shared, "<f4").tobytes()))
+        return {packed.path: packed.array for packed in packer.arrays}
 
     def _publish(self, plan: StepPlan, receipts: Sequence[SimulatedReceipt]) -> CommitSummary:
         files = {entry.source.path: [entry.source.size, entry.source.mtime_ns] for entry in plan.entries}
@@ -305,7 +320,13 @@ class Worker:
             origin=plan.origin,
             nodes=_NODES,
             objects_to_write={INDEX: json.dumps(files).encode()},
-            contents=StepContents((), (), {receipt.key: 1 for receipt in receipts if receipt.contents}, ()),
+            contents=StepContents(
+                (),
+                (),
+                {receipt.key: 1 for receipt in receipts if receipt.contents},
+                (),
+                pool={path: array for receipt in receipts for path, array in receipt.pooled.items()},
+            ),
             replaces=plan.replaces,
             now=datetime.fromtimestamp(self.process.wall(), UTC),
         )
@@ -341,10 +362,11 @@ def read_generation(
     Raises:
         DamagedStore: an object is missing.
     """
-    names = [INDEX, *committed.record.stored]
-    data = objects.get_many([f"{committed.prefix}/{name}" for name in names])
-    if len(data) < len(names):
+    names = [f"{committed.prefix}/{name}" for name in (INDEX, *committed.record.stored)]
+    pooled = [f"{path}/{name}" for path in committed.record.pool for name in (pool.SHARD, pool.NODE)]
+    data = objects.get_many([*names, *pooled])
+    if len(data) < len(names) + len(pooled):
         raise DamagedStore(f"{committed.key}: objects are missing")
-    index, *shards = map(json.loads, data.values())
+    index, *shards = (json.loads(data[name]) for name in names)
     contents = {path: (version, whole) for shard in shards for path, (version, whole) in shard.items()}
     return {path: (size, mtime_ns) for path, (size, mtime_ns) in index.items()}, contents

@@ -13,7 +13,7 @@ from tests.simulation.dump import SimulatedDump, State
 from tests.simulation.kernel import EPOCH, Kernel, Violation
 from tests.simulation.objects import INDEX, SHARD, Bucket
 from workers.model import StepKey
-from workers.store import commit
+from workers.store import commit, pool
 from workers.store.record import LEAF
 
 LEASE, CUBES = "consolidated/lease", "consolidated/cubes"
@@ -35,6 +35,8 @@ class Visible(NamedTuple):
     fingerprint: str
     state: State
     """Its files."""
+    pool: frozenset[str] = frozenset()
+    """The arrays in the pool that it refers to."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,9 @@ class Judge:
         """Check that a commit is whole, and that a write under a lease is that of its holder."""
         if key == CUBES:
             self._check_lease(data.decode())
+        elif key.startswith(f"{pool.POOL}/"):
+            if self.bucket.data(key) not in (None, data):
+                raise Violation("no mixture is visible", f"{writer} writes other bytes into {key}")
         elif match := _LEAF.fullmatch(key):
             self._check_commit(writer, StepKey(int(match[1]), int(match[2])), data)
         elif match := _BELOW.match(key):
@@ -82,6 +87,8 @@ class Judge:
 
     def before_delete(self, writer: str, key: str) -> None:
         """Check that nothing goes that a commit points to, that is being written, or that is to stay."""
+        if key.startswith(f"{pool.POOL}/"):
+            self._check_unused(writer, key)
         match = _BELOW.match(key)
         if match is None:
             return
@@ -98,6 +105,13 @@ class Judge:
         if self.keep_last is None and EPOCH + self.kernel.now - newest < GRACE_S - SKEW_S:
             raise Violation("nothing in progress is removed", f"{writer} removes {key}, which is new")
 
+    def _check_unused(self, writer: str, key: str) -> None:
+        users = [step for step, visible in self.visible.items() if any(map(key.startswith, visible.pool))]
+        if users:
+            raise Violation("nothing reachable is removed", f"{writer} removes {key}, which {users[0]} needs")
+        if EPOCH + self.kernel.now - self.bucket.objects[key][1] < GRACE_S - SKEW_S:
+            raise Violation("nothing in progress is removed", f"{writer} removes {key}, which is new")
+
     def _check_removal(self, writer: str, key: StepKey) -> None:
         newest = sorted((other.step or 0 for other in self.visible), reverse=True)[: self.keep_last or 0]
         if self.keep_last is None or key.step in newest:
@@ -109,6 +123,9 @@ class Judge:
 
     def _check_commit(self, writer: str, key: StepKey, data: bytes) -> None:
         committed = commit.parse(data, key)
+        pooled = [f"{path}/{name}" for path in committed.record.pool for name in (pool.SHARD, pool.NODE)]
+        if missing := [name for name in pooled if self.bucket.data(name) is None]:
+            raise Violation("no half step is visible", f"{writer} commits {key} without {missing[0]}")
         names = [f"{committed.prefix}/{name}" for name in (INDEX, *committed.record.stored)]
         objects = [self.bucket.data(name) for name in names]
         present = [json.loads(stored) for stored in objects if stored is not None]
@@ -120,7 +137,7 @@ class Judge:
         state = frozenset((path, size, mtime_ns) for path, (size, mtime_ns) in index.items())
         self._check_content(writer, key, state, contents)
         self._check_moment(writer, key, state)
-        self.visible[key] = Visible(committed.fingerprint, state)
+        self.visible[key] = Visible(committed.fingerprint, state, frozenset(committed.record.pool))
         self._committed_at[key] = datetime.fromisoformat(committed.record.committed_at).timestamp()
 
     def _check_content(

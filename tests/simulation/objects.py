@@ -13,6 +13,7 @@ from workers.errors import StoreUnavailable
 from workers.store.commit import CHANGED
 from workers.store.model import StoreAddress
 from workers.store.objects import StoredObject, UnfinishedUpload
+from workers.store.pool import POOL
 from workers.store.record import LEAF
 
 ADDRESS = StoreAddress("/store")
@@ -120,7 +121,11 @@ class SimulatedObjects:
         return None if data is None else data[start:stop]
 
     def delete(self, key: str) -> None:
-        self._write(f"delete {key}", key, lambda: self.bucket.delete(self.process.name, key))
+        # An array in a pool is listed as a whole, and removed object by object.
+        window = self._window if key.startswith(f"{POOL}/") and key.startswith(self._window) else key
+        self._write(f"delete {key}", window, lambda: self.bucket.delete(self.process.name, key))
+        if window != key:
+            self._window = window
 
     def delete_many(self, keys: Sequence[str]) -> None:
         if not keys:

@@ -18,6 +18,7 @@ from ingest.steps.committed import Committed
 from ingest.steps.decide import Offer
 from ingest.store_gc.execute import Execution
 from ingest.store_gc.planner import _Planner
+from ingest.store_gc.pools import Pools
 from tests.simulation.cluster import Worker
 from tests.simulation.world import Cast
 from workers.store import commit
@@ -135,11 +136,24 @@ def _no_recheck(stack: ExitStack) -> None:
 
 
 _SPOILED, _LATE = frozenset(["spoiled"]), frozenset(["late"])
+
+
+def _uncounted(stack: ExitStack) -> None:
+    """What is in a pool goes although commits refer to it."""
+
+    def everything(pools: Pools, step: int, _: Any) -> Iterator[Any]:
+        yield from pools.inventory.pools[step].items()
+
+    stack.enter_context(patch.object(Pools, "_without_users", everything))
+    stack.enter_context(patch.object(Execution, "_read_users", lambda *_: {}))
+
+
 BUGS = (
     Planted("commit before its objects", "ingest", "no half step is visible", _commit_first),
     Planted("generations under one name", "ingest", "no mixture is visible", _one_generation),
     Planted("lease without a fence", "lease", "one holder writes", _no_fence),
     Planted("lease without an end", "lease", "nothing is late", _no_expiry),
+    Planted("gc that does not count over ranks", "pool", "nothing reachable is removed", _uncounted),
     Planted("gc without grace", "gc", "nothing in progress is removed", _no_grace),
     Planted(
         "deletion without reading back",

@@ -12,6 +12,8 @@ from tests.simulation.world import Cast, Setting
 
 #: Schedules of the suite, about ten seconds on a quiet core; `make simulate` plays more.
 SCHEDULES = 3000
+#: Schedules of ranks that share what is in a pool: a second or two.
+POOL_SCHEDULES = 100
 #: In so many schedules each planted bug shows.
 _MOST = 3000
 
@@ -23,7 +25,11 @@ def test_no_invariant_is_violated() -> None:
     assert played.schedules == SCHEDULES
 
 
-@pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all"])
+def test_no_invariant_is_violated_by_ranks_that_share() -> None:
+    assert play(range(1, POOL_SCHEDULES + 1), Setting("pool")).found == []
+
+
+@pytest.mark.parametrize("cast", ["ingest", "watchers", "delete", "gc", "lease", "all", "pool"])
 def test_a_seed_replays(cast: Cast) -> None:
     first, second = trace(7, Setting(cast)), trace(7, Setting(cast))
     assert first[0] == second[0]

@@ -5,25 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, TypeAlias
+from unittest.mock import patch
 
 from tests.simulation.actors import QUIET, Collector, Consolidator, Job, Reader, Watcher, set_clock
 from tests.simulation.choices import Choices
 from tests.simulation.cluster import Cluster
 from tests.simulation.dump import SimulatedDump
 from tests.simulation.faults import JUMPS_S, Faults
-from tests.simulation.judge import LATE_AFTER_S, Judge
+from tests.simulation.judge import GRACE_S, LATE_AFTER_S, Judge
 from tests.simulation.kernel import Kernel, Process, Violation
 from tests.simulation.objects import Bucket
 from workers.model import StepKey
+from workers.store import pool
 from workers.store.model import Grid
 
-Cast: TypeAlias = Literal["ingest", "watchers", "delete", "gc", "lease", "all"]
-#: How often each cast is drawn.
+Cast: TypeAlias = Literal["ingest", "watchers", "delete", "gc", "lease", "all", "pool"]
+#: How often each cast is drawn. `pool`, which is `gc` with several ranks that share, is played by its name.
 CASTS: tuple[Cast, ...] = (
     "ingest", "ingest", "ingest", "watchers", "delete", "delete", "gc", "gc", "lease", "lease", "lease", "all"
 )  # fmt: skip
 #: After this time no more faults begin, and all clocks are right.
 _FAULTS_END_S = 200.0
+#: In the time of a schedule, in which the grace period is half an hour.
+_REUSE_S = 200.0
 _RATES = (0.0, 0.01, 0.03, 0.1)
 
 
@@ -74,7 +78,7 @@ class World:
             self._add_consolidators(2 + pick(2))
         else:
             self._add_ingest()
-        if self.cast in ("gc", "all"):
+        if self.cast in ("gc", "all", "pool"):
             self._add_gc()
         self._without()
         if pick(3) == 1:
@@ -86,7 +90,8 @@ class World:
         Raises:
             Violation: an invariant did not hold.
         """
-        self.kernel.run(self._is_over)
+        with patch.object(pool, "REUSE_S", _REUSE_S), patch.object(pool, "GRACE_S", GRACE_S):
+            self.kernel.run(self._is_over)
 
     # -- the cast
 
@@ -99,10 +104,11 @@ class World:
             self.judge,
             steps=1 + pick(3),
             files=1 + pick(2),
-            actions=pick(5),
+            actions=pick(5) + 3 * (self.cast == "pool"),
+            ranks=2 if self.cast == "pool" else 1,
         )
         kernel.spawn(self.job.run)
-        cluster = Cluster(kernel, self.dump, self.bucket, self.faults)
+        cluster = Cluster(kernel, self.dump, self.bucket, self.faults, pools=self.cast == "pool")
         grid = Grid(job_nbytes=(1000, 60)[pick(2)])
         for number in range(2 if self.cast in ("watchers", "all") else 1):
             watcher = Watcher(
@@ -120,7 +126,7 @@ class World:
             kernel.spawn(watcher.run)
         for number in range(1 + pick(2)):
             kernel.spawn(partial(cluster.work, f"worker-{number}"))
-        if self.cast in ("gc", "watchers", "all") and pick(2):
+        if self.cast in ("gc", "watchers", "all", "pool") and pick(2):
             kernel.spawn(Reader(self.bucket, self.dump, self.judge, 6).run)
 
     def _add_consolidators(self, count: int) -> None:

@@ -89,7 +89,7 @@ _PACKED: dict[str, _Packing] = {
     "uint1": _Packing(1, np.dtype(np.uint8), low_first=False),
 }
 _OPAQUE = frozenset(["hifloat8", "hifloat4", "hifloat4_scale", "float6_e3m2", "float6_e2m3", "float4_e1m2"])
-_COMPLEX32: AnyDType = np.dtype([("real", "<f2"), ("imag", "<f2")])
+COMPLEX32: AnyDType = np.dtype([("real", "<f2"), ("imag", "<f2")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ def _unpacking(name: str) -> npt.NDArray[Any]:
 def _dtype_of(name: str) -> AnyDType:
     """Return the numpy dtype of an unpacked type."""
     if name == "complex32":
-        return _COMPLEX32
+        return COMPLEX32
     if name in _OPAQUE:
         return np.dtype(np.uint8)
     return _EXTENDED.get(name) or _numpy_dtype(name)

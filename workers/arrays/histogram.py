@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.dtypes import ElementType
-from workers.arrays.histogram_kernels import BINS, LAST, LOWEST_EXPONENT
+from workers.arrays.histogram_loops import BINS, LAST, LOWEST_EXPONENT
 from workers.arrays.statistics import Statistics, has_statistics
 
 #: Columns of a histogram as it is stored: magnitudes are in (2**exponent, 2**(exponent+1)].

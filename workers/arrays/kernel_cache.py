@@ -16,24 +16,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numba
-from llvmlite import binding  # type: ignore[import-untyped]
 from numba.core import caching, config
 
+from workers.arrays import kernel_target
+from workers.arrays.kernel_target import TARGET
 from workers.host.temporary import own_directory
-
-#: Names the processor that the shipped kernels were compiled for.
-TARGET: Final = Path(__file__).with_name("kernels.target")
-#: By machine, the targets of shipped kernels.
-TARGETS: Final = {"x86_64": "x86-64-v3", "aarch64": "generic"}
-#: What the processor must have for a target, in LLVM's names.
-NEEDS: Final = {
-    "x86-64-v3": {"avx2", "bmi2", "f16c", "fma", "lzcnt", "movbe"},
-    "generic": set(),
-}
 
 
 def dispatchers(functions: Mapping[str, tuple[Callable[..., Any], set[str]]]) -> dict[str, Any]:
@@ -48,23 +38,10 @@ def dispatchers(functions: Mapping[str, tuple[Callable[..., Any], set[str]]]) ->
     return {name: _dispatcher(function, fastmath) for name, (function, fastmath) in functions.items()}
 
 
-def missing_features(target: str, features: Mapping[str, bool]) -> set[str]:
-    """Return what a processor lacks for a target; for an unknown target, the name of the target."""
-    return {name for name in NEEDS.get(target, {target}) if not features.get(name)}
-
-
 def _use_target() -> None:
-    """Have kernels compiled for the target of the shipped ones, if this processor can execute it.
-
-    The environment of this process names the target from then on: its children inherit it, and all of them
-    can share one cache.
-    """
-    try:
-        target = TARGET.read_text("ascii").strip()
-    except OSError:
-        return
-    if "NUMBA_CPU_NAME" not in os.environ and not missing_features(target, binding.get_host_cpu_features()):
-        os.environ |= {"NUMBA_CPU_NAME": target, "NUMBA_CPU_FEATURES": ""}
+    """Have numba compile for the target, also if it was imported before the target was known."""
+    kernel_target.use_target()
+    if os.environ.get("NUMBA_CPU_NAME") != config.CPU_NAME:  # type: ignore[attr-defined]
         config.reload_config()  # type: ignore[no-untyped-call]
 
 

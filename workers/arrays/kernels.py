@@ -1,9 +1,7 @@
-"""Compiled loops over the elements of a tensor.
+"""Statistics of elements, by compiled loops.
 
-Several simple loops run over a block that stays in the L1 cache. Each does one thing, so the compiler can
-turn it into vector instructions, and together they are faster than one loop that does everything.
-
-numba compiles them on first use, or in `warm_up`, in six seconds, and caches them; see
+The loops of `workers.arrays.kernel_loops` are object code that `warm_up` makes, in six seconds, and that
+later processes load: see `workers.arrays.kernel_objects`. Until then numba compiles them on first use: see
 `workers.arrays.kernel_cache`. The last bits of sums depend on the processor that they are compiled for,
 because its vector length decides the order of summation. Extremes and counts do not.
 """
@@ -11,44 +9,16 @@ because its vector length decides the order of summation. Extremes and counts do
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays.lazy_compile import compiled
-
-#: Elements per block: 16 KiB of float32, half of an L1 data cache.
-BLOCK: Final = 4096
-#: Above the first of these sizes, squares of float64 elements overflow; below the second, squares of their
-#: differences vanish. The moments of such elements are kept in a unit that is a power of two, so that nothing
-#: is rounded.
-_LARGE: Final = 2.0**480
-_SMALL: Final = 2.0**-300
-_HUGE_UNIT: Final = 2.0**600
-_TINY_UNIT: Final = 2.0**-600
-#: The sum of squared deviations from the mean is computed as a difference of sums. If it is less than this
-#: part of the larger sum, more than three digits of sixteen would cancel: then deviations are summed
-#: directly.
-_CANCELLED: Final = 1e-3
-
-#: What each place of the state holds, all float64. Places that hold a statistic as it is have the name of its
-#: field in `workers.arrays.statistics.Statistics`. `finite` is the number of finite elements. `mean` is the
-#: distance of the mean from `origin`, in `unit`; `m2` is the sum of squared deviations, in the square of
-#: `unit`. The origin is the first element: without it, the means of blocks that differ only in their last
-#: digits would be rounded by more than they differ.
-PLACES: Final = (
-    *("count", "nan_count", "pos_inf_count", "neg_inf_count"),
-    *("zero_count", "negative_count", "positive_count"),
-    *("finite", "min", "max", "mean", "m2", "unit", "origin"),
-)
-#: The places by name, as numbers that compiled code can use.
-COUNT, NAN, POS_INF, NEG_INF, ZERO, NEGATIVE, POSITIVE, FINITE, MIN, MAX, MEAN, M2, UNIT, ORIGIN = range(
-    len(PLACES)
-)
-
-#: Sums may be reordered, which is what vector instructions do; NaN and infinities keep their meaning.
-_REORDER: Final = {"reassoc", "contract", "nsz"}
+from workers.arrays import kernel_loops
+from workers.arrays.kernel_loops import MAX, MIN, PLACES, SCRATCH, UNIT
 
 _EMPTY = np.zeros(len(PLACES))
 _EMPTY[MIN], _EMPTY[MAX], _EMPTY[UNIT] = math.inf, -math.inf, 1.0
@@ -66,10 +36,20 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None
         values: 1-D and contiguous, float32, float64, or integers of 16 to 64 bits, in native byte order.
         state: from `new_state`.
     """
-    if values.dtype.kind == "f":
-        _accumulate_floats(values, *_BITS_LIKE[values.dtype.itemsize], state)
+    kind, size = values.dtype.kind, values.dtype.itemsize
+    loops = entries()
+    if kind == "f":
+        if loops is not None:
+            loops[f"f{size}"](address(values), values.size, _scratch.address, address(state))
+            return
+        scratch = _scratch.memory
+        kinds = values.dtype, f"i{size}", f"u{size}"
+        views = (*(scratch.view(kind) for kind in kinds), scratch)
+        kernel_loops.accumulate_floats(tuple(values.view(kind) for kind in kinds), views, state)
+    elif loops is not None:
+        loops[f"{kind}{size}"](address(values), values.size, address(state))
     else:
-        _accumulate_integers(values, _COUNT_LIKE[values.dtype.itemsize], state)
+        kernel_loops.accumulate_integers(values, _COUNT_LIKE[size], state)
 
 
 def accumulate_codes(
@@ -83,20 +63,24 @@ def accumulate_codes(
             finite values must be finite.
         state: from `new_state`.
     """
-    counts: npt.NDArray[np.int64] = _accumulate_codes(codes, values, state)
-    return counts
+    loops = entries()
+    if loops is not None:
+        loops["codes"](address(codes), codes.size, address(values), _scratch.address, address(state))
+    else:
+        tables = _scratch.memory[: 4 * 256].view(np.int64).reshape(4, 256)
+        kernel_loops.accumulate_codes(codes, values, tables, state)
+    return _scratch.memory[:256].view(np.int64)
 
 
 def widen_half(half: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
     """Write elements of float16 to `out` as float32, without loss and five times as fast as numpy."""
-    _widen_half(half.view(np.uint16), out, out.view(np.int32))
+    loops = entries()
+    if loops is not None:
+        loops["widen_half"](address(half), half.size, address(out))
+    else:
+        kernel_loops.widen_half(half.view(np.uint16), out, out.view(np.int32))
 
 
-#: By item size: empty arrays that tell the compiler the signed and unsigned integers as wide as a float.
-_BITS_LIKE = {
-    4: (np.empty(0, np.int32), np.empty(0, np.uint32)),
-    8: (np.empty(0, np.int64), np.empty(0, np.uint64)),
-}
 #: By item size: empty arrays that tell the compiler in which type to count integers: one as wide as they are.
 _COUNT_LIKE = {
     2: np.empty(0, np.int16),
@@ -105,234 +89,39 @@ _COUNT_LIKE = {
 }
 
 
+def address(array: npt.NDArray[Any]) -> int:
+    """Return where the elements of a contiguous array begin."""
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
+class _Scratch(threading.local):
+    """Memory for the loops, of each thread."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(SCRATCH, np.float64)
+        self.address = address(self.memory)
+
+
+_scratch = _Scratch()
+
+
+@cache
+def entries() -> dict[str, Callable[..., None]] | None:
+    """Return the loops as object code, by kind and size of the elements; None if that was not made yet."""
+    from workers.arrays import kernel_objects  # deferred: llvmlite takes 0.05 s, and readers need no loop
+
+    return kernel_objects.load()
+
+
 def warm_up() -> None:
-    """Compile, or load from the cache, every function for every type of element."""
+    """Load the loops, or compile them and keep them, for every type of element."""
+    if entries() is None:
+        from workers.arrays import kernel_objects  # deferred: as above
+
+        kernel_objects.make()
+        entries.cache_clear()
     for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
         accumulate(np.zeros(1, code), new_state())
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
     widen_half(np.zeros(1, np.float16), np.zeros(1, np.float32))
-
-
-@compiled(_REORDER)
-def _find_extremes(signed: Any, unsigned: Any, extremes: Any) -> None:
-    """Write the bits of the smallest and the largest of some floats to `extremes`, from their bits.
-
-    If some floats are not finite, at least one of the two is not. Integers are compared because the compiler
-    does not turn minima of floats into vector instructions. The bits of floats of one sign order by
-    magnitude; the sign bit makes signed integers negative and unsigned ones large.
-    """
-    largest, lowest, highest = signed[0], unsigned[0], unsigned[0]
-    for i in range(signed.size):
-        largest = max(largest, signed[i])
-        lowest = min(lowest, unsigned[i])
-        highest = max(highest, unsigned[i])
-    extremes[0], extremes[1] = highest, largest
-    if extremes[0] == extremes[1]:  # all have one sign
-        extremes[1 if largest < 0 else 0] = lowest
-
-
-@compiled(_REORDER)
-def _signs(x: Any, like: Any) -> Any:
-    """Return how many elements are negative, and how many are zero."""
-    # Counted in integers as wide as the elements, so that all lanes have one width. A block of 4096 fits.
-    count = like.dtype.type
-    negative, zero = count(0), count(0)
-    for i in range(x.size):
-        negative = count(negative + count(x[i] < 0))
-        zero = count(zero + count(x[i] == 0))
-    return negative, zero
-
-
-@compiled(_REORDER)
-def _moments(x: Any) -> Any:
-    """Return the first element, the distance of the mean from it, and the sum of squared deviations."""
-    # From the first element, so that the mean of equal elements is exact.
-    first = np.float64(x[0])
-    total, squares = 0.0, 0.0
-    for i in range(x.size):
-        distance = np.float64(x[i]) - first
-        total += distance
-        squares += distance * distance
-    mean = total / x.size
-    m2 = squares - total * mean
-    if m2 < squares * _CANCELLED:
-        m2 = 0.0
-        for i in range(x.size):
-            deviation = (np.float64(x[i]) - first) - mean
-            m2 += deviation * deviation
-    return first, mean, m2
-
-
-@compiled(set())
-def _merge(state: Any, n: Any, first: Any, mean: Any, m2: Any) -> None:
-    """Merge the moments of a block by Chan's formula; its mean is the distance from `first`."""
-    before = state[FINITE]
-    if before == 0:
-        state[ORIGIN] = first
-    total = before + n
-    delta = ((first - state[ORIGIN]) + mean) - state[MEAN]
-    state[MEAN] += delta * (n / total)
-    state[M2] += m2 + delta * delta * (before * n / total)
-    state[FINITE] = total
-
-
-@compiled(set())
-def _choose_unit(state: Any) -> None:
-    """Choose the unit for the elements so far. It never shrinks, because the largest element decides."""
-    largest = max(abs(state[MIN]), abs(state[MAX]))
-    unit = 1.0
-    if largest > _LARGE:
-        unit = _HUGE_UNIT
-    elif 0 < largest < _SMALL:
-        unit = _TINY_UNIT
-    if unit != state[UNIT]:
-        ratio = state[UNIT] / unit
-        state[MEAN] *= ratio
-        state[ORIGIN] *= ratio
-        state[M2] = state[M2] * ratio * ratio
-        state[UNIT] = unit
-
-
-@compiled(set())
-def _split_finite(x: Any) -> Any:
-    """Return a copy of the finite elements, and the counts of NaN, +Inf and -Inf."""
-    finite = np.empty(x.size, x.dtype)
-    n, nan, pos_inf, neg_inf = 0, 0, 0, 0
-    for i in range(x.size):
-        value = x[i]
-        if math.isfinite(value):
-            finite[n] = value
-            n += 1
-        elif math.isnan(value):
-            nan += 1
-        elif value > 0:
-            pos_inf += 1
-        else:
-            neg_inf += 1
-    return finite[:n], nan, pos_inf, neg_inf
-
-
-@compiled(set())
-def _accumulate_floats(x: Any, signed_like: Any, unsigned_like: Any, state: Any) -> None:
-    signed, unsigned = signed_like.dtype, unsigned_like.dtype
-    extremes = np.empty(2, x.dtype)
-    extreme_bits = extremes.view(unsigned)
-    for start in range(0, x.size, BLOCK):
-        block = x[start : start + BLOCK]
-        _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
-        if not (math.isfinite(extremes[0]) and math.isfinite(extremes[1])):
-            block, nan, pos_inf, neg_inf = _split_finite(block)
-            state[COUNT] += nan + pos_inf + neg_inf
-            state[NAN] += nan
-            state[POS_INF] += pos_inf
-            state[NEG_INF] += neg_inf
-            state[POSITIVE] += pos_inf
-            state[NEGATIVE] += neg_inf
-            if block.size == 0:
-                continue
-            _find_extremes(block.view(signed), block.view(unsigned), extreme_bits)
-        negative, zero = _signs(block, signed_like)
-        state[COUNT] += block.size
-        state[ZERO] += zero
-        state[NEGATIVE] += negative
-        state[POSITIVE] += block.size - zero - negative
-        state[MIN] = min(state[MIN], np.float64(extremes[0]))
-        state[MAX] = max(state[MAX], np.float64(extremes[1]))
-        _choose_unit(state)
-        if state[UNIT] == 1:
-            first, mean, m2 = _moments(block)
-        else:
-            first, mean, m2 = _moments(block / state[UNIT])
-        _merge(state, block.size, first, mean, m2)
-
-
-@compiled(_REORDER)
-def _accumulate_integers(x: Any, like: Any, state: Any) -> None:
-    for start in range(0, x.size, BLOCK):
-        block = x[start : start + BLOCK]
-        low, high = block[0], block[0]
-        for i in range(block.size):
-            low = min(low, block[i])
-            high = max(high, block[i])
-        negative, zero = _signs(block, like)
-        first, mean, m2 = _moments(block)
-        state[COUNT] += block.size
-        state[ZERO] += zero
-        state[NEGATIVE] += negative
-        state[POSITIVE] += block.size - zero - negative
-        state[MIN] = min(state[MIN], np.float64(low))
-        state[MAX] = max(state[MAX], np.float64(high))
-        _merge(state, block.size, first, mean, m2)
-
-
-@compiled(set())
-def _widen_half(half: Any, out: Any, bits: Any) -> None:
-    # First write a power of two with the sign, or Inf or NaN; then multiply by the mantissa, an integer of 11
-    # bits. No intermediate result is subnormal in float32: some libraries make processors flush these to 0.
-    for i in range(half.size):
-        h: Any = np.int32(half[i])
-        exponent = (h >> 10) & 31
-        special = 0x7F80_0000 if h & 0x3FF == 0 else 0x7FC0_0000
-        scale = special if exponent == 31 else (max(exponent, 1) + 102) << 23
-        bits[i] = scale | ((h & 0x8000) << 16)
-    for i in range(half.size):
-        h = np.int32(half[i])
-        out[i] *= np.float32((h & 0x3FF) + (1024 if h & 0x7C00 else 0))
-
-
-@compiled(set())
-def _histogram(x: Any) -> Any:
-    """Return how often each of the 256 codes occurs."""
-    # Four tables, so that equal neighbours do not wait for one another.
-    tables = np.zeros((4, 256), np.int64)
-    whole = x.size - x.size % 4
-    for i in range(0, whole, 4):
-        tables[0, x[i]] += 1
-        tables[1, x[i + 1]] += 1
-        tables[2, x[i + 2]] += 1
-        tables[3, x[i + 3]] += 1
-    for i in range(whole, x.size):
-        tables[0, x[i]] += 1
-    for code in range(256):
-        tables[0, code] += tables[1, code] + tables[2, code] + tables[3, code]
-    return tables[0]
-
-
-@compiled(set())
-def _count_code(value: float, n: int, state: Any) -> None:
-    """Add `n` elements of one value to the counts and extremes."""
-    state[COUNT] += n
-    if math.isnan(value):
-        state[NAN] += n
-        return
-    state[ZERO] += n if value == 0 else 0
-    state[NEGATIVE] += n if value < 0 else 0
-    state[POSITIVE] += n if value > 0 else 0
-    if math.isinf(value):
-        state[POS_INF if value > 0 else NEG_INF] += n
-        return
-    state[MIN] = min(state[MIN], value)
-    state[MAX] = max(state[MAX], value)
-
-
-@compiled(set())
-def _accumulate_codes(x: Any, values: Any, state: Any) -> Any:
-    counts = _histogram(x)
-    finite, total = 0, 0.0
-    for code in range(256):
-        n, value = counts[code], values[code]
-        if n:
-            _count_code(value, n, state)
-            if math.isfinite(value):
-                finite += n
-                total += n * value
-    if finite == 0:
-        return counts
-    mean = total / finite
-    m2 = 0.0
-    for code in range(256):
-        n, value = counts[code], values[code]
-        if n and math.isfinite(value):
-            m2 += n * (value - mean) * (value - mean)
-    _merge(state, finite, mean, 0.0, m2)
-    return counts

@@ -6,6 +6,7 @@ environment. `workers.arrays.kernel_cache` says where compiled code is kept.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -40,6 +41,11 @@ def compiled(fastmath: set[str]) -> Callable[[Function], Function]:
         return compile_and_call  # type: ignore[return-value]  # it has the same signature
 
     return register
+
+
+def compile_now(module: str) -> None:
+    """Replace the functions of a module with what numba makes of them, if none was called before."""
+    _compile_module(module, vars(sys.modules[module]))
 
 
 def _compile_module(module: str, namespace: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import platform
 
-from workers.arrays import comparison_kernels, histogram_kernels, kernels
-from workers.arrays.kernel_cache import TARGET, TARGETS
+from workers.arrays import comparison_kernels, kernels
+from workers.arrays.kernel_target import TARGET, TARGETS
 
 
 def ship() -> str:
@@ -21,7 +21,6 @@ def ship() -> str:
         TARGET.write_text(f"{target}\n", "ascii")
         kernels.warm_up()
         comparison_kernels.warm_up()
-        histogram_kernels.warm_up()
     return target
 
 

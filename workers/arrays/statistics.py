@@ -26,9 +26,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from workers.arrays import kernels
+from workers.arrays import kernel_loops, kernels
 from workers.arrays.dtypes import FLOAT8, ElementType, from_name
-from workers.arrays.kernels import (
+from workers.arrays.kernel_loops import (
     FINITE,
     M2,
     MAX,
@@ -123,7 +123,7 @@ UNKNOWN = Statistics()
 #: Where `RunningStatistics.row` has each statistic: in the state, or among those that it appends.
 _APPENDED = ("std", "l2_norm")
 _in_order: Callable[[tuple[float, ...]], tuple[float, ...]] = itemgetter(
-    *map((*kernels.PLACES, *_APPENDED).index, FIELDS)
+    *map((*kernel_loops.PLACES, *_APPENDED).index, FIELDS)
 )
 
 
@@ -210,9 +210,9 @@ class RunningStatistics:
         nan = np.count_nonzero(np.isnan(block))
         inf = block.size - nan - np.count_nonzero(finite)
         kernels.accumulate(np.abs(block[finite].astype(np.complex128)), self._state)
-        self._state[kernels.COUNT] += nan + inf
-        self._state[kernels.NAN] += nan
-        self._state[kernels.POS_INF] += inf
+        self._state[kernel_loops.COUNT] += nan + inf
+        self._state[kernel_loops.NAN] += nan
+        self._state[kernel_loops.POS_INF] += inf
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from workers.arrays.arrangements import Array, Shape
-from workers.arrays.dtypes import ElementType
+from workers.arrays.dtypes import COMPLEX32, ElementType
 from workers.model import Positional
 
 _COUNTABLE = (1, 2, 4, 8)
@@ -67,11 +67,31 @@ def gather(span: bytes | bytearray, view: StridedView, shape: Shape, element: El
         return np.zeros(shape, element.to_numpy())
     strided: Array = np.ndarray(shape, cell, span, strides=view.strides)
     values: Array = np.array(strided, order="C", copy=True).reshape(shape).view(element.to_numpy())
+    return _resolved(values, view)
+
+
+def can_resolve(view: StridedView, element: ElementType) -> bool:
+    """Return whether elements of a type can be conjugated and negated as a view says."""
+    try:
+        _resolved(np.zeros(1, element.to_numpy()), view)
+    except TypeError:
+        return False
+    return True
+
+
+def _resolved(values: Array, view: StridedView) -> Array:
+    """Return elements of the same type and byte order, conjugated and negated as a view says."""
+    dtype = values.dtype
+    if dtype.names == COMPLEX32.names:
+        pairs = values.view(dtype["real"]).reshape(*values.shape, 2)
+        signs = np.array([-1 if view.negative else 1, -1 if view.conjugate != view.negative else 1], "f2")
+        resolved: Array = (pairs * signs).astype(dtype["real"]).view(dtype).reshape(values.shape)
+        return resolved
     if view.conjugate:
         values = np.conjugate(values)
     if view.negative:
         values = np.negative(values)
-    return values
+    return values.astype(dtype, copy=False)  # numpy returns its own byte order
 
 
 def inflate(compressed: bytes | bytearray, nbytes: int) -> bytes:
@@ -94,7 +114,7 @@ def inflate(compressed: bytes | bytearray, nbytes: int) -> bytes:
 
 
 def elements_of(
-    read: Callable[[int, int], bytes], view: StridedView, shape: Shape, element: ElementType
+    read: Callable[[int, int], bytes | bytearray], view: StridedView, shape: Shape, element: ElementType
 ) -> memoryview:
     """Return the elements of a view, one after the other.
 
@@ -115,4 +135,4 @@ def elements_of(
     if view.strides is None:
         return memoryview(read(0, nbytes))
     values = gather(read(0, span_nbytes(shape, view.strides, element.itemsize)), view, shape, element)
-    return memoryview(np.ascontiguousarray(values).tobytes())
+    return values.reshape(-1).view(np.uint8).data

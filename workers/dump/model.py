@@ -54,3 +54,11 @@ class ReportedStatistics(Positional):
     """As the file gives it, preceded by its kind: `md5:...`, `crc32:...`."""
     digits: int = 6
     """How many significant decimal digits its numbers have."""
+    decimals: int = -1
+    """How many digits they have behind the point, whatever their size; -1 if `digits` says it all."""
+    counts_are_least: bool = False
+    """Whether a count of NaN or Inf, if it is not 0, only tells that there are some."""
+    std_is_of_sample: bool = False
+    """Whether its standard deviation has n - 1 in the place of n."""
+    attributes: str = ""
+    """What else is known of the tensor, as the text of a JSON object; "" for nothing."""

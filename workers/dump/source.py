@@ -11,6 +11,7 @@ from typing import Self
 
 from workers.dump import paths
 from workers.errors import AccessDenied, SourceChanged
+from workers.host.cpu import throttle
 from workers.model import SourceFile
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # NONBLOCK: never hang on a FIFO
@@ -57,6 +58,7 @@ class OpenFile:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+        throttle.pay()
 
     def check_unchanged(self) -> None:
         """Raise `SourceChanged` if the file is no longer what the listing saw."""
@@ -102,6 +104,7 @@ class OpenFile:
         end = offset + nbytes
         while len(piece):
             yield piece
+            throttle.pay()
             offset += len(piece)
             piece = buffer[: end - offset]
             self._read([piece], offset, len(piece))

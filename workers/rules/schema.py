@@ -159,7 +159,7 @@ class StepRule(BaseRule):
             try:
                 Filter(value, COLUMNS, said_by="")
             except UsageError as exc:
-                raise ValueError(exc.message) from exc
+                raise ValueError(". ".join(filter(None, (exc.message, exc.hint)))) from exc
         return value
 
 

@@ -72,7 +72,8 @@ def _not_finite(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
 
     def describe(row: int, _: float) -> str:
         parts = [f"{counts[what][row]:.0f} {_NOT_FINITE[what]}" for what in counts if counts[what][row]]
-        return f"{', '.join(parts)} of {elements[row]:.0f} elements"
+        number = elements[row]
+        return ", ".join(parts) + ("" if math.isnan(number) else f" of {number:.0f} elements")
 
     yield RowHits(total > rule["count_gt"], total, rule["count_gt"], describe)
 

@@ -31,7 +31,11 @@ def attributes_of(tables: Tables, row: int) -> dict[str, Any]:
 
 def record_of(tables: Tables, row: int) -> dict[str, Any]:
     """Return the record of a row; {} if it has none, or it is damaged."""
-    text = str(tables.label("record")[row])
+    return parse_record(str(tables.label("record")[row]))
+
+
+def parse_record(text: str) -> dict[str, Any]:
+    """Return a record that is written as JSON; {} if it is empty, or not one."""
     try:
         record = json.loads(text) if text else {}
     except (ValueError, RecursionError):

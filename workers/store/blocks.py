@@ -7,7 +7,7 @@ ever grows, so a place never changes its meaning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -116,9 +116,11 @@ class Block:
     row: npt.NDArray[np.int32]
     """(rank, tensor): row of the index of the step, and thereby the order of execution; -1 for none."""
     statistics: npt.NDArray[np.float64]
-    """(rank, tensor, len(FIELDS)); NaN if unknown."""
+    """(rank, tensor, len(fields)); NaN if unknown."""
     digest: npt.NDArray[np.uint8]
-    """(rank, tensor, 16); zeros if no elements were dumped."""
+    """(rank, tensor, 16); zeros if no elements were dumped, or digests were not asked for."""
+    fields: tuple[str, ...] = FIELDS
+    """Which statistics it has."""
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:
@@ -127,25 +129,32 @@ class Block:
 
     def statistic(self, name: str) -> npt.NDArray[np.float64]:
         """Return one statistic, (rank, tensor)."""
-        cube: npt.NDArray[np.float64] = self.statistics[:, :, FIELDS.index(name)]
+        cube: npt.NDArray[np.float64] = self.statistics[:, :, self.fields.index(name)]
         return cube
 
     def of_ranks(self, ranks: tuple[int, ...]) -> Block:
         """Return the block with these ranks alone, in this order; it must have all of them."""
+        if ranks == self.ranks:
+            return self
         places = [self.ranks.index(rank) for rank in ranks]
-        return Block(self.step, ranks, self.row[places], self.statistics[places], self.digest[places])
+        return replace(
+            self,
+            ranks=ranks,
+            row=self.row[places],
+            statistics=self.statistics[places],
+            digest=self.digest[places],
+        )
 
     def widened(self, width: int) -> Block:
         """Return the block with `width` tensors; the added ones are absent."""
         more = width - self.row.shape[1]
         if more <= 0:
             return self
-        return Block(
-            self.step,
-            self.ranks,
-            np.pad(self.row, ((0, 0), (0, more)), constant_values=-1),
-            np.pad(self.statistics, ((0, 0), (0, more), (0, 0)), constant_values=np.nan),
-            np.pad(self.digest, ((0, 0), (0, more), (0, 0))),
+        return replace(
+            self,
+            row=np.pad(self.row, ((0, 0), (0, more)), constant_values=-1),
+            statistics=np.pad(self.statistics, ((0, 0), (0, more), (0, 0)), constant_values=np.nan),
+            digest=np.pad(self.digest, ((0, 0), (0, more), (0, 0))),
         )
 
 

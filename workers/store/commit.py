@@ -15,9 +15,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from workers.errors import DamagedStore, SourceChanged
 from workers.model import StepKey
-from workers.store import metadata
+from workers.store import metadata, pool
 from workers.store.model import CommitSummary, Origin
 from workers.store.objects import ObjectStore
 from workers.store.record import (
@@ -65,10 +67,21 @@ class Commit:
         """Where the generation is, relative to the store."""
         return f"{self.key.path}/{self.fingerprint}"
 
+    @property
+    def packed_nodes(self) -> dict[str, metadata.Document]:
+        """Metadata by path of all that the label `array` may name: in the generation, and in the pool."""
+        return {**self.nodes, **{path: pooled.node for path, pooled in self.record.pool.items()}}
+
+    def place_of(self, path: str) -> str:
+        """Return where the array is that the label `array` names, relative to the store."""
+        return path if pool.is_pooled(path) else f"{self.prefix}/{path}"
+
     def abridged(self, path: str) -> Commit:
         """Return what it takes to read one array of the generation: small enough to go with each task."""
         nodes = {path: self.nodes[path]} if path in self.nodes else {}
-        return replace(self, record=self.record.abridged(), nodes=nodes, packed_leaf=b"")
+        pooled = {path: self.record.pool[path]} if path in self.record.pool else {}
+        record = msgspec.structs.replace(self.record.abridged(), pool=pooled)
+        return replace(self, record=record, nodes=nodes, packed_leaf=b"")
 
 
 class Nodes(Mapping[str, metadata.Document]):
@@ -190,11 +203,13 @@ def write(
         now: the time of the commit.
 
     Raises:
-        SourceChanged: another generation was committed meanwhile, or the tensors of this one were removed.
+        SourceChanged: another generation was committed meanwhile, the tensors of this one were removed, or
+            something was removed from the pool.
         StoreError: the store refused.
     """
     key, fingerprint = summary.key, summary.fingerprint
     _write_generation(objects, summary, nodes, objects_to_write)
+    _refuse_if_gone(objects, key, contents.pool)
     present = _read_undamaged(objects, key)
     if present is not None:
         _refuse_if_late(present, fingerprint, replaces, without_tensors)
@@ -248,12 +263,16 @@ def drop_tensors(objects: ObjectStore, commit: Commit, without: WithoutTensors) 
     dropped = {path: size for path, size in stored.items() if metadata.is_of_tensors(path)}
     # As it was written: what a later version has added to it stays.
     record = json.loads(zlib.decompress(commit.packed_leaf))["attributes"][metadata.ATTRIBUTE]
-    record["format_version"] = format_version_of(
-        without, has_views=record["format_version"] == metadata.VIEWS_FORMAT_VERSION
-    )
+    # A commit that refers to the pool may have views, too: it does not say.
+    has_views = record["format_version"] >= metadata.VIEWS_FORMAT_VERSION
+    record["format_version"] = format_version_of(without, has_views=has_views)
+    pooled = record.pop("pool", {})
     record["without_tensors"] = asdict(without)
-    record["summary"]["stored_bytes"] = max(totals.stored_bytes - sum(dropped.values()), 0)
-    record["summary"]["objects"] = max(totals.objects - len(dropped) - len(commit.nodes) + len(nodes), 0)
+    record["summary"]["stored_bytes"] = max(
+        totals.stored_bytes - sum(dropped.values()) - sum(array["nbytes"] for array in pooled.values()), 0
+    )
+    objects_left = totals.objects - len(dropped) - len(commit.nodes) + len(nodes) - 2 * len(pooled)
+    record["summary"]["objects"] = max(objects_left, 0)
     record["stored"] = {path: size for path, size in stored.items() if path not in dropped}
     data = encode_leaf(record, commit.fingerprint, nodes)
     objects.put(f"{commit.key.path}/{LEAF}", data)
@@ -266,6 +285,18 @@ def _read_undamaged(objects: ObjectStore, key: StepKey) -> Commit | None:
         return read(objects, key)
     except DamagedStore:
         return None
+
+
+def _refuse_if_gone(objects: ObjectStore, key: StepKey, paths: Iterable[str]) -> None:
+    """Raise SourceChanged if an array is not in the pool any more: gc may have taken it for unused."""
+    if not paths:
+        return
+    prefix = pool.pool_of(key)
+    present = objects.sizes(prefix)
+    for path in paths:
+        below = path[len(prefix) + 1 :]
+        if not {f"{below}/{pool.SHARD}", f"{below}/{pool.NODE}"} <= present.keys():
+            raise SourceChanged(f"{key}: {path} was removed from the pool meanwhile")
 
 
 def _refuse_if_late(

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from workers.arrays import dtypes
-from workers.store import shards
+from workers.store import pool, shards
 from workers.store.model import ArraySpec
 
 Document: TypeAlias = dict[str, Any]
@@ -30,13 +30,17 @@ FORMAT_VERSION = 2
 WITHOUT_TENSORS_FORMAT_VERSION = 3
 #: The same for a leaf with parts of files, or with views: an older version would export their files wrong.
 VIEWS_FORMAT_VERSION = 4
+#: The same for a leaf that refers to the pool: an older version would report its tensors as missing.
+POOL_FORMAT_VERSION = 6
+#: The newest format of a leaf that this version reads.
+NEWEST_LEAF_FORMAT_VERSION = POOL_FORMAT_VERSION
 #: The oldest format that this version reads. Format 1 was never released.
 OLDEST_FORMAT_VERSION = 2
 
 
 def is_of_tensors(path: str) -> bool:
-    """Return whether a node or an object of a generation is, or is below, the group `tensors`."""
-    return path == "tensors" or path.startswith("tensors/")
+    """Return whether a node or an object holds payloads of tensors: below the group `tensors`, or pooled."""
+    return path == "tensors" or path.startswith("tensors/") or pool.is_pooled(path)
 
 
 def group(attributes: Mapping[str, Any] | None = None) -> Document:

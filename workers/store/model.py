@@ -20,6 +20,8 @@ WORSE_THAN_INFO = frozenset(SEVERITIES[1:])
 
 #: How long a request to a store may go on without progress, unless somebody says otherwise, in seconds.
 STORE_TIMEOUT_S = 60.0
+#: What to do about a URL that names no place, or is of an unknown protocol.
+PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
 
 
 class RowKind(StrEnum):
@@ -177,9 +179,9 @@ class Totals:
     """Tensors whose payload is that of another tensor of the step."""
     raw_bytes: Count
     stored_bytes: Count
-    """Of shards and tables; metadata documents are not counted."""
+    """Of shards and tables, those in the pool included; metadata documents are not counted."""
     objects: Count
-    """Objects written for this step, metadata documents included."""
+    """Objects that this step consists of, metadata documents and those in the pool included."""
     nan_count: Count
     pos_inf_count: Count
     neg_inf_count: Count

@@ -12,13 +12,10 @@ from typing import Any
 
 from workers.errors import UsageError
 from workers.host.credentials import refuse_in_options, refuse_in_url
-from workers.store.backends import s3
 from workers.store.backends.bounded import BoundedObjects
-from workers.store.backends.fsspec_objects import PROTOCOL_HINT, FsspecObjects
 from workers.store.backends.local import LocalObjects
 from workers.store.backends.observed import ObservedObjects
-from workers.store.backends.s3 import S3Objects
-from workers.store.model import STORE_TIMEOUT_S, StoreAddress
+from workers.store.model import PROTOCOL_HINT, STORE_TIMEOUT_S, StoreAddress
 from workers.store.objects import ObjectStore
 
 #: The setting `store_timeout_s`, for those who open a store without settings.
@@ -91,11 +88,12 @@ def connect(address: StoreAddress) -> ObjectStore:
 
 
 def _backend(address: StoreAddress) -> ObjectStore:
-    if address.url.startswith(s3.PROTOCOLS):
-        return S3Objects(address)
-    if "://" in address.url or "::" in address.url:
-        return FsspecObjects(address)
-    return LocalObjects(address)
+    if "://" not in address.url and "::" not in address.url:
+        return LocalObjects(address)
+    from workers.store.backends import s3  # deferred: fsspec takes 0.05 s, and a directory needs none of it
+    from workers.store.backends.fsspec_objects import FsspecObjects  # deferred: the same
+
+    return s3.S3Objects(address) if address.url.startswith(s3.PROTOCOLS) else FsspecObjects(address)
 
 
 @lru_cache(maxsize=16)

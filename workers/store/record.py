@@ -8,7 +8,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -19,8 +19,9 @@ import msgspec
 from workers.dump.paths import to_text
 from workers.errors import DamagedStore, StoreFormatError
 from workers.model import StepKey
-from workers.store import metadata
+from workers.store import metadata, pool
 from workers.store.model import CommitSummary, Count, Origin, Totals
+from workers.store.pool import PooledArray
 
 #: The metadata of the group of a step, which is its commit; relative to it.
 LEAF = "zarr.json"
@@ -73,6 +74,8 @@ class StepContents:
     poison: tuple[PoisonedSource, ...] = ()
     has_views: bool = False
     """Whether files are made of parts, or tensors are picked from them; see `Tables.has_views`."""
+    pool: Mapping[str, PooledArray] = field(default_factory=dict)
+    """The arrays in the pool that rows refer to, by path relative to the root of the store."""
 
 
 class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,11 +97,17 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     nets: tuple[str, ...] = ()
     graphs: tuple[str, ...] = ()
     stored: dict[str, Count]
+    pool: dict[str, PooledArray] = {}
+    """The arrays in the pool that rows refer to, by path relative to the root of the store."""
     problems: tuple[str, ...] = ()
     poison: tuple[PoisonedSource, ...] = ()
 
     def __post_init__(self) -> None:
         datetime.fromisoformat(self.committed_at)
+        for path in self.pool:
+            if self.step is None or pool.step_of(path) != self.step:
+                message = f"{path!r:.120} is not an array in the pool of step {self.step}"
+                raise ValueError(message)
 
     @property
     def committed_at_s(self) -> float:
@@ -119,14 +128,14 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     def abridged(self) -> CommitRecord:
         """Return the record without its lists, which may be long."""
         return msgspec.structs.replace(
-            self, previous=(), nets=(), graphs=(), stored={}, problems=(), poison=()
+            self, previous=(), nets=(), graphs=(), stored={}, pool={}, problems=(), poison=()
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as it stands in the attributes of the leaf."""
         record: dict[str, Any] = msgspec.to_builtins(self)
-        # Most steps have neither, and earlier versions did not know them.
-        for name in ("without_tensors", "poison"):
+        # Most steps have none of them, and earlier versions did not know them.
+        for name in ("without_tensors", "pool", "poison"):
             if not record[name]:
                 del record[name]
         return record
@@ -210,7 +219,7 @@ def decode_record(data: bytes, key: StepKey) -> CommitRecord:
         written = _DECODE_LEAF(data).attributes.dump_ingest
         # First: nothing else is known about the record of a later version.
         version = _DECODE_VERSION(written).format_version
-        _check_format(version, str(key), metadata.VIEWS_FORMAT_VERSION)
+        _check_format(version, str(key), metadata.NEWEST_LEAF_FORMAT_VERSION)
         record = _DECODE_RECORD(written)
     except (ValueError, RecursionError) as exc:
         raise DamagedStore(f"{key.path}/{LEAF} is not a commit record: {exc!s:.300}") from exc
@@ -259,7 +268,9 @@ def new_record(
         now: the time of the commit.
     """
     return CommitRecord(
-        format_version=format_version_of(without_tensors, has_views=contents.has_views),
+        format_version=format_version_of(
+            without_tensors, has_views=contents.has_views, has_pool=bool(contents.pool)
+        ),
         without_tensors=without_tensors,
         rank=summary.key.rank,
         step=summary.key.step,
@@ -272,13 +283,16 @@ def new_record(
         nets=contents.nets,
         graphs=contents.graphs,
         stored=dict(contents.stored),
+        pool=dict(contents.pool),
         problems=contents.problems,
         poison=contents.poison,
     )
 
 
-def format_version_of(without: WithoutTensors | None, *, has_views: bool) -> int:
+def format_version_of(without: WithoutTensors | None, *, has_views: bool, has_pool: bool = False) -> int:
     """Return the format version of a commit: the oldest that reads all of it."""
+    if has_pool:
+        return metadata.POOL_FORMAT_VERSION
     if has_views:
         return metadata.VIEWS_FORMAT_VERSION
     return metadata.FORMAT_VERSION if without is None else metadata.WITHOUT_TENSORS_FORMAT_VERSION

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from workers.model import SourceFile
 from workers.store import metadata
 from workers.store.objects import ObjectStore
+from workers.store.pool import without_pool
 
 _NAME = re.compile(r"([0-9]{1,18})\.([0-9]{1,15})\.([0-9A-Za-z_-]{1,64})")
 
@@ -52,7 +53,7 @@ class Tombstone:
             fingerprint: of the listing.
             files: of the listing; empty if they are not known.
         """
-        if fingerprint == self.fingerprint:
+        if without_pool(fingerprint) == without_pool(self.fingerprint):
             return True
         newest = max((file.mtime_ns for file in files), default=None)
         return newest is not None and newest <= self.committed_ms * 1_000_000

@@ -21,7 +21,7 @@ from workers.store.shard_stream import ShardStream
 from workers.store.shards import ShardReader
 from workers.store.tables import Tables
 
-_ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+)?")
+_ARRAY = re.compile(r"(files|tensors/[a-z0-9_]+|pool/step_[0-9]+/[0-9a-f]{64}/[a-z0-9_]+)?")
 
 
 @dataclass(eq=False)
@@ -51,16 +51,17 @@ class StoredStep:
             DamagedStore: they are missing or damaged.
             StepRemoved: the step was removed since it was opened.
         """
-        if self._tables is None:
+        known = self._tables  # another thread may forget it meanwhile
+        if known is None:
             prefix = self.commit.prefix
             contents = self._read_tables([f"{prefix}/{key}" for key in tables.chunk_keys()])
             chunks = {key[len(prefix) + 1 :]: data for key, data in contents.items()}
-            nodes = dict(self.commit.nodes)
+            nodes = self.commit.packed_nodes
             where = str(self.key)
             with self.asking_again():
                 decoded = tables.decode(nodes, chunks, where)
-                self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
-        return self._tables
+                known = self._tables = tables.check(decoded, nodes, where, has_tensors=self.has_tensors)
+        return known
 
     def _read_tables(self, keys: list[str]) -> dict[str, bytes]:
         try:
@@ -200,7 +201,7 @@ class StoredStep:
             raise DamagedStore(f"{self.key}: row {row} has no bytes: {problem}")
         if path not in self._readers:
             spec = self.packed_spec(path)
-            self._readers[path] = ShardReader(self.objects, f"{self.commit.prefix}/{path}", spec)
+            self._readers[path] = ShardReader(self.objects, self.commit.place_of(path), spec)
         return self._readers[path], first
 
     def has_payload(self, row: int) -> bool:
@@ -214,7 +215,9 @@ class StoredStep:
             TensorsRemoved: the step is kept without its tensors.
             DamagedStore: the array is missing, or its metadata is damaged.
         """
-        document, without = self.commit.nodes.get(path), self.commit.without_tensors
+        without = self.commit.without_tensors
+        pooled = self.commit.record.pool.get(path)
+        document = self.commit.nodes.get(path) if pooled is None else pooled.node
         if without is not None and metadata.is_of_tensors(path):
             raise TensorsRemoved(f"{self.key}: {without}")
         if document is None:

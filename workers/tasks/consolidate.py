@@ -127,7 +127,7 @@ def _read_tables(
     damaged: dict[int, str] = {}
     for rank, current in commits.items():
         try:
-            nodes, where = dict(current.nodes), str(current.key)
+            nodes, where = current.packed_nodes, str(current.key)
             decoded = tables.decode(nodes, chunks.pop(rank, {}), where)
             has_tensors = current.without_tensors is None
             tables_of[rank] = tables.check(decoded, nodes, where, has_tensors=has_tensors)

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +21,13 @@ from workers.arrays import device_format
 from workers.arrays.digest import DIGEST_BYTES, new_digest
 from workers.arrays.digest import digest as digest_of
 from workers.dump.source import OpenFile
-from workers.errors import UnreadableFile
+from workers.errors import DumpIngestError, UnreadableFile
 from workers.model import MIB
 from workers.store import block_digests, histograms, metadata
+from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
+from workers.store.pool_packer import PackedInPool, PoolPacker
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 from workers.tasks.entry_statistics import (
@@ -36,8 +39,9 @@ from workers.tasks.entry_statistics import (
     to_convert,
 )
 from workers.tasks.events import Converted, ConvertFailed, ConvertStarted
-from workers.tasks.model import Entry, Receipt, Segment, ShardJob
+from workers.tasks.model import Entry, PooledRows, Receipt, Segment, ShardJob
 
+_AnyPacker: TypeAlias = Packer | PoolPacker
 #: Files are read in pieces of this many bytes. Most files are a single piece.
 PIECE_BYTES = 16 * MIB
 
@@ -75,7 +79,7 @@ def convert_here(job: ShardJob, begin: Callable[[int], None] | None = None) -> R
     started = time.perf_counter()
     objects = open_objects(job.store)
     with nullcontext(objects) if objects.is_local else Uploads(objects) as target:
-        work = _Conversion(job, target.create, begin)
+        work = _Conversion(job, target.create, begin, objects)
         for segment in job.segments:
             work.run(segment)
     return work.receipt(time.perf_counter() - started)
@@ -101,10 +105,12 @@ class _Conversion:
         job: ShardJob,
         create: Callable[[str], NewObject],
         begin: Callable[[int], None] | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
         self._job = job
         self._create = create
         self._begin = begin
+        self._objects = objects
         # All by the place of an entry in the job. Lists, because they are set value by value, for which
         # arrays take longer.
         self._place = {row: place for place, row in enumerate(job.entries)}
@@ -117,12 +123,17 @@ class _Conversion:
         self._histograms: dict[int, npt.NDArray[np.int64]] = {}
         self._blocks: dict[int, npt.NDArray[np.int64]] = {}
         self._in_device_layout = [False] * n
+        self._arrays = [-1] * n
+        self._pooled: list[PackedInPool] = []
         self._ends: dict[str, int] = {}
         self._stored: dict[str, int] = {}
         self._bytes_read = self._duplicates = self._duplicate_bytes = 0
 
     def run(self, segment: Segment) -> None:
         """Fill one segment."""
+        if segment.pooled:
+            self._run_pooled(segment)
+            return
         spec = segment.array
         prefix = f"{self._job.key.path}/{self._job.fingerprint}"
         if self._job.without_tensors and metadata.is_of_tensors(spec.path):
@@ -136,7 +147,18 @@ class _Conversion:
             self._ends[spec.path] = packer.position
         self._stored |= {f"{spec.path}/c/{shard}": nbytes for shard, nbytes in packer.stored.items()}
 
-    def _convert_rows(self, segment: Segment, packer: Packer) -> None:
+    def _run_pooled(self, segment: Segment) -> None:
+        """Fill a segment whose payloads go into the pool."""
+        if self._objects is None:
+            raise DumpIngestError(f"{self._job.key}: the pool is written by conversions that write")
+        with PoolPacker(segment.array, self._job.key, self._objects) as packer:
+            self._convert_rows(segment, packer)
+        first = len(self._pooled)
+        self._pooled += packer.arrays
+        for row in segment.rows:
+            self._arrays[self._place[row]] += first
+
+    def _convert_rows(self, segment: Segment, packer: _AnyPacker) -> None:
         # By meaning: equal bytes of different types, which share the array `bytes`, have different
         # statistics.
         seen: dict[object, dict[bytes, int]] = {}
@@ -149,6 +171,9 @@ class _Conversion:
             entry, nbytes = self._job.entries[row], self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
+            if isinstance(packer, PoolPacker):
+                packer.make_room(nbytes)
+                self._arrays[place] = packer.number
             try:
                 with OpenFile(root, entry.source, where) as file:
                     self._bytes_read += nbytes
@@ -174,7 +199,7 @@ class _Conversion:
         place: int,
         entry: Entry,
         file: OpenFile,
-        packer: Packer,
+        packer: _AnyPacker,
         seen: dict[bytes, int],
         *,
         is_unique: bool,
@@ -198,7 +223,7 @@ class _Conversion:
         self._record(place, entry, digest, seen, start=start, summary=summary)
 
     def _convert_whole(
-        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int]
+        self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
     ) -> tuple[bytes, Summary]:
         """Convert a payload of a single piece; return its digest, and its statistics unless it is a copy."""
         piece = next(self._pieces(entry, file), self._buffer[:0])
@@ -214,7 +239,13 @@ class _Conversion:
         return digest, entry_statistics.summary()
 
     def _convert_in_pieces(
-        self, entry: Entry, file: OpenFile, packer: Packer, seen: dict[bytes, int], *, is_unique: bool
+        self,
+        entry: Entry,
+        file: OpenFile,
+        packer: _AnyPacker,
+        seen: dict[bytes, int],
+        *,
+        is_unique: bool,
     ) -> tuple[bytes, Summary]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
         entry_statistics = self._statistics_of(entry)
@@ -241,7 +272,7 @@ class _Conversion:
         place: int,
         entry: Entry,
         file: OpenFile,
-        packer: Packer,
+        packer: _AnyPacker,
         seen: dict[object, dict[bytes, int]],
     ) -> None:
         """Convert a tensor from device layout into the order of its axes, if that loses no bit of it."""
@@ -278,7 +309,7 @@ class _Conversion:
         place: int,
         entry: Entry,
         file: OpenFile,
-        packer: Packer,
+        packer: _AnyPacker,
         seen: dict[object, dict[bytes, int]],
         *,
         base: int,
@@ -342,6 +373,7 @@ class _Conversion:
         if digest in seen:
             twin = seen[digest]
             self._offsets[place] = self._offsets[twin]
+            self._arrays[place] = self._arrays[twin]
             self._statistics[place] = self._statistics[twin]
             if entry.header is not None:
                 self._duplicates += 1
@@ -376,4 +408,14 @@ class _Conversion:
             duplicates=self._duplicates,
             duplicate_bytes=self._duplicate_bytes,
             seconds=seconds,
+            pooled=tuple(self._rows_in_pool()),
         )
+
+    def _rows_in_pool(self) -> Iterator[PooledRows]:
+        """Yield the arrays in the pool that were packed, each with its rows."""
+        rows: dict[int, list[int]] = {}
+        for row, place in self._place.items():
+            if (number := self._arrays[place]) >= 0:
+                rows.setdefault(number, []).append(row)
+        for number, packed in enumerate(self._pooled):
+            yield PooledRows(packed.path, packed.array, tuple(rows[number]))

@@ -142,10 +142,11 @@ def elements_in(
         SourceChanged: the file does not have them any more.
     """
 
-    def read(start: int, nbytes: int) -> bytes:
-        return b"".join(
-            bytes(piece) for piece in file.pieces(memoryview(bytearray(nbytes)), offset + start, nbytes)
-        )
+    def read(start: int, nbytes: int) -> bytearray:
+        content = bytearray(nbytes)
+        for _ in file.pieces(memoryview(content), offset + start, nbytes):
+            pass  # one piece: the buffer is as large as what is read
+        return content
 
     try:
         return elements_of(read, view, shape, element)

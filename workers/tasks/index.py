@@ -63,7 +63,12 @@ def build_tables(
         "source_nbytes": source_nbytes,
         "ndim": [len(shape) for shape in shapes],
     }
+    arrays = list(map(array_of, kinds, headers.rows))
+    for pooled in (pooled for receipt in receipts for pooled in receipt.pooled):
+        for row in pooled.rows:
+            arrays[row] = pooled.path
     labels: dict[str, _Column] = _labels(entries, headers) | {
+        "array": arrays,
         "layout": _layouts(headers, in_device_layout),
         "statistics_from": np.where(np.isnan(statistics).all(axis=1), "", "computed").astype(object),
     }
@@ -137,7 +142,6 @@ def _labels(entries: EntryColumns, headers: _Headers) -> dict[str, _Column]:
             for in_name, in_content in zip(labels["format"], formats, strict=True)
         ],
         "dtype": headers.column(_from_header(lambda header: header.element.name, "")),
-        "array": list(map(array_of, entries.column("kind"), headers.rows)),
         "device_shape": headers.column(_from_device(lambda device: ",".join(map(str, device.shape)), "")),
         "source": list(map(paths.to_text, entries.column("source.path"))),
         "lead": headers.column(_from_header(lambda header: header.lead.decode("latin-1"), "")),
@@ -182,7 +186,7 @@ def _merge_reported(
             statistics_from[row] = paths.to_text(report.source)
             continue
         computed = Statistics(*built.statistics[row].tolist())
-        differences = disagreements(report.statistics, computed, report.digits, dtypes[row])
+        differences = disagreements(report, computed, dtypes[row])
         if differences:
             problems[row] = with_disagreement(problems[row], paths.to_text(report.source), differences)
             disagreeing[row] = True

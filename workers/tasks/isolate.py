@@ -33,6 +33,7 @@ from numcodecs import Blosc
 
 from workers.arrays.statistics import RunningStatistics
 from workers.errors import ClusterError, PoisonedFile, WorkerDied, as_error
+from workers.host.memory import data_left, data_nbytes, machine_nbytes, status_nbytes
 from workers.model import MIB
 from workers.tasks.convert import PIECE_BYTES, convert_here, dry_run
 from workers.tasks.entry_statistics import MAX_CONVERTED_BYTES
@@ -147,15 +148,21 @@ def _needed(nbytes: int) -> int:
 
 def _memory_left() -> int:
     """Return how much memory this worker has left of its limit, in bytes."""
-    from distributed.system import MEMORY_LIMIT  # deferred: distributed takes 0.4 s, unused in the subprocess
-    from distributed.worker import get_worker  # deferred: the same
+    left = data_left()
+    if left is None:
+        left = _limit_of_dask() - status_nbytes("VmRSS")
+    return max(left, _LEAST_MEMORY_NBYTES)
+
+
+def _limit_of_dask() -> int:
+    """Return the memory limit of the Dask worker that runs this, or else the memory of the machine."""
+    from distributed.worker import get_worker  # deferred: 0.4 s, only on a Dask worker
 
     try:
-        limit = get_worker().memory_manager.memory_limit
+        limit: int | None = get_worker().memory_manager.memory_limit
     except ValueError:  # not called by a worker
         limit = None
-    used = _status("VmRSS")
-    return max((limit or MEMORY_LIMIT) - used, _LEAST_MEMORY_NBYTES)
+    return limit or machine_nbytes()
 
 
 def _carry_out(order: _Order) -> _Outcome:
@@ -232,14 +239,6 @@ def _how(code: int) -> str:
         return f"exit code {code}"
 
 
-def _status(field: str) -> int:
-    """Return a size of this process from /proc, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def serve(given: int, report: int, progress: int) -> None:
     """Carry out the order in one open file, write the answer to another, and end the process."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -248,7 +247,7 @@ def serve(given: int, report: int, progress: int) -> None:
         order: _Order = pickle.load(file)  # noqa: S301  (written by `_carry_out`)
     # Loads everything that reading needs before the first file, so that no file is blamed if it dies here.
     _exercise(0)
-    limit = _status("VmData") + order.memory_nbytes
+    limit = data_nbytes() + order.memory_nbytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     def begin(row: int) -> None:

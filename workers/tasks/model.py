@@ -16,6 +16,7 @@ from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
 from workers.store import block_digests, histograms
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
+from workers.store.pool import PooledArray
 
 #: Incremented whenever the same source would be stored differently; part of every fingerprint.
 CONVERTER_VERSION = 2
@@ -82,6 +83,9 @@ class Segment:
     first_shard: int
     rows: tuple[int, ...]
     """Rows of the index, in the order in which their payloads are packed."""
+    pooled: bool = False
+    """Whether it is packed into the pool of the step: into one array, or several if that would be too large.
+    Then `array` says how, its shard is the most that an array holds, and `first_shard` means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,16 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PooledRows:
+    """Rows whose payloads are in one array of the pool."""
+
+    path: str
+    """Of the array, relative to the root of the store."""
+    array: PooledArray
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """What a finished `ShardJob` reports. Columns are aligned with `rows`."""
 
@@ -184,3 +198,5 @@ class Receipt:
     """Shape (entry, len(histograms.TABLE.fields)): those of the tensors that are not duplicates."""
     block_digests: npt.NDArray[np.int64] = field(default_factory=block_digests.TABLE.empty)
     """Shape (entry, len(block_digests.TABLE.fields)): those of large ones of the same tensors."""
+    pooled: tuple[PooledRows, ...] = ()
+    """What was packed into the pool; `stored` and `ends` do not have it."""

@@ -123,7 +123,7 @@ def read_whole(operands: Sequence[Operand]) -> list[Payload | DamagedStore]:
     stored.sort(key=lambda member: (str(member[0].store), member[0].prefix, member[0].first))
     for _, group in groupby(stored, key=lambda member: (member[0].store, member[0].prefix)):
         members = list(group)
-        reader = _reader(members[0][0])
+        reader = reader_of(members[0][0])
         with ShardStream(reader, [(place.first, place.first + place.size) for place, _ in members]) as stream:
             for place, number in members:
                 try:
@@ -149,7 +149,7 @@ def read_pieces(operand: Operand, elements: int) -> Iterator[Payload]:
     match operand.place:
         case Stored() as place:
             stop = place.first + place.size
-            reader = _reader(place)
+            reader = reader_of(place)
             with ShardStream(reader, [(place.first, stop)]) as stream:
                 yield from stream.pieces(place.first, stop, piece_nbytes // reader.spec.itemsize)
         case InFile() as place:
@@ -174,5 +174,6 @@ def _reader_of(store: StoreAddress, prefix: str, array: ArraySpec) -> ShardReade
     return ShardReader(open_objects(store), prefix, array)
 
 
-def _reader(place: Stored) -> ShardReader:
+def reader_of(place: Stored) -> ShardReader:
+    """Return the reader of the array in which a payload is, with the indexes of shards that it has read."""
     return _reader_of(place.store, place.prefix, place.array)

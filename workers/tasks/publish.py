@@ -92,12 +92,15 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
+    pooled = {pooled.path: pooled.array for receipt in receipts for pooled in receipt.pooled}
     summary = _summarise(
         plan,
         receipts,
         built,
-        stored_bytes=sum(shards.values()) + sum(map(len, chunks.values())),
-        objects=len(shards) + len(chunks) + len(nodes) + 1,
+        stored_bytes=sum(shards.values())
+        + sum(map(len, chunks.values()))
+        + sum(array.nbytes for array in pooled.values()),
+        objects=len(shards) + len(chunks) + len(nodes) + 2 * len(pooled) + 1,
         result=result,
     )
     contents = StepContents(
@@ -107,6 +110,7 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         problems=tuple(_problems(plan, built)),
         poison=_poison(plan.poison, entries),
         has_views=built.has_views,
+        pool=pooled,
     )
     return Assembled(built, summary, nodes, chunks, contents, without)
 

@@ -112,7 +112,8 @@ def read_back(job: ReadBackJob) -> ReadBack:
         changed_ns[number] = ctime_ns
         nbytes += nbytes_of(step, row)
     # The store may have read from memory. Nothing is deleted before a power cut can no longer lose it.
-    for place in (job.key.path, f"rank_{job.key.rank}/{commit.ROOT}", commit.ROOT):
+    pooled = step.commit.record.pool
+    for place in (job.key.path, *pooled, f"rank_{job.key.rank}/{commit.ROOT}", commit.ROOT):
         objects.flush(place)
     return ReadBack(job.number, verdicts, changed_ns, nbytes, time.perf_counter() - started)
 

@@ -20,6 +20,7 @@ from workers.model import MIB, SourceFile, StepKey
 from workers.store import commit
 from workers.store.model import RowKind, StoreAddress
 from workers.store.opening import open_objects
+from workers.store.pool import without_pool
 from workers.store.restore import begin_of, is_view, nbytes_of
 from workers.store.step import StoredStep
 from workers.tasks.read_back import rows_by_file
@@ -59,7 +60,7 @@ def recheck(job: RecheckJob) -> tuple[str, ...]:
     """
     objects = open_objects(job.store)
     current = commit.read(objects, job.key)
-    if current is None or current.fingerprint != job.fingerprint:
+    if current is None or without_pool(current.fingerprint) != job.fingerprint:
         raise SourceChanged(f"{job.key}: another generation, or none, is committed by now")
     step = StoredStep(objects, current)
     poison = {row.source for row in current.record.poison}

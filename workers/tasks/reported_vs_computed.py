@@ -9,14 +9,15 @@ last printed digit, this tolerates:
 - in the L2 norm and the standard deviation, the share of them that `_SUMMING` gives for the type;
 - in the mean, the same share of the root mean square, because terms of opposite sign cancel.
 
-Counts must be equal, unless the reported one was printed with fewer digits than it has.
+Counts must be equal, unless the reported one was printed with fewer digits than it has, or is only the least.
 """
 
 from __future__ import annotations
 
 import math
 
-from workers.arrays.statistics import COUNT_FIELDS, FIELDS, Statistics
+from workers.arrays.statistics import COUNT_FIELDS, FIELDS, NON_FINITE_FIELDS, Statistics
+from workers.dump.model import ReportedStatistics
 
 #: Relative error of a sum on a device: four times the rounding of one addition in the narrow types. All
 #: others are summed in float32, whose many small errors add up.
@@ -26,36 +27,46 @@ _THROUGH_FLOAT32 = 2.0**-23
 _LARGEST_DENORMAL = 2.0**-126
 
 
-def disagreements(reported: Statistics, computed: Statistics, digits: int, dtype: str) -> list[str]:
+def disagreements(report: ReportedStatistics, computed: Statistics, dtype: str) -> list[str]:
     """Return a sentence for each field that both know and that cannot be the same number, rounded.
 
     Args:
-        reported: as the dump system wrote them, by our definitions.
+        report: what the dump system wrote, by our definitions.
         computed: from the tensor itself.
-        digits: how many significant digits the reported numbers were printed with.
         dtype: name of the element type in `workers.arrays.dtypes`.
     """
     differences = []
     for field in FIELDS:
-        printed, value = getattr(reported, field), getattr(computed, field)
+        printed, value = getattr(report.statistics, field), getattr(computed, field)
         if math.isnan(printed) or math.isnan(value):
             continue
-        if abs(printed - value) > _tolerance(field, printed, computed, digits, dtype):
+        if field == "std" and report.std_is_of_sample:
+            finite = max(_finite(computed), 1)
+            printed *= math.sqrt((finite - 1) / finite)
+        if report.counts_are_least and field in NON_FINITE_FIELDS and 0 < printed <= value:
+            continue
+        if abs(printed - value) > _tolerance(field, printed, computed, _unit(printed, report), dtype):
+            digits = report.digits
             differences.append(f"{field}: {printed:.{digits}g} is reported, {value:.{digits + 3}g} computed")
     return differences
 
 
-def _tolerance(field: str, printed: float, computed: Statistics, digits: int, dtype: str) -> float:
-    last_digit = _last_digit(printed, digits)
+def _tolerance(field: str, printed: float, computed: Statistics, unit: float, dtype: str) -> float:
     if field in COUNT_FIELDS:
-        return last_digit / 2 if last_digit > 1 and printed % last_digit == 0 else 0
-    tolerance = last_digit / 2 + abs(printed) * _THROUGH_FLOAT32 + _LARGEST_DENORMAL
+        return unit / 2 if unit > 1 and printed % unit == 0 else 0
+    tolerance = unit / 2 + abs(printed) * _THROUGH_FLOAT32 + _LARGEST_DENORMAL
     summing = _SUMMING.get(dtype, _SUMMING_IN_FLOAT32)
     if field in ("l2_norm", "std"):
         tolerance += summing * abs(getattr(computed, field))
     elif field == "mean" and computed.l2_norm > 0:
         tolerance += summing * computed.l2_norm / math.sqrt(max(_finite(computed), 1))
     return tolerance
+
+
+def _unit(value: float, report: ReportedStatistics) -> float:
+    """Return the unit of the last printed digit of a value."""
+    unit = _last_digit(value, report.digits)
+    return unit if report.decimals < 0 else max(unit, 10.0**-report.decimals)
 
 
 def _last_digit(value: float, digits: int) -> float:

@@ -49,26 +49,68 @@ def incidents(
         UsageError: a rank or a step does not exist, or the severity is not one of these.
         DamagedStore: no step can be read.
     """
+    _check_severity(severity)
+    snapshot = take_snapshot(store, include_partial=True, allow_empty=True)
+    snapshot.store.select(rank, step, damages=[])  # what does not exist is refused before the search
+    return FoundIncidents.of(snapshot).chosen(rank, step, severity=severity)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIncidents:
+    """All incidents of a snapshot, from which answers are chosen without another search."""
+
+    snapshot: Snapshot
+    incidents: tuple[Incident, ...]
+    """The worst first, then the earliest."""
+    not_evaluated: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+    damaged: tuple[str, ...]
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> FoundIncidents:
+        """Search a snapshot that includes partial steps.
+
+        Raises:
+            DamagedStore: no step can be read.
+        """
+        search = _IncidentSearch(snapshot)
+        incidents = tuple(sorted(search.incidents(), key=lambda incident: incident.order))
+        return cls(
+            snapshot,
+            incidents,
+            tuple(search.sightings.without_rules),
+            tuple(dict.fromkeys([*snapshot.left_out, *search.left_out])),
+            tuple(search.sightings.damaged),
+        )
+
+    def chosen(self, rank: Choice = None, step: Choice = None, *, severity: str | None = None) -> Incidents:
+        """Return those that were seen on some ranks, in some steps; see `incidents`.
+
+        Raises:
+            UsageError: a rank or a step does not exist, or the severity is not one.
+        """
+        _check_severity(severity)
+        keys = {opened.key for opened in self.snapshot.store.select(rank, step, damages=[])}
+        ranks, steps = {key.rank for key in keys}, {key.step for key in keys}
+        listed = (
+            incident
+            for incident in self.incidents
+            if (rank is None or incident.rank is None or not ranks.isdisjoint(incident.ranks))
+            and (step is None or any(number in steps for number in self._steps_of(incident)))
+            and (severity is None or SEVERITIES.index(incident.severity) >= SEVERITIES.index(severity))
+        )
+        return Incidents(
+            self.snapshot.store.url, tuple(listed), self.not_evaluated, self.left_out, self.damaged
+        )
+
+    def _steps_of(self, incident: Incident) -> list[int]:
+        """Return the steps of the snapshot from the first to the last of an incident."""
+        return [step for step in self.snapshot.steps if incident.first_step <= step <= incident.last_step]
+
+
+def _check_severity(severity: str | None) -> None:
     if severity is not None and severity not in SEVERITIES:
         raise UsageError(f"{severity!r} is not a severity", hint=f"It is one of {', '.join(SEVERITIES)}.")
-    snapshot = take_snapshot(store, include_partial=True, allow_empty=True)
-    chosen = {opened.key for opened in snapshot.store.select(rank, step, damages=[])}
-    ranks, steps = {key.rank for key in chosen}, {key.step for key in chosen}
-    search = _IncidentSearch(snapshot)
-    listed = [
-        incident
-        for incident in search.incidents()
-        if (rank is None or incident.rank is None or not ranks.isdisjoint(incident.ranks))
-        and (step is None or any(number in steps for number in search.steps_of(incident)))
-        and (severity is None or SEVERITIES.index(incident.severity) >= SEVERITIES.index(severity))
-    ]
-    return Incidents(
-        store.url,
-        tuple(sorted(listed, key=lambda incident: incident.order)),
-        tuple(search.sightings.without_rules),
-        tuple(dict.fromkeys([*snapshot.left_out, *search.left_out])),
-        tuple(search.sightings.damaged),
-    )
 
 
 @dataclass
@@ -110,10 +152,6 @@ class _IncidentSearch:
         """Return the sightings of the rules about NaN and Inf, by rule and step."""
         by_rule, facts = self.sightings.by_rule, self.sightings.facts
         return {rule: by_rule[rule] for rule in by_rule if facts[rule].kind == _NOT_FINITE}
-
-    def steps_of(self, incident: Incident) -> list[int]:
-        """Return the steps of the snapshot from the first to the last of an incident."""
-        return [step for step in self.snapshot.steps if incident.first_step <= step <= incident.last_step]
 
     def _of_episode(self, episode: Episode) -> Incident:
         answer = episode.origin

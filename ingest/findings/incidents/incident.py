@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: How many rules are named in the text.
 _RULES = 5
+#: How many incidents are named where the answer is shown in a session of Python.
+_PRINTED = 20
 
 
 class IncidentKind(StrEnum):
@@ -77,6 +79,9 @@ class Incident:
     origin: OriginAnswer | None = None
     """Where NaN, Inf or an overflow began, and how it spread; None for other kinds."""
 
+    def __repr__(self) -> str:
+        return f"<Incident {self.id} {self.severity}: {printable(self.summary)}>"
+
     def __str__(self) -> str:
         """Return a headline; below it the source line, the reason, the extent, the rules that fired."""
         return "\n".join(map(printable, _lines(self)))
@@ -120,6 +125,13 @@ class Incidents:
     """Steps about which nothing is known, with the reason."""
     damaged: tuple[str, ...] = ()
     """What is damaged in the store."""
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {severity}" for severity, count in self.by_severity.items())
+        lines = [f"<Incidents {self.store}: {counts or 'none'}>", *map(repr, self.incidents[:_PRINTED])]
+        if len(self.incidents) > _PRINTED:
+            lines.append(f"... {len(self.incidents) - _PRINTED} more")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         """Return what `dump-ingest anomalies` prints."""

@@ -88,7 +88,8 @@ class Sightings:
         summary = step.commit.summary
         if not summary.rules:
             return False
-        if summary.findings:
+        if not summary.findings.keys() <= self.facts.keys():
+            # Of each rule the first definition counts: the metadata of other steps stays packed.
             document = step.commit.nodes.get(f"{findings.GROUP}/{summary.rules}", {})
             definitions = document.get("attributes", {}).get("rules", {})
             for rule, definition in definitions.items():

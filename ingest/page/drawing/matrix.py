@@ -17,14 +17,14 @@ _WIDTH, _LEFT, _TOP, _BOTTOM = 1080, 64, 8, 34
 _MAX_TICKS = 12
 
 
-def matrix_picture(matrix: Matrix, label: str) -> Markup:
+def matrix_picture(matrix: Matrix, label: str, *, rows_are: str = "rank") -> Markup:
     """Return the picture. Its attributes say where cells are, for the script that follows the pointer."""
     rows, columns = matrix.values.shape
     width = max(min((_WIDTH - _LEFT) / columns, 112.0), 3.0)
     height = max(min(440 / rows, 44.0), 5.0)
     gap = 1.5 if min(width, height) >= 8 else 0.5 if min(width, height) >= 4 else 0.0
     parts = [_path(places, css, width, height, gap) for css, places in _classes(matrix) if places.any()]
-    parts += list(_axes(matrix, width, height))
+    parts += list(_axes(matrix, width, height, rows_are))
     parts.append(tag("rect", class_="cursor", x=-100, y=-100, width=width, height=height, rx=3))
     parts.append(tag("rect", class_="brush", x=-100, y=-100, width=0, height=0))
     return picture(
@@ -97,7 +97,7 @@ def _path(places: npt.NDArray[np.bool_], css: str, width: float, height: float, 
     return tag("path", d="".join(moves), class_=css)
 
 
-def _axes(matrix: Matrix, width: float, height: float) -> Iterator[Markup]:
+def _axes(matrix: Matrix, width: float, height: float, rows_are: str) -> Iterator[Markup]:
     rows, columns = matrix.values.shape
     for row in _ticks(rows, max(int(rows * height // 16), 1)):
         y = _TOP + (row + 0.5) * height + 4
@@ -105,7 +105,7 @@ def _axes(matrix: Matrix, width: float, height: float) -> Iterator[Markup]:
     for column in _ticks(columns, max(int(columns * width // 44), 1)):
         x = _LEFT + (column + 0.5) * width
         yield text(x, _TOP + rows * height + 14, f"{matrix.steps[column][0]}", class_="tick mid")
-    yield text(4, _TOP + min(rows * height, 14), "rank", class_="axis")
+    yield text(4, _TOP + min(rows * height, 14), rows_are, class_="axis")
     yield text(_LEFT, _TOP + rows * height + 30, "step", class_="axis")
 
 

@@ -68,21 +68,26 @@ def as_matrix(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _shrunk(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    rows, columns = values.shape
-    by_row = np.arange(0, rows, max(math.ceil(rows / MAX_SIDE), 1))
-    by_column = np.arange(0, columns, max(math.ceil(columns / MAX_SIDE), 1))
-    if len(by_row) == rows and len(by_column) == columns:
+    """Return a matrix with at most `MAX_SIDE` rows and columns; a pixel is the mean of its values."""
+    for axis in range(values.ndim):
+        values = _shrunk_along(values, axis)
+    return values
+
+
+def _shrunk_along(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
+    """Return the means of neighbours along an axis; the last of them may be fewer."""
+    length = values.shape[axis]
+    together = math.ceil(length / MAX_SIDE)
+    if together <= 1:
         return values
-
-    def summed(array: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        total: npt.NDArray[np.float64] = np.add.reduceat(
-            np.add.reduceat(array, by_row, axis=0), by_column, axis=1
-        )
-        return total
-
+    starts = np.arange(0, length, together)
+    counts = np.expand_dims(np.diff(starts, append=length), 1 - axis).astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        # The sum of NaN is NaN, and that of Inf is Inf: nothing hides behind its neighbours.
-        return summed(values / summed(np.ones(values.shape))[0, 0])
+        # Divided first, or large numbers would become infinite. The mean of NaN is NaN, and that of Inf is
+        # Inf: nothing hides behind its neighbours.
+        shares = values / np.repeat(counts, counts.astype(np.int64).ravel(), axis=axis)
+        means: npt.NDArray[np.float64] = np.add.reduceat(shares, starts, axis=axis)
+        return means
 
 
 def _palette(stops: tuple[tuple[int, int, int], ...]) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest.page.answers import PATTERN, STAT, THE_RANK, THE_STEP
 from ingest.page.arguments import Parameter
@@ -16,6 +15,7 @@ from ingest.page.drawing.ribbon import ribbon_picture
 from ingest.page.drawing.scale import Scale
 from ingest.page.screen import Asked, Screen, lines
 from ingest.questions.trend import COUNTS, STATISTICS, SUMS, statistic_named
+from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.rules.names import fits
 
@@ -45,9 +45,11 @@ def show(asked: Asked) -> dict[str, Any]:
     rank, step = arguments.need("rank"), arguments.need("step")
     stat = statistic_named(arguments.text("stat", "l2_norm"))
     opened = asked.moment.opened(rank, step)
-    matches = fits(arguments.text("name", "*"))
-    tensors = [tensor for tensor in opened.tensors() if matches(tensor.name)]
-    operators = _operators(tensors, stat)
+    rows = np.array(opened.rows(), np.int64)
+    if name := arguments.text("name"):
+        matches = fits(name)
+        rows = rows[[matches(Tensor(opened, row).name) for row in rows.tolist()]] if rows.size else rows
+    operators = _operators(opened, rows, stat)
     if arguments.flag("bad"):
         operators = [operator for operator in operators if operator.bad]
     page = max(arguments.integer("page") or 1, 1)
@@ -95,38 +97,52 @@ def show(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _operators(tensors: Sequence[Tensor], stat: str) -> list[_Operator]:
-    grouped = groupby(
-        tensors, key=lambda tensor: (tensor.graph, tensor.op_type, tensor.op_name, tensor.occurrence)
+def _operators(step: Step, rows: npt.NDArray[np.int64], stat: str) -> list[_Operator]:
+    """Return the calls of operators that these rows of an index are, in order."""
+    if not rows.size:
+        return []
+    tables = step.tables
+    graph, op_type, op_name, io = (tables.label(name)[rows] for name in ("graph", "op_type", "op_name", "io"))
+    calls = (graph, op_type, op_name, tables.number("occurrence")[rows])
+    is_first = np.ones(rows.size, bool)
+    is_first[1:] = np.any([column[1:] != column[:-1] for column in calls], axis=0)
+    starts = np.flatnonzero(is_first)
+    lengths = np.diff(starts, append=rows.size)
+    is_output = io == "output"
+    is_bad = _statistic(step, rows, "non_finite_count") > 0
+    bad_in, bad_out, outputs = (
+        np.add.reduceat(which.astype(np.int64), starts)
+        for which in (is_bad & (io == "input"), is_bad & is_output, is_output)
     )
-    operators = []
-    for place, ((_, op_type, op_name, _), members) in enumerate(grouped):
-        of_call = list(members)
-        bad_in = [tensor for tensor in of_call if _is_bad(tensor) and tensor.io == "input"]
-        bad_out = [tensor for tensor in of_call if _is_bad(tensor) and tensor.io == "output"]
-        outputs = [tensor for tensor in of_call if tensor.io == "output"] or of_call
-        known = [value for value in (value_of(tensor, stat) for tensor in outputs) if not math.isnan(value)]
-        operators.append(
-            _Operator(
-                place,
-                op_type,
-                op_name,
-                of_call,
-                len(bad_in) + len(bad_out),
-                bool(bad_out) and not bad_in,
-                max(known, default=float("nan")),
-            )
+    counted = is_output | np.repeat(outputs == 0, lengths)
+    values = np.fmax.reduceat(np.where(counted, _statistic(step, rows, stat), np.nan), starts)
+    columns = (starts, lengths, bad_in, bad_out, values)
+    return [
+        _Operator(
+            place,
+            op_type[start],
+            op_name[start],
+            [Tensor(step, row) for row in rows[start : start + length].tolist()],
+            into + out,
+            out > 0 and not into,
+            value,
         )
-    return operators
+        for place, (start, length, into, out, value) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        )
+    ]
+
+
+def _statistic(step: Step, rows: npt.NDArray[np.int64], stat: str) -> npt.NDArray[np.float64]:
+    """Return a statistic of rows, (row,); NaN if it is not known."""
+    parts = [step.tables.statistic(part)[rows] for part in SUMS.get(stat, (stat,))]
+    total: npt.NDArray[np.float64] = np.sum(parts, axis=0)
+    return total
 
 
 def value_of(tensor: Tensor, stat: str) -> float:
     """Return a statistic of a tensor; NaN if it is not known."""
     return float(sum(getattr(tensor.statistics, part) for part in SUMS.get(stat, (stat,))))
-
-
-def _is_bad(tensor: Tensor) -> bool:
-    return value_of(tensor, "non_finite_count") > 0
 
 
 def _page_of(operator: _Operator | None, operators: Sequence[_Operator], page_url: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ingest.findings.incidents import Incident, incidents
+from ingest.findings.incidents import Incident
 from ingest.page.arguments import Parameter
 from ingest.page.drawing.spread import spread_picture
 from ingest.page.drawing.timeline import timeline_picture
@@ -21,7 +21,7 @@ def show(asked: Asked) -> dict[str, Any]:
     """Return the incidents, the worst first, or a single one."""
     wanted = asked.arguments.text("id")
     rank, step = asked.arguments.integer("rank"), asked.arguments.integer("step")
-    answer = incidents(asked.moment.store, rank, step)
+    answer = asked.moment.incidents(rank, step)
     place = {name: number for name, number in (("rank", rank), ("step", step)) if number is not None}
     listed = [incident for incident in answer.incidents if wanted in ("", incident.id)]
     return {

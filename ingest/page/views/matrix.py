@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ingest.page.answers import MATRIX_COLUMNS, MATRIX_ROWS, PATTERN, RANKS, STAT, STEPS
+from ingest.page.answers import (
+    MATRIX_COLUMNS,
+    MATRIX_ROWS,
+    PATTERN,
+    RANKS,
+    STAT,
+    STEPS,
+    reads_tensors,
+)
 from ingest.page.drawing.matrix import legend, matrix_picture
 from ingest.page.matrix import SUMMARIES, Matrix, known_statistics, matrix_of, parse_range
 from ingest.page.screen import Asked, Screen, lines
@@ -81,4 +89,4 @@ def _lines(asked: Asked, what: str, pattern: str) -> Any:
     )
 
 
-SCREEN = Screen("matrix", "Matrix", "matrix.html.j2", (STAT, PATTERN, RANKS, STEPS), show)
+SCREEN = Screen("matrix", "Matrix", "matrix.html.j2", (STAT, PATTERN, RANKS, STEPS), show, reads_tensors)

@@ -224,4 +224,5 @@ SCREEN = Screen(
         Parameter("over", "boolean", "Draw the lines over the steps, however many they are."),
     ),
     show,
+    is_slow=lambda asked: asked.flag("over"),
 )

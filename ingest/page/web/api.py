@@ -6,9 +6,10 @@ import asyncio
 import json
 from urllib.parse import unquote
 
-from ingest.page.answers import Question
+from ingest.page.answers import BESIDE, Question
 from ingest.page.arguments import Arguments
 from ingest.page.links import Links
+from ingest.page.screen import Asked
 from ingest.page.web.handlers import Handler, Site
 from ingest.page.words import clock
 from workers.errors import UsageError
@@ -32,11 +33,17 @@ class Answer(Handler):
             asked = Arguments.of(self.query(), self.question.parameters)
             run = await asyncio.to_thread(self.site.library.run, unquote(run_name))
             name = f"api/{self.question.name}"
-            self.send_json(
-                await self.answer(
-                    run, name, lambda moment: strict_json.dumps(self.question.answer(moment, asked)).encode()
-                )
+            library, links = self.site.library, Links(self.site.base, run.name)
+            packed = await self.answer(
+                run,
+                name,
+                lambda moment: strict_json.dumps(
+                    self.question.answer(Asked(moment, asked, links, library))
+                ).encode(),
+                beside=asked.text(BESIDE),
+                is_slow=self.question.is_slow(asked),
             )
+            self.send_packed(packed, "application/json")
 
         await self.guarded(Links(self.site.base), show)
 

@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from ingest.page.sharing import SharedAnswers
 from workers.errors import REASONS
+from workers.events import Event
+from workers.store.events import StoreRequested
 
 
 class PageMetrics:
@@ -33,6 +35,12 @@ class PageMetrics:
         )
         for reason in REASONS:
             self._failures.labels(reason)
+        self._requests = Counter(
+            "dump_ingest_page_store_requests",
+            "Requests to stores, by operation; one for several objects counts as one.",
+            ["op"],
+            registry=self._registry,
+        )
         self._kept = Gauge("dump_ingest_page_kept_bytes", "Bytes of kept answers.", registry=self._registry)
         self._limit = Gauge(
             "dump_ingest_page_kept_limit_bytes", "The most bytes of kept answers.", registry=self._registry
@@ -49,6 +57,11 @@ class PageMetrics:
         begin = time.perf_counter()
         yield
         self._seconds.labels(view).observe(time.perf_counter() - begin)
+
+    def observe(self, event: Event) -> None:
+        """Count a request to a store, in whichever thread it was made."""
+        if isinstance(event, StoreRequested):
+            self._requests.labels(event.op).inc()
 
     def failed(self, reason: str) -> None:
         """Count an answer that failed."""

@@ -8,6 +8,7 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from tornado.httpserver import HTTPServer
@@ -17,11 +18,14 @@ from tornado.web import Application
 
 from ingest.page.answers import QUESTIONS
 from ingest.page.library import Library
+from ingest.page.rendering import environment
 from ingest.page.sharing import DEFAULT_NBYTES, SharedAnswers
+from ingest.page.views import SCREENS
 from ingest.page.watchers import Watchers
 from ingest.page.web import api, handlers, openapi
 from ingest.page.web.access import Access, Listen
 from ingest.page.web.metrics import PageMetrics
+from workers import events
 from workers.errors import UsageError
 
 #: Answers that are made at once. More would only share the same processors.
@@ -40,6 +44,8 @@ class PageSettings:
     cache_nbytes: int = DEFAULT_NBYTES
     watchers: Watchers | None = None
     """The watchers that feed the runs; None to show what is in the store alone."""
+    first_paint_s: float = 0.7
+    """A view of a run that was never read appears after this time, and says that the run is being read."""
 
 
 def base_path(words: str) -> str:
@@ -54,15 +60,18 @@ def base_path(words: str) -> str:
     return path
 
 
-def application(library: Library, settings: PageSettings, pool: ThreadPoolExecutor) -> Application:
+def application(
+    library: Library, settings: PageSettings, answers: SharedAnswers, metrics: PageMetrics
+) -> Application:
     """Return the paths and what answers them."""
     site = handlers.Site(
         library,
-        SharedAnswers(pool, settings.cache_nbytes),
+        answers,
         settings.access,
-        PageMetrics(),
+        metrics,
         settings.base,
         settings.watchers,
+        settings.first_paint_s,
     )
     shared: dict[str, Any] = {"site": site}
     contract = json.dumps(openapi.document(settings.base)).encode()
@@ -96,6 +105,14 @@ def application(library: Library, settings: PageSettings, pool: ThreadPoolExecut
     )
 
 
+def _import_ahead() -> None:
+    """Import what questions over steps need, and compile the templates: no viewer waits for it."""
+    for screen in SCREENS.values():
+        environment().get_template(screen.template)
+    for name in ("pandas", "xarray"):
+        import_module(name)
+
+
 @dataclass(eq=False)
 class PageServer:
     """A server that is bound to its sockets, and serves while `serve` runs."""
@@ -120,16 +137,27 @@ class PageServer:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set."""
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool:
-            server = HTTPServer(
-                application(self.library, self.settings, pool),
-                max_header_size=32 * 1024,
-                max_body_size=0,
-                idle_connection_timeout=75,
-            )
-            server.add_sockets(self._sockets)
-            await stop.wait()
-            server.stop()
-            await server.close_all_connections()
+        metrics = PageMetrics()
+        events.subscribe(metrics.observe)
+        try:
+            with (
+                ThreadPoolExecutor(_THREADS, thread_name_prefix="dump-ingest-page") as pool,
+                # One, because each takes a few hundred MiB.
+                ThreadPoolExecutor(1, thread_name_prefix="dump-ingest-page-slow") as slow_pool,
+            ):
+                answers = SharedAnswers(pool, slow_pool, self.settings.cache_nbytes)
+                server = HTTPServer(
+                    application(self.library, self.settings, answers, metrics),
+                    max_header_size=32 * 1024,
+                    max_body_size=0,
+                    idle_connection_timeout=75,
+                )
+                server.add_sockets(self._sockets)
+                pool.submit(_import_ahead)
+                await stop.wait()
+                server.stop()
+                await server.close_all_connections()
+        finally:
+            events.unsubscribe(metrics.observe)
             if self.settings.watchers is not None:
                 self.settings.watchers.close()

@@ -1,5 +1,6 @@
 """Comparing two stores, runs, ranks, steps or dumps tensor by tensor."""
 
+from ingest.questions.compare.held_by import HeldBy
 from ingest.questions.compare.mapping import NameMapping, load_mapping
 from ingest.questions.compare.result import (
     ComparedInput,
@@ -11,6 +12,7 @@ from ingest.questions.compare.result import (
 )
 from ingest.questions.compare.run import compare
 from ingest.questions.compare.thresholds import ThresholdLimits, ThresholdRule, Thresholds, load_thresholds
+from ingest.questions.placement.layout_map import LayoutMap, load_layout_map
 
 __all__ = [
     "ComparedInput",
@@ -18,12 +20,15 @@ __all__ = [
     "ComparedTensor",
     "Comparison",
     "FirstDifference",
+    "HeldBy",
+    "LayoutMap",
     "NameMapping",
     "ThresholdLimits",
     "ThresholdRule",
     "Thresholds",
     "Verdict",
     "compare",
+    "load_layout_map",
     "load_mapping",
     "load_thresholds",
 ]

@@ -108,7 +108,7 @@ class ComparisonBuilder:
             only_a=pairing.only_a,
             only_b=pairing.only_b,
             incomplete=len(pairing.half_complete) + self.incomplete,
-            notes=(*pairing.notes, *self._notes()),
+            notes=(*pairing.notes, *self._notes(), *_sample_notes(a, b)),
             unmatched_matter=unmatched_matter,
             damaged=self.damaged,
             names=NameCounts.of(*self._names),
@@ -204,3 +204,13 @@ class ComparisonBuilder:
 def _when(first: FirstDifference) -> tuple[int, int, int]:
     """Return a sort key: by step, order of execution, rank."""
     return first.tensor.key_a.step or 0, first.tensor.number, first.tensor.key_a.rank
+
+
+def _sample_notes(a: Source, b: Source) -> list[str]:
+    """Return which sides have a sample of each tensor: what lies between is not compared."""
+    return [
+        f"{side} is a sample: of each tensor, its dump has the first and the last {source.sample} elements. "
+        "Statistics and differences are about these alone"
+        for side, source in (("A", a), ("B", b))
+        if source.sample
+    ]

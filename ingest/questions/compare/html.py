@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 
 from ingest.questions.compare.result import GOOD, ComparedTensor, Comparison, Verdict, shape_text
+from ingest.reader.ranges import format_ranges
 from workers.arrays.comparison import METRICS
 
 #: The most rows of the page: a browser sorts this many in a moment.
@@ -35,6 +36,7 @@ def to_html(comparison: Comparison) -> str:
         rows=[_row(tensor) for tensor in worst],
         more=len(comparison.tensors) - len(worst),
         first=comparison.first,
+        across=any(tensor.held for tensor in worst),
     )
 
 
@@ -48,7 +50,8 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
         )
     return {
         "tensor": tensor,
-        "where": _both(f"{tensor.key_a.rank}", f"{tensor.key_b.rank}"),
+        "where": _ranks(tensor),
+        "layout": f"{tensor.held.placement} ({tensor.held.certainty})" if tensor.held else "",
         "step": _both(f"{tensor.key_a.step}", f"{tensor.key_b.step}"),
         "dtype": _both(tensor.dtype_a, tensor.dtype_b),
         "shape": _both(shape_text(tensor.shape_a), shape_text(tensor.shape_b)),
@@ -56,6 +59,12 @@ def _row(tensor: ComparedTensor) -> dict[str, Any]:
         "class": "good" if tensor.verdict in GOOD else "bad",
         "figures": figures,
     }
+
+
+def _ranks(tensor: ComparedTensor) -> str:
+    if tensor.held is None:
+        return _both(f"{tensor.key_a.rank}", f"{tensor.key_b.rank}")
+    return _both(format_ranges(tensor.held.ranks_a), format_ranges(tensor.held.ranks_b))
 
 
 def _both(a: str, b: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from ingest.questions.compare.held_by import HeldBy
 from ingest.reader import notebook
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.text import number_text
@@ -87,6 +88,8 @@ class ComparedTensor:
     """What was compared: `digest`, `elements`, `device layout` or `statistics`."""
     metrics: Metrics | None = None
     damaged: bool = False
+    held: HeldBy | None = None
+    """Set if layouts were compared: the tensor was put together from the pieces of several ranks."""
 
     @property
     def name(self) -> str:
@@ -132,6 +135,7 @@ class ComparedTensor:
             "ambiguous": self.ambiguous,
             "basis": self.basis,
             **{name: _plain(value) for name, value in metrics.items()},
+            **(self.held.to_dict() if self.held else {}),
         }
 
 
@@ -292,6 +296,8 @@ class Comparison:
     """How many pairs of tensors were guessed, by how; see `ComparedTensor.matched`."""
     guesses: tuple[GuessedName, ...] = field(default=(), repr=False)
     """Guesses where two versions of a framework give other names; `suggested_map` writes them as a file."""
+    layout: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """If layouts were compared: the number of tensors by placement and certainty; see `HeldBy`."""
 
     @property
     def counts(self) -> Counter[Verdict]:
@@ -335,8 +341,16 @@ class Comparison:
             "names": {"a": self.names.a, "b": self.names.b, "common": self.names.common},
             "guessed": dict(self.guessed),
             "guesses": [asdict(guess) for guess in self.guesses],
+            "layout": [
+                {"placement": placement, "certainty": certainty, "tensors": count}
+                for (placement, certainty), count in self.layout.items()
+            ],
             "tensors": [tensor.to_dict() for tensor in self.tensors],
         }
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {verdict.value}" for verdict, count in self.counts.items())
+        return f"<Comparison {self.a} against {self.b}: {self.verdict} ({counts})>"
 
     def _repr_html_(self) -> str:
         """Return the worst tensors: `compare --html` has a page of them all."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ingest.questions.compare.builder import ComparisonBuilder
+from ingest.questions.compare.layout_run import LayoutRun, are_cut_differently
 from ingest.questions.compare.mapping import NameMapping
 from ingest.questions.compare.result import Comparison
 from ingest.questions.compare.runner import ClusterRunner, PairRunner, ThreadRunner
@@ -16,6 +17,7 @@ from ingest.questions.compare.sources import Source, StepTensors, StoreSource, o
 from ingest.questions.compare.step_comparison import Choices
 from ingest.questions.compare.step_pairing import SideSteps, pair_steps
 from ingest.questions.compare.thresholds import Thresholds
+from ingest.questions.placement.layout_map import LayoutMap
 from ingest.reader.catalog import Catalog
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.step import Step
@@ -42,6 +44,8 @@ def compare(
     keep_equal: bool = False,
     client: Client | Callable[[], Client] | None = None,
     layout: str = "",
+    across_layouts: bool | None = None,
+    layout_map: LayoutMap | None = None,
     storage_options: dict[str, Any] | None = None,
     **conditions: Unpack[FilterFields],
 ) -> Comparison:
@@ -66,6 +70,9 @@ def compare(
         client: of a Dask cluster, whose workers see A and B under the same names; or a function that connects
             to it, which is called after A and B have been found.
         layout: a pattern for dumps whose tree no layout covers; see `ingest.layouts.declared`.
+        across_layouts: put tensors together from the pieces of all ranks, and compare them whole; False: rank
+            by rank; None: put them together if one side has several times as many ranks as the other.
+        layout_map: how ranks hold tensors, where that is open, from `load_layout_map`.
         storage_options: for fsspec, of stores that are named by URL; no credentials.
         conditions: what a compared tensor fulfils in A, or in B if only that has it: `role="weight"`, `name`,
             `op_type`, `io`, `graph`, `where`; see `FilterFields`.
@@ -79,7 +86,7 @@ def compare(
         _open(side, include_partial=include_partial, layout=layout, storage_options=storage_options)
         for side in (a, b)
     )
-    pairing = pair_steps(SideSteps.of(side_a, selected_a), SideSteps.of(side_b, selected_b))
+    steps_a, steps_b = SideSteps.of(side_a, selected_a), SideSteps.of(side_b, selected_b)
     choices = Choices(
         mapping or NameMapping(),
         thresholds or Thresholds(),
@@ -87,13 +94,19 @@ def compare(
         include_partial=include_partial,
         chosen=conditions,
     )
+    if layout_map is not None or are_cut_differently(steps_a, steps_b, across_layouts):
+        if conditions:
+            raise UsageError(
+                "conditions on tensors cannot be given where layouts are compared",
+                hint="Compare all tensors, or rank by rank.",
+            )
+        with _runner(client) as runner:
+            run = LayoutRun(side_a, side_b, choices, layout_map or LayoutMap())
+            return run.compare(steps_a, steps_b, runner, unmatched_matter=not ignore_unmatched)
+    pairing = pair_steps(steps_a, steps_b)
     builder = ComparisonBuilder(choices)
     with ExitStack() as stack:
-        runner: PairRunner
-        if client is None:
-            runner = stack.enter_context(ThreadRunner())
-        else:
-            runner = ClusterRunner(client() if callable(client) else client)
+        runner = stack.enter_context(_runner(client))
         loaded = stack.enter_context(closing(_load(pairing.pairs, side_a, side_b)))
         for tensors_a, tensors_b in loaded:
             if isinstance(tensors_a, LeftOut) or isinstance(tensors_b, LeftOut):
@@ -101,6 +114,16 @@ def compare(
             else:
                 builder.add(tensors_a, tensors_b, runner)
     return builder.finish(side_a, side_b, pairing, unmatched_matter=not ignore_unmatched)
+
+
+@contextmanager
+def _runner(client: Client | Callable[[], Client] | None) -> Iterator[PairRunner]:
+    """Yield where to compare: in threads, or on a cluster."""
+    if client is None:
+        with ThreadRunner() as threads:
+            yield threads
+    else:
+        yield ClusterRunner(client() if callable(client) else client)
 
 
 def _load(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from ingest.dispatch.window import run_in_order
 from workers.errors import ClusterError, DumpIngestError
 from workers.store.prefetch import in_order
 from workers.tasks.compare import WHOLE_NBYTES, Pair, PairComparison, compare_pairs, pack_pairs, run_compare
+from workers.tasks.placed import pack, run_packed
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -21,6 +23,20 @@ _MAX_THREADS = 4
 _TASKS_AHEAD = 3
 #: The most pairs in a batch: this many small ones take as long as a large one.
 _BATCH = 2000
+
+_Packed = TypeVar("_Packed")
+
+
+class Sized(Protocol):
+    """Something to compare."""
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes that are read for it."""
+
+
+_Job = TypeVar("_Job", bound=Sized)
+_Answer = TypeVar("_Answer")
 
 
 class PairRunner(Protocol):
@@ -36,8 +52,17 @@ class PairRunner(Protocol):
             DumpIngestError: a store or a dump could not be read.
         """
 
+    def map(
+        self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
+    ) -> Iterator[list[_Answer]]:
+        """Yield what a function of `workers.tasks.placed` returns for each batch, in their order.
 
-def batched(pairs: Iterable[Pair], parts: int = 1) -> Iterator[list[Pair]]:
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+
+
+def batched(pairs: Iterable[_Job], parts: int = 1) -> Iterator[list[_Job]]:
     """Cut pairs into batches of at most `WHOLE_NBYTES` payload bytes; a larger pair has a batch of its own.
 
     Args:
@@ -47,7 +72,7 @@ def batched(pairs: Iterable[Pair], parts: int = 1) -> Iterator[list[Pair]]:
     pairs = list(pairs)
     share = sum(pair.nbytes for pair in pairs) // max(parts, 1) + 1
     limit = min(max(share, WHOLE_NBYTES // 16), WHOLE_NBYTES)
-    batch: list[Pair] = []
+    batch: list[_Job] = []
     nbytes = 0
     for pair in pairs:
         if batch and (nbytes + pair.nbytes > limit or len(batch) == _BATCH):
@@ -77,6 +102,12 @@ class ThreadRunner:
         """Yield the outcomes of each batch, in their order."""
         return in_order(batches, lambda batch: self._pool.submit(compare_pairs, batch), ahead=2 * self.parts)
 
+    def map(
+        self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
+    ) -> Iterator[list[_Answer]]:
+        """Yield what a function returns for each batch, in their order."""
+        return in_order(batches, lambda batch: self._pool.submit(function, batch), ahead=2 * self.parts)
+
 
 class ClusterRunner:
     """Compares in tasks of a Dask cluster, whose workers must see store and dump under the same names."""
@@ -88,9 +119,17 @@ class ClusterRunner:
 
     def run(self, batches: Iterable[Sequence[Pair]]) -> Iterator[list[PairComparison]]:
         """Yield the outcomes of each batch, in their order."""
-        packed = map(pack_pairs, batches)
+        yield from self._run(run_compare, map(pack_pairs, batches))
+
+    def map(
+        self, function: Callable[[Sequence[_Job]], list[_Answer]], batches: Iterable[Sequence[_Job]]
+    ) -> Iterator[list[_Answer]]:
+        """Yield what a function returns for each batch, in their order."""
+        yield from self._run(run_packed, map(partial(pack, function), batches))
+
+    def _run(self, task: Callable[[_Packed], list[Any]], packed: Iterable[_Packed]) -> Iterator[list[Any]]:
         try:
-            yield from run_in_order(self._client, run_compare, packed, ahead=_TASKS_AHEAD * self.parts)
+            yield from run_in_order(self._client, task, packed, ahead=_TASKS_AHEAD * self.parts)
         except DumpIngestError:
             raise
         except Exception as exc:

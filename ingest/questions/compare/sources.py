@@ -7,7 +7,7 @@ nothing. Nothing is ever written into a dump.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -20,20 +20,21 @@ from ingest.layouts.base import Dump, Listing
 from ingest.layouts.detect import find_dump
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
+from ingest.questions.compare.dump_rows import keys_of, statistics_of, types_and_shapes
 from ingest.questions.compare.selection import Selection
 from ingest.reader.catalog import Catalog, open_catalog
 from ingest.reader.context import context_of
+from ingest.reader.context.configuration import sample_of, sample_of_dump
+from ingest.reader.mesh import Coordinates
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
 from ingest.reader.step import Step
 from ingest.reader.tensor import Tensor
 from workers.arrays.digest import DIGEST_BYTES
-from workers.arrays.dtype_names import canonical
 from workers.arrays.dtypes import ElementType, from_name
-from workers.arrays.statistics import FIELDS
-from workers.dump.model import ReportedStatistics
 from workers.errors import UsageError
 from workers.model import StepKey
+from workers.store.attributes import attributes_of, parse_record, record_of
 from workers.store.blocks import TensorKey, tensors_of
 from workers.store.model import ArraySpec, Grid, Origin, RowKind, StoreAddress
 from workers.store.tables import Tables
@@ -85,6 +86,8 @@ class Source(Protocol):
 
     label: str
     left_out: tuple[LeftOut, ...]
+    sample: int
+    """How many elements it has of the beginning and of the end of each tensor; 0: all."""
 
     @property
     def keys(self) -> list[StepKey]:
@@ -92,6 +95,9 @@ class Source(Protocol):
 
     def load(self, key: StepKey) -> StepTensors:
         """Return the tensors of one of `keys`."""
+
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return by rank where it is in the mesh of the job; empty for a rank of which nothing is known."""
 
 
 def open_source(
@@ -153,6 +159,11 @@ class StoreSource:
         )
         self.left_out = self._snapshot.left_out
         self.keys = self._snapshot.keys
+        self.sample = sample_of(self._snapshot.store, self.keys[0].rank) if self.keys else 0
+
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return by rank where it is in the mesh of the job, as the store tells."""
+        return self._snapshot.store.coordinates(self._snapshot.ranks)
 
     def load(self, key: StepKey) -> StepTensors:
         """Read the index of one step. It is held as long as the result.
@@ -183,7 +194,9 @@ class StoreSource:
             )
         ]
         fortran = (numbers["fortran_order"] == 1).tolist()
-        meanings = list(zip(labels["dtype"], labels["array"], turned, fortran, shapes, strict=True))
+        # The last part of a path tells types apart, wherever the array is.
+        arrays = [path.rpartition("/")[2] for path in labels["array"]]
+        meanings = list(zip(labels["dtype"], arrays, turned, fortran, shapes, strict=True))
         step.forget_tables()
         return StepTensors(
             key,
@@ -220,7 +233,7 @@ class _StoreOperands:
             if path not in self._arrays:
                 self._arrays[path] = step.packed_spec(path)
             size = int(table.number("size")[row])
-            place = Stored(address, f"{step.commit.prefix}/{path}", self._arrays[path], first, size)
+            place = Stored(address, step.commit.place_of(path), self._arrays[path], first, size)
         big_endian = path.endswith("_big_endian")
         device = None
         if tensors.meanings[number][2] is not None:
@@ -244,6 +257,13 @@ class _StoreOperands:
         name = tensor.full_name or (match.name if match else None) or ""
         return LineAndName(name, (PurePath(line.file).name, line.line) if line else None)
 
+    def attributes(self, number: int) -> dict[str, Any]:
+        """Return what its file says of a tensor besides its elements; see `Tensor.attributes`."""
+        row = int(self.rows[number])
+        own = record_of(self.tables, row)
+        # Most files hold one tensor, whose row has everything. Others are looked for in the whole index.
+        return {**own["file"], **own} if "file" in own else attributes_of(self.tables, row)
+
 
 class DumpSource:
     """The steps of a dump, as its files are when they are loaded."""
@@ -255,6 +275,7 @@ class DumpSource:
             UsageError: the dump does not have the rank or step.
         """
         self.label = str(selection)
+        self.sample = sample_of_dump(dump.root)
         self.left_out: tuple[LeftOut, ...] = ()
         self._dump = dump
         listings = [listing for listing in dump.scan({}).listings if listing.key.step is not None]
@@ -276,6 +297,10 @@ class DumpSource:
         """The steps of the dump, by step, then rank."""
         return list(self._listings)
 
+    def coordinates(self) -> Mapping[int, Coordinates]:
+        """Return nothing: the places of ranks are told by an index."""
+        return {}
+
     def load(self, key: StepKey) -> StepTensors:
         """Read names and headers of the files of one step.
 
@@ -290,15 +315,15 @@ class DumpSource:
         entries = [plan.entries[row] for row in rows]
         quarantined = sum(entry.kind is RowKind.QUARANTINED for entry in plan.entries)
         reported = [plan.reported.get(row) for row in rows]
-        dtypes, shapes = _types_and_shapes(entries, reported)
+        dtypes, shapes = types_and_shapes(entries, reported)
         return StepTensors(
             key,
-            _keys_of(entries),
+            keys_of(entries),
             dtypes,
             shapes,
             [()] * len(rows),
             np.zeros((len(rows), DIGEST_BYTES), np.uint8),
-            _statistics(reported),
+            statistics_of(reported),
             np.array([entry.kind is RowKind.TENSOR for entry in entries], bool),
             np.array([entry.nbytes for entry in entries], np.int64),
             np.arange(len(rows)),
@@ -337,36 +362,7 @@ class _DumpOperands:
         """Return nothing: only a store has its graph files at hand."""
         return LineAndName()
 
-
-def _statistics(reported: Sequence[ReportedStatistics | None]) -> npt.NDArray[np.float64]:
-    """Return what the dump reports, (tensor, len(FIELDS)); NaN if it reports nothing."""
-    statistics = np.full((len(reported), len(FIELDS)), np.nan)
-    for number, report in enumerate(reported):
-        if report is not None:
-            statistics[number] = report.statistics.as_row()
-    return statistics
-
-
-def _types_and_shapes(
-    entries: Sequence[Entry], reported: Sequence[ReportedStatistics | None]
-) -> tuple[list[str], list[tuple[int, ...]]]:
-    """Return type and shape of each tensor: those of its file, or those that the dump reports."""
-    dtypes: list[str] = []
-    shapes: list[tuple[int, ...]] = []
-    for entry, report in zip(entries, reported, strict=True):
-        header = entry.header
-        dtypes.append(header.element.name if header else canonical(report.dtype) if report else "")
-        shapes.append(header.shape if header else report.shape if report else ())
-    return dtypes, shapes
-
-
-def _keys_of(entries: Sequence[Entry]) -> list[TensorKey]:
-    """Return the keys that these entries would have in a store."""
-    seen: dict[TensorKey, int] = {}
-    keys = []
-    for entry in entries:
-        name = entry.name
-        key = TensorKey(name.net, name.graph, name.op_type, name.op_name, name.io, name.slot, name.occurrence)
-        copy = seen[key] = seen.get(key, -1) + 1
-        keys.append(key._replace(copy=copy))
-    return keys
+    def attributes(self, number: int) -> dict[str, Any]:
+        """Return what its file says of a tensor besides its elements."""
+        record = parse_record(self.entries[number].record)
+        return {**record.get("file", {}), **record}

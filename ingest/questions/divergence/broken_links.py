@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ingest.reader import notebook
@@ -24,6 +23,7 @@ from ingest.reader.tensor import Tensor
 from ingest.reader.text import counted
 from workers.errors import DamagedStore
 from workers.model import StepKey
+from workers.rules.names import fits
 
 #: Links of which elements are read.
 _READ = 20
@@ -93,7 +93,7 @@ def broken_links(
         store: the store.
         rank: one rank, or several; all if None.
         step: one step, or several; all if None.
-        name: a glob for the names of the inputs.
+        name: a glob for the names of the inputs, or a whole name.
         include_partial: also use steps with quarantined or missing files.
 
     Raises:
@@ -101,6 +101,7 @@ def broken_links(
         DamagedStore: no step can be read.
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    is_wanted = fits("*" if name is None else name)
     links: list[BrokenLink] = []
     compared = 0
     damaged: list[LeftOut] = []
@@ -114,7 +115,7 @@ def broken_links(
             compared += sum(_is_compared(flow, passing) for passing in flow.passings())
             for passing in _broken(flow):
                 link = _link(opened, flow, passing)
-                if name is not None and not fnmatchcase(link.input, name):
+                if not is_wanted(link.input):
                     continue
                 links.append(replace(link, bits=_bits(opened, passing)) if len(links) < _READ else link)
             opened.forget_tables()

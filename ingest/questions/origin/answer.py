@@ -181,6 +181,9 @@ class OriginAnswer:
     looked_for: str = "auto"
     """The cause that was asked for: `nan`, `inf`, `overflow`, `auto`; or the condition."""
 
+    def __repr__(self) -> str:
+        return f"<OriginAnswer {next(map(printable, _lines(self)), 'nothing')}>"
+
     def __str__(self) -> str:
         """Return what `dump-ingest origin` prints."""
         return "\n".join(map(printable, _lines(self)))

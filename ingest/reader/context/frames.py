@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 #: The frameworks and their tools, at any place of installation, and the standard library of Python.
 _FRAMEWORK = re.compile(
@@ -44,3 +45,12 @@ def best_frame(stack: Sequence[Frame]) -> Frame | None:
     """
     own = (frame for frame in reversed(stack) if not frame.is_framework)
     return next(own, stack[-1] if stack else None)
+
+
+def told_frame(told: Mapping[str, Any]) -> Frame | None:
+    """Return the line of the program that a log tells of a tensor, as `location`; None if it tells none."""
+    match told.get("location"):
+        case {"file": str(file), "line": int(line), **rest}:
+            return Frame(file, line, str(rest.get("code", "")), str(rest.get("function", "")))
+        case _:
+            return None

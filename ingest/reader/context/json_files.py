@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingest.reader.context.frames import Frame
+from ingest.reader.indexed_tensor import IndexedTensor
 
 _LINE = re.compile(
     r"\s*File (?P<file>.*?), line (?P<line>\d{1,9}), in (?P<function>[^,\n]*)(?P<code>.*)", re.DOTALL
@@ -156,3 +157,9 @@ def _text(value: Any) -> str:
 def _add_problem(problems: list[str], problem: str) -> None:
     if len(problems) < _MAX_PROBLEMS:
         problems.append(problem)
+
+
+def call_texts(tensor: IndexedTensor) -> list[str]:
+    """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
+    stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
+    return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]

@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.reader.context.execution_order import parse_history, parse_order
-from ingest.reader.context.frames import Frame, best_frame
+from ingest.reader.context.frames import Frame, best_frame, told_frame
+from ingest.reader.context.ge_graph import GeGraphs
 from ingest.reader.context.ir import IrGraph, IrOp, parse_ir
 from ingest.reader.context.ir_nodes import IrSource
 from ingest.reader.context.json_files import (
     Stacks,
+    call_texts,
     find_key,
     find_stack,
     parse_construct,
@@ -109,6 +111,7 @@ class Context:
         self.rank = rank
         self._store = store
         self._files = KeptFiles(store, rank)
+        self._ge_graphs = GeGraphs(self._files)
         self._graphs: dict[str, IrGraph] = {}
         self._orders: dict[str, list[str]] = {}
         self._positions: dict[str, dict[str, int]] = {}
@@ -131,7 +134,7 @@ class Context:
 
         None if the dump does not have it, as for parameters, or if it is ambiguous; see `match`.
         """
-        return self._line_of_call(tensor) or self._line_of_op(tensor)
+        return _line_of_record(tensor) or self._line_of_call(tensor) or self._line_of_op(tensor)
 
     def match(self, tensor: IndexedTensor) -> OperatorMatch | None:
         """Return the operator of the graph that a tensor belongs to; None if the graph has none like it."""
@@ -179,9 +182,17 @@ class Context:
     def graph_source(self, tensor: IndexedTensor) -> DumpedSource | None:
         """Return what the graph feeds into an input, by the names of the dump; None if that is not known.
 
-        Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt.
+        Known are the edges of MindSpore's `.ir` files, between operators that are matched without doubt, and
+        of the graphs of GE, whose operators have the names of the dump.
         """
-        match = self.match(tensor) if tensor.io == "input" else None
+        if tensor.io != "input":
+            return None
+        if (edge := self._ge_graphs.source(tensor)) is not None:
+            return DumpedSource("", edge.op_name, edge.slot)
+        producer = tensor.told.get("produced_by")
+        if isinstance(producer, str):
+            return DumpedSource("", producer, 0)
+        match = self.match(tensor)
         if match is None or match.name is None:
             return None
         for file in self._ir_files(tensor.graph, tensor.source):
@@ -201,6 +212,10 @@ class Context:
         name = self._dumped_names[key].get(source.name)
         return None if name is None else DumpedSource("", name, source.slot)
 
+    def original_names(self, tensor: IndexedTensor) -> tuple[str, ...]:
+        """Return the operators of the model that were fused into that of a tensor; see `GeGraphs`."""
+        return self._ge_graphs.originals(tensor)
+
     def kernel_args(self, tensor: IndexedTensor) -> dict[str, str] | None:
         """Return the arguments of a tensor's operator (`save_kernel_args`); None if the dump has none."""
         directory = tensor.source.rpartition("/")[0]
@@ -216,7 +231,7 @@ class Context:
     def parent(self, tensor: IndexedTensor) -> str | None:
         """Return the module in which msProbe saw the call of a tensor; None for an outermost call."""
         parents = self._parents_of(tensor)
-        key = find_key(_call_texts(tensor), parents)
+        key = find_key(call_texts(tensor), parents)
         return parents[key] if key is not None else None
 
     def training_graph(self, step: int | None) -> TrainingGraph:
@@ -346,7 +361,7 @@ class Context:
             self._files.add_problems(file, parsed.problems)
             self._stacks[file.source] = parsed
         stacks = self._stacks[file.source].stacks
-        call = find_stack(_call_texts(tensor), stacks)
+        call = find_stack(call_texts(tensor), stacks)
         if call is None:
             return None
         key, of = call
@@ -370,6 +385,15 @@ class Context:
 _CONTEXTS: WeakKeyDictionary[StepSource, dict[int, Context]] = WeakKeyDictionary()
 
 
+def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
+    """Return the line that a log tells next to the statistics of a tensor."""
+    if (frame := told_frame(tensor.told)) is None:
+        return None
+    return SourceLine(
+        frame.file, frame.line, frame.code, (frame,), EXACT, "op", tensor.op_name, tensor.source
+    )
+
+
 def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
     match = pattern.fullmatch(file.name)
     return match[1] if match else ""
@@ -378,9 +402,3 @@ def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
 def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
     kinds = tables.label("kind")
     return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))
-
-
-def _call_texts(tensor: IndexedTensor) -> list[str]:
-    """Return texts that may begin with the key of an msProbe call: the names of the file and the operator."""
-    stem = tensor.source.rpartition("/")[2].removesuffix(".npy").removesuffix(".pt")
-    return [stem, f"{tensor.op_type}.{tensor.op_name}", tensor.op_name]

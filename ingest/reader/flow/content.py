@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ingest.reader.indexed_step import IndexedStep
 from workers.arrays.statistics import FIELDS
+from workers.store.attributes import record_of
 from workers.store.model import RowKind
 from workers.store.tables import Tables
 
@@ -50,12 +51,25 @@ def key_of(tables: Tables, row: int) -> CallKey:
     return CallKey(net, graph, op_type, op_name, int(tables.number("occurrence")[row]))
 
 
+def told_hash(tables: Tables, row: int) -> str:
+    """Return the hash that a log tells of a tensor, with its kind: `l1:1.5`, `xor:77`; "" if it tells none.
+
+    It is no digest: the sum of absolute values stays the same if elements change places.
+    """
+    tensor = record_of(tables, row).get("tensor")
+    told = tensor.get("hash") if isinstance(tensor, dict) else None
+    return told if isinstance(told, str) else ""
+
+
 def content_of(step: IndexedStep, row: int) -> Content:
     """Return the content of a tensor; without a digest and with few statistics, one like no other."""
     tables = step.tables
     dtype = sys.intern(str(tables.label("dtype")[row]))
     if tables.label("kind")[row] == RowKind.TENSOR.value:
         return dtype, tables.digest[row].tobytes()
+    told = told_hash(tables, row)
+    if told:
+        return "hash", str(tables.label("net")[row]), told
     statistics = tuple(None if np.isnan(value) else float(value) for value in tables.statistics[row])
     known = sum(value is not None for value in statistics[FIELDS.index("nan_count") :])
     # If little is known, equal statistics prove nothing, so this content differs from that of all tensors.

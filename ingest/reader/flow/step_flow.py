@@ -19,7 +19,15 @@ import numpy.typing as npt
 
 from ingest.reader.context import context_of
 from ingest.reader.context.rank_context import DumpedSource
-from ingest.reader.flow.content import CallKey, Content, content_of, is_in_order, key_of, tensor_rows
+from ingest.reader.flow.content import (
+    CallKey,
+    Content,
+    content_of,
+    is_in_order,
+    key_of,
+    tensor_rows,
+    told_hash,
+)
 from ingest.reader.flow.operator_kinds import (
     is_container,
     is_input,
@@ -31,6 +39,7 @@ from ingest.reader.flow.operator_kinds import (
 from ingest.reader.flow.writers import latest_writer, row_of
 from ingest.reader.indexed_step import IndexedStep
 from ingest.reader.indexed_tensor import IndexedTensor
+from workers.store.model import RowKind
 
 #: What a graph feeds into the input of a row; None if that is not known.
 GraphSource: TypeAlias = Callable[[int], DumpedSource | None]
@@ -263,4 +272,8 @@ def _constant_rows(step: IndexedStep) -> npt.NDArray[np.bool_]:
     """Return which tensors have equal elements, or no finite ones, (row,)."""
     tables = step.tables
     low, high = tables.statistic("min"), tables.statistic("max")
-    return np.asarray((low == high) | np.isnan(low))
+    constant = np.asarray((low == high) | np.isnan(low))
+    of_logs = np.isnan(low) & (tables.label("kind") == RowKind.STATISTICS.value)
+    for row in np.flatnonzero(of_logs & (tables.label("record") != "")).tolist():
+        constant[row] = not told_hash(tables, row)
+    return constant

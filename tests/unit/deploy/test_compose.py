@@ -50,6 +50,7 @@ def test_every_role_is_there() -> None:
         "dump-ingest watch",
         "dump-ingest consolidate",
         "tour_writer",
+        "--allow-anyone --watchers watcher:9108",
     ):
         assert role in said
 

@@ -24,7 +24,12 @@ ONCE = "dump-ingest-gc.service"
 #: As docs/deployment.md says it: 0 is shut off from everything, 10 from nothing.
 EXPOSURE = 1.3
 #: Stand-ins for what systemd and the environment files put in.
-VALUES = {"DUMP": "/data/dump", "DUMP_INGEST_SCHEDULER": "tls://scheduler:8786", "DASK_PROTOCOL": "tls"}
+VALUES = {
+    "DUMP": "/data/dump",
+    "DUMP_INGEST_SCHEDULER": "tls://scheduler:8786",
+    "DASK_PROTOCOL": "tls",
+    "WATCHERS": "n1:9108",
+}
 
 
 def commands(unit: str) -> list[list[str]]:

@@ -49,17 +49,22 @@ def test_alerts_of_a_release_select_its_series_and_carry_its_labels() -> None:
         assert without == plain[name]["expr"]
 
 
-def test_the_alert_of_a_nan_leads_to_the_page_of_the_release() -> None:
+def test_alerts_of_findings_lead_to_the_page_of_the_release() -> None:
     url = "https://dumps.example.com/run1"
     chosen = changed(
         quick("daemonset"), monitoring__prometheusRule={"enabled": True}, config__page_url=f"{url}/"
     )
     groups = find(objects(chosen), "PrometheusRule", "dump-ingest")["spec"]["groups"]
     annotations = [rule.get("annotations", {}) for group in groups for rule in group["rules"]]
-    (link,) = (one["page_url"] for one in annotations if "page_url" in one)
-    assert f'{{{{ if "{url}" }}}}{{{{ "{url}" }}}}/' in link
-    assert "$externalLabels" not in link
-    assert "$externalLabels.page" in alerts_of()["DumpIngestNotFinite"]["annotations"]["page_url"]
+    links = [one["page_url"] for one in annotations if "page_url" in one]
+    assert len(links) == 4
+    for link in links:
+        assert f'{{{{ if "{url}" }}}}{{{{ "{url}" }}}}/' in link
+        assert "$externalLabels" not in link
+    leading = [alert for alert in alerts_of().values() if "page_url" in alert["annotations"]]
+    assert len(leading) == 4
+    for alert in leading:
+        assert "$externalLabels.page" in alert["annotations"]["page_url"]
 
 
 @pytest.mark.skipif(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workers.arrays.dtypes import ElementType, from_name
@@ -43,6 +43,8 @@ class PlacedTensor:
     view: StridedView | None = None
     """Set if its elements do not lie one after the other, or are not as they are stored."""
     declared_dtype: str = ""
+    full_name: str = ""
+    """Its name, if the file holds nothing but this one."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -143,6 +145,7 @@ def _header(
         tail=tail,
         fortran_order=tensor.fortran_order,
         declared_dtype=tensor.declared_dtype,
+        full_name=tensor.full_name,
         path=tensor.path,
         number=number,
         record=_record(tensor, view),
@@ -170,8 +173,7 @@ def _record(tensor: PlacedTensor, view: StridedView | None) -> str:
 
 def _with_attributes(header: TensorHeader, attributes: Mapping[str, Any]) -> TensorHeader:
     record = json.loads(header.record) if header.record else {}
-    values = {name: getattr(header, name) for name in header.__match_args__}
-    return TensorHeader(**values | {"record": json.dumps({**record, "file": dict(attributes)})})
+    return replace(header, record=json.dumps({**record, "file": dict(attributes)}))
 
 
 def is_viewable(tensor: PlacedTensor) -> bool:

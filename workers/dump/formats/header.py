@@ -41,6 +41,10 @@ class Container(StrEnum):
     SAFETENSORS = "safetensors"
     NPZ = "npz"
     """Arrays that `numpy.savez` wrote."""
+    DISTCP = "distcp"
+    """What `torch.distributed.checkpoint` wrote for one rank."""
+    TENSOR_PROTO = "tensor_proto"
+    """A tensor of ONNX: one protobuf message."""
     RAW = "raw"
     """Only elements; type and shape are in the name of the file."""
 

@@ -9,7 +9,6 @@ here, so that no decompression exceeds it.
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 from workers.arrays.strided import StridedView, inflate
 from workers.dump.formats import npy
@@ -79,5 +78,12 @@ def _placed(read: ReadAt, archive: Archive, name: str, member: Member) -> Placed
         raise UnreadableTensor(f"its array {name:.80} does not match its checksum")
     header = npy.parse_header(content[: npy.MAX_HEADER_BYTES], file_size=len(content))
     view = StridedView(deflated=nbytes, skipped=header.offset)
-    placed = PlacedTensor(header.element, header.shape, offset, header.nbytes, (name,), view=view)
-    return replace(placed, fortran_order=header.fortran_order)
+    return PlacedTensor(
+        header.element,
+        header.shape,
+        offset,
+        header.nbytes,
+        (name,),
+        fortran_order=header.fortran_order,
+        view=view,
+    )

@@ -34,8 +34,18 @@ _Value: TypeAlias = Any
 class Machine:
     """The stack machine of pickle, protocols 2 to 5 (Python, `pickletools.py`)."""
 
-    def __init__(self, code: bytes, functions: Mapping[str, Function], at: int = 0) -> None:
-        """Prepare for the pickle that begins at byte `at`; a file may have several, one behind the other."""
+    def __init__(
+        self, code: bytes, functions: Mapping[str, Function], at: int = 0, *, instance_keys: bool = False
+    ) -> None:
+        """Prepare for a pickle.
+
+        Args:
+            code: holds the pickle.
+            functions: those that it may call.
+            at: where it begins; a file may have several, one behind the other.
+            instance_keys: whether instances may be keys of dictionaries. Each is a key like no other then.
+        """
+        self._instance_keys = instance_keys
         self._code = code
         self._functions = functions
         self._at = at
@@ -224,7 +234,9 @@ class Machine:
         if not isinstance(mapping, dict) or len(items) % 2:
             raise UnreadableTensor(f"its pickle sets items of {describe_value(target)}")
         for key in items[::2]:
-            if type(key) is not str and not is_key(key):
+            if type(key) is str or (self._instance_keys and type(key) is Instance):
+                continue
+            if not is_key(key):
                 raise UnreadableTensor(f"its pickle has a dictionary with {describe_value(key)} for a key")
         mapping.update(zip(items[::2], items[1::2], strict=True))
 

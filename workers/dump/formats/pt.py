@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
 from workers.arrays.dtypes import from_npy_descr
-from workers.arrays.strided import StridedView, span_nbytes
+from workers.arrays.strided import StridedView, can_resolve, span_nbytes
 from workers.dump.formats.assembly import PlacedTensor, assemble, is_viewable
 from workers.dump.formats.header import HoldsNoTensor, ReadAt, TensorHeader, Truncated, read_exactly
+from workers.dump.formats.pt_alike import AlikeFiles
 from workers.dump.formats.pt_elements import UNTYPED_STORAGE, check_size, element_of, is_dense
 from workers.dump.formats.pt_legacy import LEGACY_MAGIC, read_legacy
 from workers.dump.formats.pt_pickle import unpickle
@@ -31,6 +33,9 @@ from workers.errors import UnreadableTensor
 
 #: The largest pickle that is read: that of 100,000 tensors.
 MAX_PICKLE_NBYTES = 32 * 1024 * 1024
+
+#: The longest pickle of which it is remembered what it describes.
+_MAX_KEPT_NBYTES = 4096
 
 _PlaceStorage: TypeAlias = Callable[[str], tuple[int, int]]
 """Returns offset and length of a storage in the file, by its key."""
@@ -50,28 +55,96 @@ def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
         HoldsNoTensor: it is whole, and holds other values only.
         UnreadableTensor: it is damaged, or an element type is not known.
     """
+    headers = _ALIKE.headers_of(read, file_size)
+    if headers is None:
+        parsed = _parse(read, file_size)
+        headers = assemble(parsed.tensors, parsed.attributes, read, file_size)
+        if parsed.archive is not None:
+            _ALIKE.remember(read, file_size, parsed.archive, parsed.used, headers)
+    return headers
+
+
+def place_tensors(read: ReadAt, file_size: int) -> tuple[Sequence[PlacedTensor], Mapping[str, Any]]:
+    """Return the tensors of a `.pt` file, and its other values by name; see `read_headers`."""
+    parsed = _parse(read, file_size)
+    return parsed.tensors, parsed.attributes
+
+
+_ALIKE = AlikeFiles()
+
+
+class _Parsed(NamedTuple):
+    """What is in a file."""
+
+    tensors: Sequence[PlacedTensor]
+    attributes: Mapping[str, Any]
+    archive: Archive | None = None
+    """None for a file in the old format."""
+    used: Sequence[Member] = ()
+    """The members with the pickle, with the byte order if there is one, and with storages."""
+
+
+def _parse(read: ReadAt, file_size: int) -> _Parsed:
     if _is_legacy(read, file_size):
         value, big_endian, place = read_legacy(read, file_size)
-    else:
-        archive = open_archive(read, file_size)
-        pickled = _find_pickle(archive.members)
-        prefix = pickled.name.removesuffix("data.pkl")
-        offset, nbytes = archive.place(read, pickled)
-        if nbytes > MAX_PICKLE_NBYTES:
-            raise UnreadableTensor(f"its pickle has {nbytes} bytes; at most {MAX_PICKLE_NBYTES} are read")
-        value = unpickle(read_exactly(read, offset, nbytes))
-        big_endian = _is_big_endian(read, archive, f"{prefix}byteorder")
-        place = _storages_of(read, archive, f"{prefix}data/")
-    found = contents(value)
-    if not found.tensors:
-        raise _no_tensor(found)
-    placed = [_placed(tensor, place, big_endian=big_endian) for tensor in found.tensors]
+        described = _describe(contents(value), big_endian=big_endian)
+        return _Parsed(*_place_all(described, place))
+    archive = open_archive(read, file_size)
+    pickled = _find_pickle(archive.members)
+    prefix = pickled.name.removesuffix("data.pkl")
+    offset, nbytes = archive.place(read, pickled)
+    if nbytes > MAX_PICKLE_NBYTES:
+        raise UnreadableTensor(f"its pickle has {nbytes} bytes; at most {MAX_PICKLE_NBYTES} are read")
+    code = read_exactly(read, offset, nbytes)
+    big_endian = _is_big_endian(read, archive, f"{prefix}byteorder")
+    described = (_described if nbytes <= _MAX_KEPT_NBYTES else _described.__wrapped__)(code, big_endian)
+    tensors, attributes = _place_all(described, _storages_of(read, archive, f"{prefix}data/"))
+    names = dict.fromkeys([f"{prefix}byteorder", *(f"{prefix}data/{t.key}" for t in described.tensors)])
+    used = [pickled, *(archive.members[name] for name in names if name in archive.members)]
+    return _Parsed(tensors, attributes, archive, used)
+
+
+def _place_all(described: _Described, place: _PlaceStorage) -> tuple[list[PlacedTensor], dict[str, Any]]:
+    placed = [_placed(tensor, place) for tensor in described.tensors]
     viewable = [tensor for tensor in placed if is_viewable(tensor)]
-    attributes = dict(found.attributes)
+    attributes = dict(described.attributes)
     if len(viewable) < len(placed):
         names = [".".join(tensor.path) for tensor in placed if not is_viewable(tensor)]
         attributes["not_taken_out"] = names[:100]
-    return assemble(viewable, attributes, read, file_size)
+    return viewable, attributes
+
+
+class _DescribedTensor(NamedTuple):
+    """A tensor as the pickle describes it: everything but the place of its storage."""
+
+    tensor: PlacedTensor
+    """As if its storage began the file."""
+    key: str = ""
+    """Its storage; "" for one in the pickle."""
+    storage_nbytes: int = 0
+    end: int = 0
+    """The byte of the storage after its last element."""
+
+
+class _Described(NamedTuple):
+    """What a pickle describes."""
+
+    tensors: tuple[_DescribedTensor, ...]
+    attributes: Mapping[str, Any]
+
+
+@lru_cache(maxsize=256)
+def _described(code: bytes, big_endian: bool) -> _Described:  # noqa: FBT001  (a key)
+    """Return what a pickle describes. The files of a dump differ in their elements more than in these."""
+    return _describe(contents(unpickle(code)), big_endian=big_endian)
+
+
+def _describe(found: Contents, *, big_endian: bool) -> _Described:
+    if not found.tensors:
+        raise _no_tensor(found)
+    return _Described(
+        tuple(_describe_tensor(t, big_endian=big_endian) for t in found.tensors), found.attributes
+    )
 
 
 def _is_legacy(read: ReadAt, file_size: int) -> bool:
@@ -87,7 +160,8 @@ def _is_legacy(read: ReadAt, file_size: int) -> bool:
 
 
 def _find_pickle(members: Mapping[str, Member]) -> Member:
-    pickles = [member for name, member in members.items() if name.partition("/")[2] == "data.pkl"]
+    names = [name for name in members if name.endswith("/data.pkl")]
+    pickles = [members[name] for name in names if name.count("/") == 1]
     if len(pickles) != 1:
         raise UnreadableTensor(
             f"is not a file of torch.save: a zip of {len(members)} members, {len(pickles)} of them data.pkl"
@@ -126,31 +200,64 @@ def _no_tensor(found: Contents) -> UnreadableTensor:
     return HoldsNoTensor("holds values, and no tensor", record=json.dumps({"file": dict(found.attributes)}))
 
 
-def _placed(found: FoundTensor, place: _PlaceStorage, *, big_endian: bool) -> PlacedTensor:
+def _placed(described: _DescribedTensor, place: _PlaceStorage) -> PlacedTensor:
+    """Return a tensor where its storage is.
+
+    Raises:
+        UnreadableTensor: the storage is not in the file, or not as large as the pickle says.
+    """
+    tensor = described.tensor
+    if not described.key:
+        return tensor
+    offset, nbytes = place(described.key)
+    if described.storage_nbytes != nbytes:
+        raise UnreadableTensor(
+            f"its storage has {nbytes} bytes, but its pickle announces {described.storage_nbytes}"
+        )
+    if described.end > nbytes:
+        raise UnreadableTensor(
+            f"is a view of more than its storage: shape {tensor.shape}, {described.end} bytes of {nbytes}"
+        )
+    return PlacedTensor(
+        tensor.element,
+        tensor.shape,
+        offset + tensor.offset,
+        tensor.nbytes,
+        tensor.path,
+        tensor.fortran_order,
+        tensor.view,
+        tensor.declared_dtype,
+        tensor.full_name,
+        tensor.attributes,
+    )
+
+
+def _describe_tensor(found: FoundTensor, *, big_endian: bool) -> _DescribedTensor:
     if isinstance(found.tensor, InlineTensor):
-        return _inline(found, found.tensor)
+        return _DescribedTensor(_inline(found, found.tensor))
     tensor = found.tensor
     element, declared_dtype = element_of(tensor, big_endian=big_endian)
     check_size(tensor, element.itemsize)
-    offset, nbytes = place(tensor.key)
     storage_nbytes = tensor.storage_size * (1 if tensor.storage == UNTYPED_STORAGE else element.itemsize)
-    if storage_nbytes != nbytes:
-        raise UnreadableTensor(f"its storage has {nbytes} bytes, but its pickle announces {storage_nbytes}")
     strides = tuple(stride * element.itemsize for stride in tensor.stride)
     span = span_nbytes(tensor.size, strides, element.itemsize) if min(strides, default=0) >= 0 else -1
     first = tensor.offset * element.itemsize
-    if span < 0 or first < 0 or (span and first + span > nbytes):
+    if span < 0 or first < 0:
         raise UnreadableTensor(
             f"is a view of more than its storage: shape {tensor.size}, strides {tensor.stride}, "
-            f"offset {tensor.offset}, of {nbytes // element.itemsize} elements"
+            f"offset {tensor.offset}"
         )
     c_order = is_dense(tensor.size[::-1], tensor.stride[::-1])
     is_plain = (c_order or is_dense(tensor.size, tensor.stride)) and not (tensor.conjugate or tensor.negative)
     view = StridedView(strides, conjugate=tensor.conjugate, negative=tensor.negative)
-    return PlacedTensor(
+    if (view.conjugate or view.negative) and not can_resolve(view, element):
+        raise UnreadableTensor(
+            f"its elements of type {element.name:.40} are stored as negatives or conjugates"
+        )
+    placed = PlacedTensor(
         element=element,
         shape=tensor.size,
-        offset=offset + (first if span else 0),
+        offset=first if span else 0,
         nbytes=math.prod(tensor.size) * element.itemsize,
         path=found.path,
         fortran_order=is_plain and not c_order,
@@ -158,6 +265,7 @@ def _placed(found: FoundTensor, place: _PlaceStorage, *, big_endian: bool) -> Pl
         declared_dtype=declared_dtype,
         attributes=found.attributes,
     )
+    return _DescribedTensor(placed, tensor.key, storage_nbytes, first + span if span else 0)
 
 
 def _inline(found: FoundTensor, array: InlineTensor) -> PlacedTensor:

@@ -61,15 +61,13 @@ def element_of(tensor: RebuiltTensor, *, big_endian: bool) -> tuple[ElementType,
     if tensor.storage not in _STORAGES or tensor.dtype:
         raise UnreadableTensor(f"its storage {tensor.storage:.40} is not known")
     name = _STORAGES[tensor.storage]
-    element = from_name(name)
-    if tensor.storage in _QUANTIZED:
-        return element, _QUANTIZED[tensor.storage]
+    element, declared = from_name(name), _QUANTIZED.get(tensor.storage, "")
     if not big_endian or element.itemsize == 1:
-        return element, ""
+        return element, declared
     if name == "bfloat16":
         return from_npy_descr("|V2"), "big-endian torch.bfloat16"
     # By its descr: some types are not kept as numbers in this order.
-    return from_npy_descr(element.to_numpy().newbyteorder(">").str), ""
+    return from_npy_descr(element.to_numpy().newbyteorder(">").str), declared
 
 
 def _named_element(dtype: str, *, big_endian: bool) -> tuple[ElementType, str]:

@@ -61,10 +61,6 @@ def unpickle(pickled: bytes) -> _Value:
     return Machine(pickled, FUNCTIONS).run()
 
 
-def _tensor_v1(*arguments: _Value) -> RebuiltTensor:
-    return _tensor(*arguments)
-
-
 def _tensor_v2(*arguments: _Value) -> RebuiltTensor:
     storage, offset, size, stride, _requires_grad, _hooks, metadata = arguments
     return _tensor(storage, offset, size, stride, metadata=metadata)
@@ -118,10 +114,6 @@ def _pending(metadata: Mapping[str, _Value]) -> set[str]:
         if key not in ("conj", "neg") or type(value) is not bool:
             raise UnreadableTensor(f"its elements are not as they are stored: {key!s:.40}")
     return {key for key, value in metadata.items() if value}
-
-
-def _parameter(data: _Value, *_rest: _Value) -> _Value:
-    return data
 
 
 def _meta_tensor(dtype: _Value, size: _Value, *_rest: _Value) -> Composite:
@@ -256,11 +248,11 @@ FUNCTIONS = {
     "torch._tensor._rebuild_from_type_v2": Function(_from_type, 4, 4),
     "torch._tensor._rebuild_from_type": Function(_from_type, 3, 4),
     "torch._utils._rebuild_meta_tensor_no_storage": Function(_meta_tensor, 2, 4),
-    "torch._utils._rebuild_parameter": Function(_parameter, 3, 3),
-    "torch._utils._rebuild_parameter_with_state": Function(_parameter, 4, 4),
+    "torch._utils._rebuild_parameter": Function(_first, 3, 3),
+    "torch._utils._rebuild_parameter_with_state": Function(_first, 4, 4),
     "torch._utils._rebuild_qtensor": Function(_quantized_tensor, 7, 7),
     "torch._utils._rebuild_sparse_tensor": Function(_sparse_tensor, 2, 2),
-    "torch._utils._rebuild_tensor": Function(_tensor_v1, 4, 4),
+    "torch._utils._rebuild_tensor": Function(_tensor, 4, 4),
     "torch._utils._rebuild_tensor_v2": Function(_tensor_v2, 6, 7),
     "torch._utils._rebuild_tensor_v3": Function(_tensor_v3, 7, 8),
     "torch_npu.npu._format.Format": Function(_first, 1, 1),

@@ -21,7 +21,6 @@ _MAX_VALUES = 1_000_000
 #: Attributes of a file that take more than this as JSON are left out, the last first, and named.
 MAX_ATTRIBUTES_NBYTES = 64 * 1024
 _MAX_TEXT = 4096
-_SCALARS = frozenset([str, int, float, bool, type(None), bytes])
 _MODULE_STATE = ("_parameters", "_buffers", "_modules")
 
 
@@ -70,11 +69,6 @@ def contents(value: _Value) -> Contents:
         rest = {}
     attributes = rest if isinstance(rest, dict) else {"": rest}
     return Contents(tuple(walk.tensors), _limited(attributes), tuple(dict.fromkeys(walk.foreign)))
-
-
-def is_identifiable(path: Iterable[str]) -> bool:
-    """Return whether the parts of a path can be told from its text."""
-    return all(part and "." not in part for part in path)
 
 
 class _Tensor:

@@ -81,6 +81,17 @@ class FieldWalk:
             position = origin + after
 
 
+def read_varint(read: ReadAt, field: WireField) -> int:
+    """Return the number of a field that holds one.
+
+    Raises:
+        UnreadableTensor: it holds something else.
+    """
+    if field.wire_type != _VARINT:
+        raise UnreadableTensor(f"field {field.number} of its protobuf header is no number")
+    return _varint(read(field.value, field.end - field.value), 0, UnreadableTensor)[0]
+
+
 def varint(value: int) -> bytes:
     """Return a number as a varint."""
     encoded = bytearray()

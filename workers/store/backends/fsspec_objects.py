@@ -14,11 +14,10 @@ import fsspec
 
 from workers.errors import StoreUnavailable, UsageError
 from workers.store.backends.failures import Translated, reason_of
-from workers.store.model import StoreAddress
+from workers.store.model import PROTOCOL_HINT, StoreAddress
 from workers.store.objects import REQUESTS_AT_ONCE, StoredObject, UnfinishedUpload
 from workers.store.pieces import Gathered, NewObject
 
-PROTOCOL_HINT = "Use a directory, or a URL that fsspec knows, such as s3://bucket/prefix."
 #: The names under which file systems of fsspec report when an object was written.
 _TIMES = ("LastModified", "mtime", "updated", "last_modified", "modified", "created")
 

@@ -6,8 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.steps import commit_tables, make_tables
 from tests.cli import Answer, run, strict_json
 from tests.dumps import DumpLibrary
+from workers.arrays.statistics import FIELDS
+from workers.model import StepKey
+from workers.store.opening import open_objects, resolve
 
 
 def test_differences_are_listed_and_end_with_5(nan_store: Path, answer: Answer, tmp_path: Path) -> None:
@@ -96,3 +100,26 @@ def test_tree_of_a_dump_is_declared_as_for_ingest(tmp_path: Path, answer: Answer
     done = answer("compare", *sides, "--layout", "r{rank}/s{step}/{module}.npy", code=5)
     assert "Module.fc.fc.output.0" in done.stdout
     assert "no dump of a known layout" in answer("compare", *sides, code=2).stderr
+
+
+def test_over_steps_the_tensors_that_differ_first_come_first(tmp_path: Path, answer: Answer) -> None:
+    for name, changed in (("a.zarr", 0), ("b.zarr", 1)):
+        objects = open_objects(resolve(str(tmp_path / name)))
+        for step in range(3):
+            made = make_tables(StepKey(0, 0), ["op0", "op1"])
+            made.statistics[1, FIELDS.index("l2_norm")] = 4.0 - changed * step
+            made.digest[1, 0] += changed * step
+            commit_tables(objects, StepKey(0, step), made)
+    sides = [tmp_path / "a.zarr@0", tmp_path / "b.zarr"]
+    shown = answer("compare", *sides, "--over-steps", code=5)
+    assert shown.stdout.splitlines()[1].split() == ["MatMul.op1.output.0", "step", "1", "0", "0.25", "0.5"]
+    assert "1 of 2 tensors differ" in shown.stderr
+    rows = answer("compare", *sides, "--over-steps", "--json", code=5).json
+    assert [row["error"] for row in rows] == [0, 0, 0, 0, 0.25, 0.5]
+    assert "all bytes are equal" in answer("compare", sides[0], sides[0], "--over-steps").stdout
+    for words, problem in (
+        ((tmp_path / "a.zarr@0,1", sides[1]), "about all steps"),
+        ((*sides, "--op-type", "MatMul"), "by --name alone"),
+        ((sides[0], tmp_path / "b.zarr@1"), "one rank"),
+    ):
+        assert problem in answer("compare", *words, "--over-steps", code=2).stderr

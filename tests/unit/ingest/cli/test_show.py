@@ -8,6 +8,7 @@ import pytest
 
 from ingest.api import open_store
 from ingest.cli import show
+from tests.asked_dumps import asked_dump, store_of
 from tests.cli import strict_json
 from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
@@ -177,3 +178,14 @@ def test_with_several_ranks_one_must_be_named(shown: Show, nan_store: Path) -> N
 def test_an_index_out_of_range_is_named(shown: Show, nan_store: Path) -> None:
     with pytest.raises(UsageError, match="9 is out of range for axis 0"):
         shown(nan_store, "Log.*.output.0", rank=1, step=2, at="9")
+
+
+def test_a_sample_is_called_one(shown: Show, dumps: DumpLibrary, tmp_path: Path) -> None:
+    """Otherwise the statistics of 200 elements would pass for those of a tensor."""
+    dump = asked_dump(dumps, tmp_path / "dump")
+    store = store_of(dump, tmp_path / "s", iteration="2", e2e={"sample_mode": 1, "sample_num": 100})
+    name = store.tensors("Log.*.output.0", rank=1)[0].name
+    out, _ = shown(tmp_path / "s", name, rank=1, step=2)
+    assert "sample           the first and the last 100 elements" in out
+    out, _ = shown(tmp_path / "s", name, rank=1, step=2, json=True)
+    assert strict_json(out)["sample"] == 100

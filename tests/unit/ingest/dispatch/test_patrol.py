@@ -128,7 +128,8 @@ def test_a_task_that_the_scheduler_has_forgotten_is_given_up(local: "SpecCluster
     patrol = Patrol(timeout_s=60, young_s=0.1, pause_s=0.1)
     task = _task(patrol, client, 0.0)
     task.future.result(timeout=60)
-    state: Any = task.future._state
+    future: Any = task.future
+    state = future._state
     state.status = "pending"  # nobody tells the client
     scheduler: Any = local.scheduler
     scheduler.tasks.pop(task.future.key)

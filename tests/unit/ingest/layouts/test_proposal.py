@@ -1,6 +1,8 @@
 """A pattern is proposed for trees that people make."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +41,35 @@ def test_patterns_of_trees(paths: list[str], pattern: str, tmp_path: Path) -> No
 def test_nothing_is_proposed_for_a_tree_without_rank_and_step(tmp_path: Path) -> None:
     (tmp_path / "weights.pt").touch()
     assert propose(tmp_path) is None
+
+
+def test_other_files_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk is bounded by what it looks at, not by what it is looking for."""
+    monkeypatch.setattr("ingest.layouts.proposal._MAX_ENTRIES", 50)
+    for number in range(60):
+        (tmp_path / f"a{number}.txt").touch()
+    (tmp_path / "rank0" / "step1").mkdir(parents=True)
+    (tmp_path / "rank0" / "step1" / "fc.pt").touch()
+    looked_at = 0
+    scandir = os.scandir
+
+    def counted(path: str) -> Any:
+        class Entries:
+            def __enter__(self) -> Any:
+                self.entries = scandir(path)
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                self.entries.close()
+
+            def __iter__(self) -> Any:
+                nonlocal looked_at
+                for entry in self.entries:
+                    looked_at += 1
+                    yield entry
+
+        return Entries()
+
+    monkeypatch.setattr("os.scandir", counted)
+    propose(tmp_path)
+    assert looked_at <= 50

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ingest.findings.backtest import backtest
@@ -16,6 +17,7 @@ from ingest.questions.origin import origin
 from ingest.reader.dump_store import DumpStore, open_store
 from ingest.reader.step import Step
 from ingest.repairing.sources import DumpedPayload, is_same
+from tests.dump_data_writer import chunk, number
 from tests.dumps import unpack
 from tests.pipeline import ingest_directly
 from tests.samples import SAMPLES
@@ -294,3 +296,19 @@ def test_rules_find_what_is_not_finite(stores: Mapping[str, DumpStore]) -> None:
     fired = {rule.rule: rule for rule in backtest(stores["sglang-dumper-nan-dp2"]).rules if rule.findings}
     assert {"nan", "gradient_not_finite", "parameter_not_finite", "loss_not_finite"} <= fired.keys()
     assert {step for _, step in fired["parameter_not_finite"].places} == {2}
+
+
+def test_tensors_of_onnx_runtime_have_their_ranks_and_names(tmp_path: Path) -> None:
+    """As its debug build names them: what is no letter or digit became `_`; the message has the name."""
+    values = np.arange(6, dtype="<f4")
+    message = number(1, 6) + number(2, 1) + chunk(8, b"/fc.1/output") + chunk(9, values.tobytes())
+    for rank in range(2):
+        path = tmp_path / "dump" / f"_fc_1_output_rank_{rank}.tensorproto"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(message)
+    ingest_directly(tmp_path / "dump", tmp_path / "store")
+    store = open_store(tmp_path / "store")
+    assert [tensor.rank for tensor in store.tensors()] == [0, 1]
+    (tensor,) = store.tensors(rank=1, step=0)
+    assert (tensor.name, tensor.full_name) == ("Tensor._fc_1_output.output.0", "/fc.1/output")
+    assert tensor.read().tolist() == values.tolist()

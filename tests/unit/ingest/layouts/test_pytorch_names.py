@@ -80,7 +80,7 @@ def test_buffer_before_a_launch_is_neither_input_nor_output() -> None:
 def test_names_of_other_tools() -> None:
     te = parse_te_name("decoder_0_mlp_wgrad.pt")
     assert te is not None
-    assert (te.op_name, te.io) == ("decoder_0_mlp", "parameters_grad.weight")
+    assert (te.op_name, te.io) == ("decoder_0_mlp.backward", "parameters_grad.weight")
     vllm = parse_vllm_name("model.layers.0", "inputs_1_cuda_0.pt")
     assert vllm is not None
     assert (vllm.op_type, vllm.io, vllm.slot) == ("Module.layers", "input", 1)

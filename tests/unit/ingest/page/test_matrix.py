@@ -71,7 +71,7 @@ def test_ranges_choose_from_what_there_is(words: str, chosen: list[int]) -> None
     assert parse_range(words, [0, 2, 5], "steps") == chosen
 
 
-@pytest.mark.parametrize("words", ["x", "3-", "-3", "1-2-3", "7"])
+@pytest.mark.parametrize("words", ["x", "3-", "-3", "1-2-3", "7", "²", "1-²", "٣", "9" * 5000])
 def test_wrong_ranges_are_named(words: str) -> None:
     with pytest.raises(UsageError, match="steps"):
         parse_range(words, [0, 2, 5], "steps")

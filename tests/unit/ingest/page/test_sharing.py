@@ -20,7 +20,7 @@ def test_many_viewers_cost_one_answer() -> None:
 
     async def look() -> list[bytes]:
         with ThreadPoolExecutor(4) as pool:
-            answers = SharedAnswers(pool)
+            answers = SharedAnswers(pool, pool)
             viewers = [asyncio.create_task(answers.answer("question", make)) for _ in range(20)]
             await asyncio.sleep(0)
             viewers[0].cancel()  # a viewer who leaves does not take it from the others
@@ -34,7 +34,7 @@ def test_many_viewers_cost_one_answer() -> None:
 def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
     async def look() -> tuple[int, int, int]:
         with ThreadPoolExecutor(1) as pool:
-            answers = SharedAnswers(pool, limit=10)
+            answers = SharedAnswers(pool, pool, limit=10)
             for question in ("a", "b", "a", "c", "a"):
                 await answers.answer(question, lambda: b"1234")
             made = answers.made
@@ -48,9 +48,29 @@ def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
 def test_an_error_is_not_kept() -> None:
     async def look() -> bytes:
         with ThreadPoolExecutor(1) as pool:
-            answers = SharedAnswers(pool)
+            answers = SharedAnswers(pool, pool)
             with pytest.raises(ZeroDivisionError):
                 await answers.answer("question", lambda: bytes(1 // 0))
             return await answers.answer("question", lambda: b"better")
 
     assert asyncio.run(look()) == b"better"
+
+
+def test_slow_answers_keep_no_others_waiting() -> None:
+    async def run() -> bytes:
+        gate = threading.Event()
+
+        def slow() -> bytes:
+            gate.wait(60)
+            return b"slow"
+
+        with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as slow_pool:
+            answers = SharedAnswers(pool, slow_pool)
+            waiting = [asyncio.create_task(answers.answer(number, slow, is_slow=True)) for number in range(3)]
+            await asyncio.sleep(0)
+            other = await asyncio.wait_for(answers.answer("other", lambda: b"other"), 60)
+            gate.set()
+            assert await asyncio.gather(*waiting) == [b"slow"] * 3
+            return other
+
+    assert asyncio.run(run()) == b"other"

@@ -49,7 +49,3 @@ def test_codes_are_counted_by_what_they_mean() -> None:
     tables = kernels.new_tables()
     kernels.count_codes(counts, meanings, tables)
     assert kernels.sparse(tables, 1, 0).tolist() == [[0, 3, 0], [1, 0, 2]]
-
-
-def test_warm_up_makes_both_types_ready() -> None:
-    kernels.warm_up()

@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 import workers
-from workers.arrays.kernel_cache import NEEDS, TARGETS, missing_features
+from workers.arrays.kernel_target import NEEDS, TARGETS, missing_features
 
 pytestmark = pytest.mark.timeout(60)
 
 #: Computes something small, and says what the kernel was loaded from.
 _USE = """
 import numpy as np
-from workers.arrays import kernels
+from workers.arrays import kernel_loops, kernels
 state = kernels.new_state()
 kernels.accumulate_codes(np.ones(3, np.uint8), np.arange(256.0), state)
-assert state[kernels.COUNT] == 3
-print(kernels._accumulate_codes.stats.cache_path, sum(kernels._accumulate_codes.stats.cache_hits.values()))
+assert state[kernel_loops.COUNT] == 3
+stats = kernel_loops.accumulate_codes.stats
+print(stats.cache_path, sum(stats.cache_hits.values()))
 """
 
 
@@ -62,8 +63,9 @@ def installation(tmp_path: Path, unprivileged: tuple[str, ...]) -> Installation:
     source = Path(workers.__file__).parent
     for name in ("__init__.py", "errors.py"):
         shutil.copy(source / name, package.parent)
-    for name in ("__init__.py", "kernels.py", "kernel_cache.py", "lazy_compile.py"):
-        shutil.copy(source / "arrays" / name, package)
+    for path in (*source.glob("arrays/kernel*.py"), *source.glob("arrays/__init__.py")):
+        shutil.copy(path, package)
+    shutil.copy(source / "arrays" / "lazy_compile.py", package)
     shutil.copytree(source / "host", package.parent / "host", ignore=shutil.ignore_patterns("__pycache__"))
     return Installation(package, unprivileged)
 

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.arrays import kernels
+from workers.arrays import kernel_loops, kernels
 from workers.arrays.statistics import Statistics
 
 Array = np.ndarray[Any, Any]
 
 
 def named(state: Array) -> dict[str, float]:
-    return dict(zip(kernels.PLACES, state.tolist(), strict=True))
+    return dict(zip(kernel_loops.PLACES, state.tolist(), strict=True))
 
 
 def test_places_of_the_state_have_the_names_of_the_statistics_that_they_hold() -> None:
     """All but the deviation and the norm, which are computed in the end."""
-    assert {field.name for field in fields(Statistics)} - set(kernels.PLACES) == {"std", "l2_norm"}
+    assert {field.name for field in fields(Statistics)} - set(kernel_loops.PLACES) == {"std", "l2_norm"}
 
 
 def test_state_of_no_elements_is_a_new_one_each_time() -> None:
-    kernels.new_state()[kernels.COUNT] = 7
+    kernels.new_state()[kernel_loops.COUNT] = 7
     state = named(kernels.new_state())
     assert (state["count"], state["min"], state["max"], state["unit"]) == (0, math.inf, -math.inf, 1)
 

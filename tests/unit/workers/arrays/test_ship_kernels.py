@@ -15,13 +15,12 @@ pytestmark = pytest.mark.timeout(60)
 #: Ships with a kernel that compiles quickly, and says for which processor numba compiled it.
 _SHIP = """
 import numpy as np
-from workers.arrays import kernels, ship_kernels
+from workers.arrays import kernel_loops, kernels, ship_kernels
 ship_kernels.TARGETS = {TARGETS}
 kernels.warm_up = lambda: kernels.widen_half(np.zeros(1, np.float16), np.zeros(1, np.float32))
 ship_kernels.comparison_kernels.warm_up = lambda: None
-ship_kernels.histogram_kernels.warm_up = lambda: None
 target = ship_kernels.ship()
-codegen = kernels._widen_half.targetctx.codegen() if target else None
+codegen = kernel_loops.widen_half.targetctx.codegen() if target else None
 print(target or "none", codegen.magic_tuple()[1:] if codegen else "")
 """
 
@@ -53,7 +52,7 @@ def test_kernels_are_compiled_for_the_target_and_kept_beside_their_source(packag
     """The target counts although the kernels were imported before it was recorded."""
     assert ship(package, {os.uname().machine: "generic"}) == "generic ('generic', '')"
     assert (package / "arrays" / "kernels.target").read_text() == "generic\n"
-    assert list((package / "arrays" / "__pycache__").glob("kernels._widen_half-*.nbc"))
+    assert list((package / "arrays" / "__pycache__").glob("kernel_loops.widen_half-*.nbc"))
 
 
 def test_machine_without_a_target_ships_nothing(package: Path) -> None:

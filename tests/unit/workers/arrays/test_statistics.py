@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workers.arrays import kernels
+from workers.arrays import kernel_loops
 from workers.arrays.dtypes import FLOAT8, from_name, unpack
 from workers.arrays.statistics import (
     BLOCK,
@@ -211,7 +211,7 @@ def test_catastrophic_cancellation_is_avoided() -> None:
 @pytest.mark.parametrize(("origin", "spread"), [(1e15, 1.0), (-3e12, 1e-3), (1.0, 1e-15), (7e200, 1e186)])
 def test_what_differs_in_its_last_digits_only_has_an_exact_deviation(origin: float, spread: float) -> None:
     """Also over many blocks, the means of which differ less than they can be rounded."""
-    noise = np.random.default_rng(2).normal(size=5 * kernels.BLOCK + 3)
+    noise = np.random.default_rng(2).normal(size=5 * kernel_loops.BLOCK + 3)
     found, wanted = summarise(origin + spread * noise), expected(origin + spread * noise)
     assert found.std == pytest.approx(wanted.std, rel=1e-12)
     assert found.mean == pytest.approx(wanted.mean, rel=1e-15)
@@ -220,7 +220,7 @@ def test_what_differs_in_its_last_digits_only_has_an_exact_deviation(origin: flo
 @pytest.mark.parametrize("exponent", [*range(-320, -90, 10), 140, 150, 160, 300])
 def test_the_deviation_of_small_and_large_elements_is_exact(exponent: int) -> None:
     """Squares of differences neither vanish nor lose digits, though they may be subnormal."""
-    values = (1 + 1e-8 * np.random.default_rng(3).normal(size=2 * kernels.BLOCK)) * 10.0**exponent
+    values = (1 + 1e-8 * np.random.default_rng(3).normal(size=2 * kernel_loops.BLOCK)) * 10.0**exponent
     found, wanted = summarise(values), expected(values)
     assert found.std == pytest.approx(wanted.std, rel=1e-9, abs=SMALLEST)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.arrays.dtypes import from_name
-from workers.arrays.strided import StridedView, elements_of, gather, inflate, span_nbytes
+from workers.arrays.dtypes import from_name, from_npy_descr
+from workers.arrays.strided import StridedView, can_resolve, elements_of, gather, inflate, span_nbytes
 
 FLOAT = from_name("float32")
 
@@ -28,6 +28,35 @@ def test_operations_that_were_put_off_are_carried_out() -> None:
     view = StridedView((8,), conjugate=True, negative=True)
     found = gather(values.tobytes(), view, (2,), from_name("complex64"))
     assert (found == -values.conj()).all()
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f4", ">f8", ">c8", "<c16", ">i4", ">i8"])
+def test_operations_that_were_put_off_keep_the_order_of_bytes(dtype: str) -> None:
+    values = np.array([1.5, -2, 3]).astype(dtype)
+    view = StridedView((values.itemsize,), conjugate=True, negative=True)
+    picked = gather(values.tobytes(), view, (3,), from_npy_descr(dtype))
+    assert picked.tobytes() == (-values.conj()).astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize(("conjugate", "negative"), [(True, False), (False, True), (True, True)])
+def test_complex_numbers_of_half_precision_are_conjugated(
+    conjugate: bool, negative: bool, big_endian: bool
+) -> None:
+    element = from_name("complex32", big_endian=big_endian)
+    values = np.array([(1, 2), (-3, 4.5)], element.to_numpy())
+    view = StridedView((4,), conjugate=conjugate, negative=negative)
+    picked = gather(values.tobytes(), view, (2,), element)
+    assert picked.dtype == element.to_numpy()
+    numbers = values["real"].astype("f4") + 1j * values["imag"].astype("f4")
+    expected = numbers.conj() if conjugate else numbers
+    expected = -expected if negative else expected
+    assert (picked["real"].astype("f4") + 1j * picked["imag"].astype("f4") == expected).all()
+
+
+def test_types_without_arithmetic_cannot_be_negated() -> None:
+    assert can_resolve(StridedView(negative=True), from_name("bfloat16"))
+    assert not can_resolve(StridedView(negative=True), from_npy_descr("|V2"))
 
 
 def test_span_that_is_too_short_is_refused() -> None:

@@ -31,6 +31,14 @@ def test_a_single_nan_is_not_lost_in_a_large_tensor() -> None:
     assert (pixels(image) == 253).sum() == 1
 
 
+def test_pixels_at_the_edges_are_means_of_fewer_values() -> None:
+    sides = 2 * MAX_SIDE + 1, 3 * MAX_SIDE + 1
+    image = image_of(np.full(sides, 7.0))
+    assert (image.low, image.high) == (7, 7)
+    image = image_of(np.full(sides, 1.5e308))
+    assert np.isfinite([image.low, image.high]).all()
+
+
 def test_zero_is_in_the_middle_if_there_are_both_signs() -> None:
     assert pixels(image_of(np.array([[-1.0, 0, 3]]))).tolist() == [[84, 126, 252]]
 

@@ -1,7 +1,10 @@
 """The server, asked over HTTP: the same answers as the commands, and errors that say what to do."""
 
+import gzip
+import http.client
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -9,6 +12,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 import ingest
+from bench.steps import commit_run
 from ingest.page.web.access import Access
 from ingest.page.web.handlers import HEADERS
 from tests.npy_files import MadeDump, tensor_name
@@ -230,3 +234,49 @@ def test_metrics_tell_what_is_kept(page: RunningPage) -> None:
     text = page.get("/metrics").text
     assert 'dump_ingest_page_answer_seconds_count{view="live"}' in text
     assert "dump_ingest_page_kept_limit_bytes 1.048576e+06" in text
+
+
+def test_a_run_that_is_being_read_says_so_and_comes_back(nan_log: Path) -> None:
+    with RunningPage(nan_log, first_paint_s=0) as own:
+        first = own.get(f"{RUN}/live")
+        assert first.status in (200, 503)  # the reading may have ended by then
+        if first.status == 503:
+            assert "Reading what is committed" in first.text
+            assert '<meta http-equiv="refresh" content="1">' in first.text
+            assert first.headers["Retry-After"] == "1"
+        deadline = time.monotonic() + 60
+        while (got := own.get(f"{RUN}/live")).status == 503 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "Step 3" in got.text
+        assert "http-equiv" not in got.text
+
+
+def test_answers_are_packed_for_who_takes_them_packed(page: RunningPage) -> None:
+    plain = page.get(f"{RUN}/matrix")
+    assert "Content-Encoding" not in plain.headers
+    connection = http.client.HTTPConnection(page.url.removeprefix("http://"), timeout=60)
+    connection.request("GET", f"{RUN}/matrix", headers={"Accept-Encoding": "br, gzip"})
+    answer = connection.getresponse()
+    packed = answer.read()
+    connection.close()
+    assert (answer.headers["Content-Encoding"], answer.headers["Vary"]) == ("gzip", "Accept-Encoding")
+    assert gzip.decompress(packed).decode() == plain.text
+
+
+def test_of_many_ranks_one_is_compared_at_a_time(tmp_path: Path) -> None:
+    for run, seed in (("a.zarr", 0), ("b.zarr", 1)):
+        commit_run(str(tmp_path / run), range(6), range(10), ["op0", "op1"], seed=seed)
+    with RunningPage(tmp_path) as own:
+        view = "/runs/a.zarr/compare?with=b.zarr"
+        shown = own.get(view).text
+        assert "Different in step 9, rank 0" in shown
+        assert "Rank 0 of 6" in shown
+        assert "Show the error over 10 steps" in shown
+        assert "<dt>not compared</dt><dd>2</dd>" in shown
+        assert "<dt>not compared</dt><dd>12</dd>" in own.get(f"{view}&all=1").text
+        over = own.get(f"{view}&rank=3&over=1").text
+        assert "Relative error of l2_norm over the steps" in over
+        assert "MatMul.op0.output.0" in over.partition("differs first")[2]
+        growth = own.get("/api/v1/runs/a.zarr/growth?with=b.zarr&rank=3&name=*op0*").json
+        assert [row["step"] for row in growth] == list(range(10))
+        assert all(row["error"] > 0 for row in growth)

@@ -14,15 +14,16 @@ def test_every_path_of_the_contract_is_served_and_the_other_way_round(page: Runn
         "/api/v1/runs/{run}/watchers",
         *(f"/api/v1/runs/{{run}}/{question.name}" for question in QUESTIONS),
     }
-    values = {"rank": "1", "step": "2", "name": "Log.Default_net-LogLoss_Log-op0.output.0"}
+    name = "Log.Default_net-LogLoss_Log-op0.output.0"
+    values = {"with": "run.zarr", "rank": "1", "step": "2", "name": name}
     for path, methods in paths.items():
         assert set(methods) == {"get"}
-        required = [
+        asked = [
             parameter["name"]
             for parameter in methods["get"]["parameters"]
-            if parameter["in"] == "query" and parameter["required"]
+            if parameter["in"] == "query" and (parameter["required"] or parameter["name"] == "step")
         ]
-        query = "&".join(f"{name}={values[name]}" for name in {*required, *(["step"] if required else [])})
+        query = "&".join(f"{name}={values[name]}" for name in asked)
         got = page.get(f"{path.replace('{run}', 'run.zarr')}?{query}".rstrip("?"))
         # This page knows of no watchers, and says so.
         assert (got.status, path) == (404 if path.endswith("/watchers") else 200, path), got.text

@@ -1,11 +1,13 @@
 """A bit that flips between two operators is seen on one rank, and in healthy runs nothing is."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ingest.api import broken_links, open_store
+from ingest.questions.divergence import broken_links as broken_links_module
 from tests.dumps import DumpLibrary
 from tests.flips import flip
 from tests.pipeline import ingest_directly
@@ -45,7 +47,7 @@ def test_a_flip_in_one_activation_is_seen_on_its_rank(dump_copy: Callable[[str],
 
 
 def test_a_flip_in_an_input_is_named_with_the_other_readers(
-    dump_copy: Callable[[str], Path], store: Path
+    dump_copy: Callable[[str], Path], store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dump = dump_copy("lenet-1rank") / "dump"
     ingest_directly(dump, store)
@@ -63,6 +65,11 @@ def test_a_flip_in_an_input_is_named_with_the_other_readers(
     assert "<strong>1 broken link; edges compared:" in answer._repr_html_()
     assert (link.output, link.input, link.step) == (shared.name, read.name, 1)
     assert link.other_readers == len(shared.consumers) - 1
+    # No dump with a graph has such names yet.
+    named, link_of = f"{read.name}[0]", broken_links_module._link
+    monkeypatch.setattr(broken_links_module, "_link", lambda *of: replace(link_of(*of), input=named))
+    assert len(broken_links(open_store(other), name=named).links) == 1
+    assert broken_links(open_store(other), name=f"{read.name}0").links == ()
 
 
 def test_a_dump_without_a_graph_says_so(dumps: DumpLibrary, store: Path) -> None:

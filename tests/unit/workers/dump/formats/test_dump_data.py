@@ -1,14 +1,8 @@
 """DumpData files give their tensors, byte for byte, and nothing that they do not bear out."""
 
 import json
-import math
-import re
-import struct
-import time
-import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,70 +10,29 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.dump_data_reading import (
+    BYTES,
+    FLOATS,
+    NULL,
+    PARTS,
+    headers_of,
+    payload_of,
+    put_together,
+    tensors,
+)
 from tests.dump_data_writer import (
-    DATA_TYPES,
-    FORMAT_CODES,
     Tensor,
     chunk,
     dump_data,
-    framed,
-    header,
-    number,
-    op_input,
     varint,
     version_1,
 )
 from tests.dumps import DumpLibrary
 from workers.arrays.device_format import DeviceLayout, to_host
-from workers.arrays.dtypes import from_name, unpack
-from workers.dump.formats import dump_data_pb2
-from workers.dump.formats.dump_data import MAX_FIELDS, MAX_HEADER_BYTES, read_headers
-from workers.dump.formats.dump_data_tensor import MAX_PADDING_BYTES
-from workers.dump.formats.header import TensorHeader, Truncated
+from workers.arrays.dtypes import unpack
+from workers.dump.formats.dump_data import read_headers
+from workers.dump.formats.header import Truncated
 from workers.errors import UnreadableTensor
-
-ROOT = Path(__file__).parents[5]
-FLOATS = Tensor(np.arange(6, dtype="<f4").tobytes(), shape=(2, 3))
-BYTES = Tensor(b"abcdefgh", DATA_TYPES["uint8"], shape=(8,))
-NULL = Tensor(bytes(16), shape=(4,), address=0, dumped=False)
-
-
-def headers_of(content: bytes) -> tuple[TensorHeader, ...]:
-    return read_headers(lambda offset, nbytes: content[offset : offset + nbytes], len(content))
-
-
-def payload_of(content: bytes, found: TensorHeader) -> bytes:
-    return content[found.offset : found.offset + found.nbytes]
-
-
-def put_together(content: bytes, headers: Sequence[TensorHeader]) -> bytes:
-    """Return the file as it comes out of its tensors, in their order."""
-    return b"".join(found.lead + payload_of(content, found) + found.tail for found in headers)
-
-
-def only(tensor: Tensor) -> TensorHeader:
-    (found,) = headers_of(dump_data([tensor]))
-    return found
-
-
-@st.composite
-def tensors(draw: st.DrawFn, *, padding: int = 40) -> tuple[Tensor, str]:
-    """A tensor of any type in plain order, perhaps padded; and the name of its type."""
-    name = draw(st.sampled_from(sorted(DATA_TYPES)))
-    shape = draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))
-    nbytes = from_name(name).nbytes(math.prod(shape))
-    length = nbytes + draw(st.integers(0, padding)) if nbytes else 0
-    payload = draw(st.binary(min_size=length, max_size=length))
-    return Tensor(
-        payload,
-        DATA_TYPES[name],
-        shape,
-        original_shape=draw(st.sampled_from([None, shape])),
-        address=draw(st.sampled_from([None, 1, 2**63])),
-    ), name
-
-
-PARTS = st.lists(st.binary(max_size=20), max_size=2)
 
 
 @given(st.lists(tensors(), max_size=4), st.lists(tensors(), max_size=4), PARTS, PARTS, st.booleans())
@@ -233,177 +186,6 @@ def test_size_between_both_equations_may_still_grow() -> None:
         headers_of(dump_data([FLOATS, NULL]) + bytes(8))
 
 
-@pytest.mark.parametrize(
-    ("shape", "original", "nbytes", "expected"),
-    [
-        ((), None, 4, ()),
-        ((), (), 4, ()),
-        ((1,), (), 4, ()),
-        ((1,), None, 4, (1,)),
-        ((1,), (1,), 4, (1,)),
-        ((1, 1), (), 4, (1, 1)),
-        ((3,), (), 12, (3,)),
-        ((), None, 24, (6,)),
-        ((), (2, 3), 24, (2, 3)),
-        ((), (2, 2), 24, (6,)),
-        ((), None, 26, (6,)),
-        ((), None, 0, (0,)),
-        ((0, 4), (0, 4), 0, (0, 4)),
-        ((0, 4), None, 0, (0, 4)),
-        ((6,), (2, 3), 24, (2, 3)),
-        ((2, 3), (-1, 3), 24, (2, 3)),
-    ],
-)
-def test_shape(
-    shape: tuple[int, ...], original: tuple[int, ...] | None, nbytes: int, expected: tuple[int, ...]
-) -> None:
-    """Of float32 in ND; the original shape may be missing, empty or not known."""
-    found = only(Tensor(bytes(nbytes), shape=shape, original_shape=original))
-    assert (found.shape, found.problem, found.device) == (expected, "", None)
-
-
-def test_unknown_length_of_an_axis_is_a_problem() -> None:
-    found = only(Tensor(bytes(24), shape=(-1, 3)))
-    assert (found.shape, found.problem) == ((6,), "its shape (-1, 3) is not known")
-
-
-def test_more_axes_than_an_array_has_are_a_problem() -> None:
-    found = only(Tensor(bytes(4), shape=(1,) * 65))
-    assert found.shape == (1,)
-    assert found.problem.startswith("its shape (1, 1, ")
-
-
-def test_shape_without_bytes_is_not_dumped() -> None:
-    found = only(Tensor(b"", shape=(2, 3)))
-    assert found.shape == (0,)
-    assert found.problem == "not dumped: the file has no bytes of it (shape (2, 3), 0 bytes)"
-
-
-def test_padding_is_kept_beside_the_payload() -> None:
-    content = dump_data([Tensor(b"12345678padding", shape=(2,))], [Tensor(b"12345678rest", shape=(2,))])
-    first, second = headers_of(content)
-    assert (first.nbytes, second.lead, second.nbytes, second.tail) == (8, b"padding", 8, b"rest")
-    assert put_together(content, [first, second]) == content
-
-
-@pytest.mark.parametrize("padding", [MAX_PADDING_BYTES, MAX_PADDING_BYTES + 1])
-def test_long_padding_makes_a_tensor_of_bytes(padding: int) -> None:
-    content = dump_data([Tensor(bytes(8 + padding), shape=(2,))])
-    (found,) = headers_of(content)
-    if padding == MAX_PADDING_BYTES:
-        assert (found.element.name, found.shape, found.problem) == ("float32", (2,), "")
-    else:
-        assert (found.element.name, found.shape) == ("uint8", (8 + padding,))
-        assert (found.declared_dtype, found.problem[-14:]) == ("DT_FLOAT", "; kept as bytes"[-14:])
-    assert put_together(content, [found]) == content
-
-
-def test_shape_larger_than_the_payload_is_damage() -> None:
-    with pytest.raises(
-        UnreadableTensor, match=r"input 0 has 20 bytes, fewer than the 24 of float32, shape \(2, 3\)"
-    ):
-        headers_of(dump_data([Tensor(bytes(20), shape=(2, 3))]))
-
-
-@pytest.mark.parametrize("shape", [(2**40, 2**40), (0, 2**61, 2)])
-def test_shape_beyond_all_memory_is_damage(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UnreadableTensor, match="more bytes than there are addresses"):
-        headers_of(dump_data([BYTES, Tensor(b"" if 0 in shape else bytes(8), shape=shape)]))
-
-
-def test_opaque_type_of_unknown_packing_keeps_its_bytes() -> None:
-    """Four 6-bit elements in three bytes: whether they are packed so is not settled."""
-    found = only(Tensor(bytes(3), DATA_TYPES["float6_e2m3"], (4,)))
-    assert (found.element.name, found.shape, found.nbytes) == ("float6_e2m3", (3,), 3)
-    assert "packing" in found.problem
-
-
-@pytest.mark.parametrize(
-    ("code", "element", "declared"),
-    [
-        (0, "uint8", "DT_UNDEFINED"),
-        (13, "uint8", "DT_STRING"),
-        (23, "uint8", "DT_RESOURCE"),
-        (24, "uint8", "DT_STRING_REF"),
-        (25, "uint8", "DT_DUAL"),
-        (26, "uint8", "DT_VARIANT"),
-        (43, "uint8", "data_type 43"),
-        (2**31 - 1, "uint8", "data_type 2147483647"),
-        (-1, "uint8", "data_type -1"),
-        (14, "int8", "DT_DUAL_SUB_INT8"),
-        (15, "uint8", "DT_DUAL_SUB_UINT8"),
-        (18, "int8", "DT_QINT8"),
-        (21, "uint8", "DT_QUINT8"),
-    ],
-)
-def test_type_without_an_element_type_says_what_it_was(code: int, element: str, declared: str) -> None:
-    found = only(Tensor(b"abcdefgh", code, (8,)))
-    assert (found.element.name, found.shape, found.declared_dtype) == (element, (8,), declared)
-
-
-def test_unknown_type_is_bytes_whatever_its_shape() -> None:
-    found = only(Tensor(b"abcdefgh", 99, (3, 5)))
-    assert (found.element.name, found.shape, found.problem) == ("uint8", (8,), "")
-
-
-@pytest.mark.parametrize(("name", "code"), FORMAT_CODES.items())
-def test_format_has_its_name(name: str, code: int) -> None:
-    found = only(Tensor(bytes(24), shape=(2, 3), format=code))
-    assert (found.format, found.shape, found.device) == (name, (2, 3), None)
-
-
-def test_format_is_masked() -> None:
-    """Some writers leave C0 and groups in the upper bits."""
-    found = only(Tensor(bytes(24), shape=(2, 3), format=5 << 24 | 1 << 8 | 29))
-    assert found.format == "FRACTAL_NZ"
-    assert only(Tensor(bytes(24), shape=(2, 3), format=200)).format == "format 200"
-
-
-def test_device_format_leads_to_the_host_shape() -> None:
-    tensor = Tensor(
-        bytes(2 * 2 * 2 * 16 * 16),
-        DATA_TYPES["float16"],
-        shape=(2, 2, 16, 16),
-        original_shape=(20, 30),
-        format=FORMAT_CODES["FRACTAL_NZ"],
-    )
-    found = only(tensor)
-    assert (found.shape, found.nbytes) == ((20, 30), 2048)
-    assert found.device == DeviceLayout("FRACTAL_NZ", (2, 2, 16, 16))
-
-
-@pytest.mark.parametrize(("code", "sub_format"), [(4, 2), (2 << 8 | 4, 0)])
-def test_groups_of_a_convolution(code: int, sub_format: int) -> None:
-    """Two groups of 16 outputs and 16 channels, which fill their blocks."""
-    tensor = Tensor(
-        bytes(2 * 2 * 1 * 16 * 16),
-        DATA_TYPES["float16"],
-        shape=(2, 1, 16, 16),
-        original_shape=(32, 16, 1, 1),
-        format=code,
-        sub_format=sub_format,
-    )
-    assert only(tensor).device == DeviceLayout("FRACTAL_Z", (2, 1, 16, 16), groups=2)
-
-
-def test_device_format_that_does_not_fit_stays_in_device_shape() -> None:
-    tensor = Tensor(
-        bytes(4 * 2 * 2 * 16 * 16),
-        shape=(2, 2, 16, 16),
-        original_shape=(100, 30),
-        format=FORMAT_CODES["FRACTAL_NZ"],
-    )
-    found = only(tensor)
-    assert (found.shape, found.device, found.format) == ((2, 2, 16, 16), None, "FRACTAL_NZ")
-    assert found.problem == "kept in device shape: FRACTAL_NZ does not convert it to (100, 30)"
-
-
-def test_permuted_axes_are_a_device_layout() -> None:
-    tensor = Tensor(bytes(480), shape=(2, 4, 5, 3), original_shape=(2, 3, 4, 5), format=FORMAT_CODES["NHWC"])
-    found = only(tensor)
-    assert (found.shape, found.device) == ((2, 3, 4, 5), DeviceLayout("NHWC", (2, 4, 5, 3)))
-
-
 def test_name_that_is_not_utf_8_can_be_stored() -> None:
     (found,) = headers_of(dump_data([FLOATS], op_name=b"caf\xe9/\xff"))
     assert found.full_name == "caf\ufffd/\ufffd"
@@ -418,187 +200,6 @@ def test_unknown_fields_are_passed_over() -> None:
 
 def test_file_without_tensors_has_none() -> None:
     assert headers_of(dump_data()) == ()
-
-
-def test_nano_dump_is_refused_by_name() -> None:
-    content = struct.pack("<QII", 24, 0x5A5A5A5A, 1) + bytes(64)
-    with pytest.raises(UnreadableTensor, match="Nano"):
-        headers_of(content)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"\x93NUMPY\x01\x00v\x00{'descr': '<f4'",
-        b"PK\x03\x04" + bytes(60),
-        b'{"magic": "0x5a5a5a5a"}',
-        bytes(64),
-        struct.pack("<Q", 16) + b"\xff" * 64,
-        framed(b"\x0b" * 20),  # a group, and another in it, and so on
-        framed(chunk(4, b"\x0b" * 3000)),
-        framed(chunk(4, b"\x12\x05")),
-        framed(chunk(3, chunk(3, chunk(1, b"\xff" * 11)))),
-        framed(number(2, 1) + b"\x00\x01"),
-        b"\x0a\x031.0\x1b" + bytes(20),
-        b"\x0a\x031.0" + chunk(4, b"\x13" + bytes(20)),
-        b"\x0a\x031.0" + chunk(4, chunk(4, b"payload") + number(5, 6)),
-        b"\x0a\x031.0" + chunk(4, b"\x08\x01\x22\x7fpayload"),
-    ],
-)
-def test_other_content_is_unreadable(content: bytes) -> None:
-    with pytest.raises(UnreadableTensor) as found:
-        headers_of(content)
-    assert not isinstance(found.value, Truncated)
-
-
-def test_header_of_more_than_its_limit_is_refused_unread() -> None:
-    def read(offset: int, nbytes: int) -> bytes:
-        assert nbytes <= 4096
-        return struct.pack("<Q", MAX_HEADER_BYTES + 1)[offset:] + bytes(nbytes - 8)
-
-    with pytest.raises(UnreadableTensor, match="more than 16777216"):
-        read_headers(read, 2**40)
-
-
-@pytest.mark.parametrize("field", [b"\x22\x00", b"\x3a\x00", b"\x10\x01"])
-def test_header_of_countless_fields_is_refused(field: bytes) -> None:
-    """Two bytes of a header become hundreds in memory, if they are a message."""
-    content = framed(field * (MAX_HEADER_BYTES // 2))
-    tracemalloc.start()
-    try:
-        with pytest.raises(UnreadableTensor, match=f"more than {MAX_FIELDS} fields"):
-            headers_of(content)
-        assert tracemalloc.get_traced_memory()[1] < 3 * len(content)
-    finally:
-        tracemalloc.stop()
-
-
-def test_version_1_of_countless_fields_is_refused() -> None:
-    with pytest.raises(UnreadableTensor, match="fields"):
-        headers_of(b"\x0a\x031.0" + chunk(4, b"\x08\x01" * 2**18))
-    with pytest.raises(UnreadableTensor, match="besides the payloads"):
-        headers_of(b"\x0a\x031.0" + chunk(6, bytes(2**23)) * 3)
-    with pytest.raises(UnreadableTensor, match="besides the payloads"):
-        headers_of(b"\x0a\x031.0" + chunk(4, chunk(20, bytes(2**23)) * 3))
-
-
-def test_name_without_end_is_refused() -> None:
-    with pytest.raises(UnreadableTensor, match="operator name"):
-        headers_of(dump_data([FLOATS], op_name=b"x" * 70_000))
-
-
-def test_long_name_of_many_tensors_is_refused() -> None:
-    """Each tensor carries the name: a small file must not fill the memory with it."""
-    message = chunk(1, b"2.0") + chunk(3, b"") * 60_000 + chunk(6, b"x" * 60_000)
-    with pytest.raises(UnreadableTensor, match="60000 bytes for each of 60000 tensors"):
-        headers_of(framed(message))
-    message = chunk(1, b"2.0") + chunk(3, b"") * 60_000 + chunk(6, b"x" * 20)
-    assert len(headers_of(framed(message))) == 60_000
-
-
-def test_file_that_shrinks_while_it_is_read_is_truncated() -> None:
-    content = dump_data([FLOATS] * 300)
-    with pytest.raises(Truncated):
-        read_headers(lambda offset, nbytes: content[:5000][offset : offset + nbytes], len(content))
-    padded = dump_data([Tensor(bytes(5000), 4, (4990,)), BYTES])
-    with pytest.raises(Truncated):
-        read_headers(lambda offset, nbytes: padded[:4500][offset : offset + nbytes], len(padded))
-
-
-def only_its_errors(content: bytes) -> None:
-    """Read a file that may be anything: in little time, and raising nothing else."""
-    begun = time.perf_counter()
-    try:
-        headers = headers_of(content)
-    except UnreadableTensor:
-        pass
-    else:
-        assert not headers or put_together(content, headers) == content
-        assert all(each.full_name.encode() is not None for each in headers)
-    assert time.perf_counter() - begun < 1
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_read_or_refused(content: bytes) -> None:
-    only_its_errors(content)
-    only_its_errors(framed(content))
-    only_its_errors(framed(content) + bytes(16))
-    only_its_errors(b"\x0a\x031.0" + content)
-
-
-VALID = [
-    dump_data([FLOATS, NULL, BYTES], [FLOATS], buffers=[b"buffer"], spaces=[b"space"]),
-    dump_data([FLOATS], [Tensor(bytes(2048), 2, (2, 2, 16, 16), (20, 30), format=29)]),
-    dump_data([Tensor(bytes(512), 2, (1, 1, 1, 16, 16), (1, 3, 1, 16), format=3)]),
-    version_1([FLOATS, BYTES], [FLOATS], buffers=[b"buffer"], spaces=[b"space"]),
-]
-
-
-@given(
-    st.sampled_from(VALID),
-    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 2), st.binary(min_size=1, max_size=4)), max_size=6),
-)
-def test_damaged_file_is_read_or_refused(content: bytes, edits: list[tuple[float, int, bytes]]) -> None:
-    """Bytes replaced, inserted and taken out, most of them in the header."""
-    for where, kind, piece in edits:
-        at = int(where * min(len(content), 200))
-        behind = at if kind == 1 else at + len(piece)
-        content = content[:at] + (b"" if kind == 2 else piece) + content[behind:]
-    only_its_errors(content)
-
-
-FIELD_TYPES = {"uint64": 4, "int32": 5, "bytes": 12, "uint32": 13}
-
-
-def test_compiled_code_is_that_of_the_proto() -> None:
-    """If this fails, run `make generated`."""
-    text = re.sub(r"//.*", "", (ROOT / "workers/dump/formats/dump_data.proto").read_text())
-    messages = dict(re.findall(r"message (\w+) \{(.*?)\}", text, re.DOTALL))
-    enums = dict(re.findall(r"enum (\w+) \{(.*?)\}", text, re.DOTALL))
-    found = dump_data_pb2.DESCRIPTOR
-    assert found.package == re.findall(r"package (\S+);", text)[0]
-    assert set(found.message_types_by_name) == set(messages)
-    assert set(found.enum_types_by_name) == set(enums)
-    for name, body in enums.items():
-        values = {value: int(code) for value, code in re.findall(r"(\w+) = (\d+);", body)}
-        assert {value.name: value.number for value in found.enum_types_by_name[name].values} == values
-    for name, body in messages.items():
-        fields = re.findall(r"(repeated )?(\w+) (\w+) = (\d+);", body)
-        described = {
-            (
-                "repeated " if field.is_repeated else "",
-                field.message_type or field.enum_type or field.type,
-                field.name,
-                field.number,
-            )
-            for field in found.message_types_by_name[name].fields
-        }
-        assert described == {
-            (
-                repeated,
-                found.message_types_by_name.get(kind)
-                or found.enum_types_by_name.get(kind)
-                or FIELD_TYPES[kind],
-                field,
-                int(code),
-            )
-            for repeated, kind, field, code in fields
-        }
-
-
-def test_every_code_of_a_type_is_known() -> None:
-    """The writer of the tests has its own tables of types and formats."""
-    formats = {name.removeprefix("FORMAT_"): code for name, code in dump_data_pb2.Format.items()}
-    assert formats == FORMAT_CODES
-    assert set(DATA_TYPES.values()) <= set(dump_data_pb2.DataType.values())
-
-
-def test_writer_of_the_tests_speaks_protobuf() -> None:
-    message = dump_data_pb2.DumpData.FromString(header([FLOATS], [BYTES], spaces=[b"space"]))
-    assert [list(item.shape.dim) for item in message.input] == [[2, 3]]
-    assert [item.size for item in message.output] == [8]
-    assert message.output[0].arg_index == 3
-    assert dump_data_pb2.OpInput.FromString(op_input(FLOATS)).address == FLOATS.address
 
 
 def test_samples_are_what_their_manifest_says(dumps: DumpLibrary) -> None:

@@ -53,6 +53,8 @@ def test_big_endian_types_keep_their_order() -> None:
     element, called = element_of(tensor("torch.BFloat16Storage"), big_endian=True)
     assert (element.itemsize, called) == (2, "big-endian torch.bfloat16")
     assert element_of(tensor("torch.ByteStorage"), big_endian=True)[0].name == "uint8"
+    element, called = element_of(tensor("torch.QInt32Storage"), big_endian=True)
+    assert (element.to_numpy().str, called) == (">i4", "torch.qint32")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from workers.dump.formats.pt_tree import (
     MAX_ATTRIBUTES_NBYTES,
     InlineTensor,
     contents,
-    is_identifiable,
 )
 from workers.errors import UnreadableTensor
 
@@ -108,9 +107,3 @@ def test_attributes_beyond_the_limit_are_named() -> None:
     long = [1] * (MAX_ATTRIBUTES_NBYTES // 2)
     found = contents({"a": 1, "long": long, "b": 2})
     assert found.attributes == {"a": 1, "b": 2, "left_out": ["long"]}
-
-
-def test_paths_whose_text_tells_their_parts() -> None:
-    assert is_identifiable(("a", "0"))
-    assert not is_identifiable(("a.b",))
-    assert not is_identifiable(("",))

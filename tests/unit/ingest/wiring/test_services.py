@@ -10,7 +10,10 @@ from ingest.disk.pressure import Threshold
 from ingest.dump_retention.policy import RetentionPolicy
 from ingest.layouts.detect import find_dump
 from ingest.settings import Settings, load
-from ingest.wiring import explain_steps, has_store, open_service, options_of, place_of_store
+from ingest.wiring.explaining import explain_steps
+from ingest.wiring.options import options_of
+from ingest.wiring.services import open_service
+from ingest.wiring.stores import has_store, place_of_store
 from tests.npy_files import MadeDump
 from tests.pipeline import ingest_directly
 from workers.errors import StoreFormatError, UsageError

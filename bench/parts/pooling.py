@@ -1,0 +1,196 @@
+"""Data-parallel ranks of the large profile, stored with the pool of a step and without.
+
+A file is the same on all ranks if it was the same on both ranks of the dump that the profile describes. Ranks
+are dumped, ingested and removed one after the other, in one process: the disk need not hold all of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.load import Load, build_step, read_profile, read_replicated
+from bench.measure import Measure, Ratio, in_turns
+from bench.parts.reading import read_back
+from bench.setting import PROFILE, Setting
+from ingest.api import open_store
+from ingest.consolidating.consolidator import Consolidator
+from ingest.layouts.detect import find_dump
+from ingest.planning.inspection import inspect
+from ingest.planning.plan import plan_step
+from ingest.reader.verify import verify
+from ingest.service.shared_tensors import SharedTensors
+from workers.model import StepKey
+from workers.store.backends.observed import ObservedObjects
+from workers.store.model import Grid, Origin, StoreAddress
+from workers.store.opening import open_objects, resolve
+from workers.tasks.convert import convert
+from workers.tasks.publish import publish
+
+REPLICATED = PROFILE.with_name("tinybert-large.replicas.csv.xz")
+#: The most that each number of ranks may store, as a share of the raw bytes.
+_SHARES = {2: 0.24, 8: 0.18, 64: 0.165}
+#: Requests of a rank and step that the pool may add.
+_MORE_REQUESTS = 15
+
+
+def measure(setting: Setting) -> Iterator[Measure]:
+    """Yield stored bytes, requests, and the times to ingest, read and verify."""
+    counts = (2,) if setting.quick else (2, 8)
+    for ranks in counts:
+        yield from _measure_ranks(setting, ranks)
+
+
+def _measure_ranks(setting: Setting, ranks: int) -> Iterator[Measure]:
+    with setting.target() as plain_path, setting.target() as pooled_path, setting.target() as dump:
+        plain, pooled = _Run(plain_path, dump), _Run(pooled_path, dump)
+        compared = min(ranks, 2)
+        for rank in range(ranks):
+            pooled.add(rank, 0)
+        pooled.consolidate()
+        for rank in range(compared):
+            plain.add(rank, 1, is_pooled=False)
+        for rank in range(ranks):
+            pooled.add(rank, 1)
+        stored = sum(
+            sum(pooled.objects.sizes(prefix).values())
+            for prefix in ("pool/step_1", *(f"rank_{rank}/step_1" for rank in range(ranks)))
+        )
+        raw = sum(load.nbytes for load in pooled.loads[ranks:])
+        yield Measure(
+            f"stored bytes of {ranks} data-parallel ranks, from the second step on",
+            "raw bytes",
+            "MB",
+            (stored / 1e6,),
+            (raw / 1e6,),
+            Ratio.SHARE,
+            floor=_SHARES[ranks],
+        )
+        yield _requests(pooled, plain, ranks, "the first rank", 0)
+        yield _requests(pooled, plain, ranks, "another rank", ranks - 1)
+        if ranks == 2:
+            for which, rank in (("first", 0), ("second", 1)):
+                yield Measure(
+                    f"processor time to convert and publish a step, {which} rank",
+                    "without pool",
+                    "s",
+                    (pooled.processor_s[ranks + rank],),
+                    (plain.processor_s[rank],),
+                )
+            _remove_step(pooled, 0)
+            yield from _reading(setting, pooled, plain)
+
+
+def _requests(pooled: _Run, plain: _Run, ranks: int, which: str, rank: int) -> Measure:
+    ours, other = pooled.requests[ranks + rank].total(), plain.requests[min(rank, 1)].total()
+    return Measure(
+        f"requests of a rank and step, {which} of {ranks}",
+        f"{_MORE_REQUESTS} more than without pool",
+        "requests",
+        (ours,),
+        (other + _MORE_REQUESTS,),
+        Ratio.SHARE,
+        floor=1.0,
+    )
+
+
+def _reading(setting: Setting, pooled: _Run, plain: _Run) -> Iterator[Measure]:
+    """Yield the times to read and to verify the same two steps."""
+    for what, function in (("read every tensor back", read_back), ("verify", _verify)):
+        function(plain.store)  # warm-up, not measured
+        times = in_turns(
+            setting.rounds,
+            {
+                "pool": lambda function=function: _processor_s(lambda: function(pooled.store)),  # type: ignore[misc]
+                "plain": lambda function=function: _processor_s(lambda: function(plain.store)),  # type: ignore[misc]
+            },
+        )
+        name = f"processor time to {what}, 2 ranks"
+        yield Measure(name, "without pool", "s", times["pool"], times["plain"], floor=0.9)
+
+
+def _processor_s(function: Callable[[], object]) -> float:
+    started = time.process_time()
+    function()
+    return time.process_time() - started
+
+
+def _verify(store: Path) -> None:
+    assert not list(verify(open_store(str(store))))
+
+
+def _remove_step(run: _Run, step: int) -> None:
+    for rank in range(2):
+        shutil.rmtree(run.store / f"rank_{rank}" / f"step_{step}")
+    shutil.rmtree(run.store / "consolidated")
+
+
+class _Run:
+    """A store into which ranks are ingested one after the other."""
+
+    def __init__(self, store: Path, dump: Path) -> None:
+        self.store = store
+        self.address: StoreAddress = resolve(str(store))
+        self.objects = open_objects(self.address)
+        self.loads: list[Load] = []
+        self.requests: list[Counter[str]] = []
+        self.processor_s: list[float] = []
+        self._shared = SharedTensors(self.objects)
+        self._dump = dump
+        self._rows = read_profile(PROFILE)
+        names = read_replicated(REPLICATED)
+        self._replicated = frozenset(row.content for row in self._rows if row.name in names)
+
+    def consolidate(self) -> None:
+        """Make the view, and open it as a watcher does once: later steps take a request or two."""
+        with Consolidator(self.objects) as consolidator:
+            consolidator.once()
+        self._shared.of(StepKey(0, 1000))
+
+    def add(self, rank: int, step: int, *, is_pooled: bool = True) -> None:
+        """Dump a step of a rank, ingest it, and remove the dump."""
+        self.loads.append(build_step(self._rows, self._dump, rank, step, self._replicated))
+        tree = find_dump(self._dump)
+        listing = next(found for found in tree.scan({}).listings if found.key == StepKey(rank, step))
+        inspected = inspect(tree.root, listing, tree.describe(listing))
+        with _counted() as requests:
+            plan = plan_step(
+                inspected,
+                Origin(listing.layout, "bench", str(tree.root), listing.rank_from),
+                self.address,
+                Grid(),
+                shared=self._shared.of(listing.key) if is_pooled else None,
+            )
+            self.processor_s.append(_processor_s(lambda: publish(plan, [convert(job) for job in plan.jobs])))
+        self.requests.append(requests)
+        shutil.rmtree(self._dump)
+
+
+@contextmanager
+def _counted() -> Iterator[Counter[str]]:
+    """Yield a counter of the requests of this process, by kind; one for each object that is asked for."""
+    counter: Counter[str] = Counter()
+    methods = {name: getattr(ObservedObjects, name) for name in ("put", "create", "get_many", *_SINGLE)}
+
+    def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(store: ObservedObjects, requested: Any = "", *rest: Any) -> Any:
+            counter[name] += 1 if isinstance(requested, str) else len(requested)
+            return method(store, requested, *rest)
+
+        return counted
+
+    for name, method in methods.items():
+        setattr(ObservedObjects, name, counting(name, method))
+    try:
+        yield counter
+    finally:
+        for name, method in methods.items():
+            setattr(ObservedObjects, name, method)
+
+
+_SINGLE = ("get", "get_range", "children", "sizes", "listed", "delete")

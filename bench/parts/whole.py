@@ -1,0 +1,106 @@
+"""Whole commands, from cold start to exit, against `cp -r`: in seconds, and in processor time.
+
+Processor time is user and system time of the command and of all processes that it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.load import build_small
+from bench.measure import Measure, Ratio, in_turns
+from bench.setting import Setting
+
+_PROGRAM = Path(sys.executable).with_name("dump-ingest")
+_SMALL_FILES = 100
+
+
+class _Cost(NamedTuple):
+    """What a command took, in seconds."""
+
+    wall: float
+    processor: float
+
+
+def measure(setting: Setting) -> Iterator[Measure]:
+    """Yield times of small commands, and of ingesting the large profile."""
+    with setting.target(setting.fast) as dump, setting.target(setting.fast) as store:
+        build_small(dump, files=_SMALL_FILES)
+        _ingest(dump, store)  # warm-up, not measured; and the store that is asked
+        questions = {"--help": ["--help"], "ls": ["ls", str(store)], "origin": ["origin", str(store)]}
+        commands = {name: _command(words) for name, words in questions.items()}
+        commands["ingest"] = lambda: _into(setting, setting.fast, lambda target: _ingest(dump, target))
+        costs = _turns(setting, commands)
+    for name, most in (("ingest", 0.9), ("--help", 0.3), ("ls", 0.3), ("origin", 0.3)):
+        what = f"ingest {_SMALL_FILES} small files" if name == "ingest" else f"dump-ingest {name}"
+        wall = tuple(cost.wall for cost in costs[name])
+        yield Measure(f"{what}, cold", f"{most:g} s", "s", wall, (most,) * len(wall), Ratio.SHARE, floor=1.0)
+    yield from _large(setting)
+
+
+def _large(setting: Setting) -> Iterator[Measure]:
+    dump = setting.load.directory
+    places = [("disk", setting.disk, 2.0)]
+    if setting.memory:
+        places.append(("tmpfs", setting.memory, 1.0))
+    for place, parent, floor in places:
+        costs = _turns(
+            setting,
+            {
+                "copy": lambda parent=parent: _into(setting, parent, lambda target: _copy(dump, target)),  # type: ignore[misc]
+                "ingest": lambda parent=parent: _into(setting, parent, lambda target: _ingest(dump, target)),  # type: ignore[misc]
+            },
+        )
+        for what, field, ratio, least in (
+            ("seconds", 0, Ratio.TIMES_AS_FAST, floor),
+            ("processor time", 1, Ratio.SHARE, 1.4),
+        ):
+            ours, other = (tuple(cost[field] for cost in costs[name]) for name in ("ingest", "copy"))
+            against = f"cp -r to {place}"
+            yield Measure(f"whole ingest to {place}, {what}", against, "s", ours, other, ratio, floor=least)
+
+
+def _turns(setting: Setting, commands: dict[str, Callable[[], _Cost]]) -> dict[str, list[_Cost]]:
+    costs: dict[str, list[_Cost]] = {name: [] for name in commands}
+
+    def noted(name: str, run: Callable[[], _Cost]) -> float:
+        costs[name].append(run())
+        return 0.0
+
+    in_turns(setting.rounds, {name: lambda n=name, r=run: noted(n, r) for name, run in commands.items()})  # type: ignore[misc]
+    return costs
+
+
+def _into(setting: Setting, parent: Path, run: Callable[[Path], _Cost]) -> _Cost:
+    with setting.target(parent) as target:
+        return run(target)
+
+
+def _command(words: list[str]) -> Callable[[], _Cost]:
+    return lambda: _cost([str(_PROGRAM), *words])
+
+
+def _ingest(dump: Path, store: Path) -> _Cost:
+    return _cost([str(_PROGRAM), "ingest", str(dump), "--store", str(store), "--quiet", "0"])
+
+
+def _copy(dump: Path, target: Path) -> _Cost:
+    return _cost(["cp", "-r", str(dump), str(target)])
+
+
+def _cost(command: list[str]) -> _Cost:
+    """Run a command to its end; return what it took."""
+    os.sync()
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, command
+    return _Cost(wall, used.ru_utime + used.ru_stime)

@@ -1,0 +1,73 @@
+"""`dump-ingest check`: the configuration of a dump, before the job runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import ingest
+from ingest.cli.exits import EXIT_FAILED
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, StoreOption
+from ingest.cli.printing import counted, print_json, print_line, say
+from ingest.reader.ranges import format_ranges
+
+
+def command(
+    configuration: Annotated[
+        Path,
+        typer.Argument(metavar="CONFIG", help="The configuration of a dump system.", readable=False),
+    ],
+    version: Annotated[
+        str, typer.Option("--version", metavar="VERSION", help="The version of MindSpore, such as 2.10.0.")
+    ] = "",
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="Where the job runs: CPU, GPU or Ascend.")
+    ] = "",
+    store: StoreOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check the configuration of a dump: what it will dump, what is ignored, what contradicts itself.
+
+    With a store of the same job, also how much it will dump, and whether its disk has room for that.
+    Exits with 1 if the dump system would refuse it.
+
+    [bold]dump-ingest check data_dump.json --version 2.10.0 --device Ascend[/]
+    [bold]dump-ingest check data_dump.json --store run.zarr[/]   how much it will dump
+    """
+    checked = ingest.check_dump_config(configuration, version=version, device=device)
+    cost = None
+    if store is not None and checked.asked is not None:
+        cost = ingest.dump_cost(open_store(store, config), checked)
+    if json:
+        print_json(checked.to_dict() | {"cost": None if cost is None else cost.to_dict()})
+    else:
+        _print(checked)
+        if cost is not None:
+            for line in str(cost).splitlines():
+                print_line(line)
+    if checked.refused:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print(checked: ingest.CheckedConfig) -> None:
+    print_line(f"{checked.name}: {checked.system}")
+    asked = checked.asked
+    if asked is not None:
+        steps = "all" if asked.steps is None else format_ranges(sorted(asked.steps)) or "none"
+        ranks = "all" if asked.devices is None else format_ranges(sorted(asked.devices)) or "none"
+        operators = "all" if asked.operators is None else counted(len(asked.operators), "pattern")
+        print_line(f"  asks for {asked.saved} of {asked.io.value}; operators: {operators}; steps: {steps}")
+        print_line(f"  ranks or devices: {ranks}; to {asked.directory or 'no directory'}")
+        if asked.sample:
+            print_line(f"  a sample: the first and the last {asked.sample} elements of each tensor")
+        if asked.only:
+            print_line(f"  only {asked.only}")
+    for finding in (*checked.refused, *checked.warnings):
+        print_line(f"{finding.severity.value}: {finding}")
+        print_line(f"  {finding.source}")
+    if not checked.findings:
+        say("nothing is wrong with it")

@@ -1,0 +1,84 @@
+"""`compare --over-steps`: how far a rank of two runs is apart, by tensor over the steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ingest
+from ingest.cli.printing import counted, number_text, print_json, print_line, print_table, say, short_name
+from workers.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingest.questions.compare.growth import ErrorGrowth
+
+#: Steps of which an error is printed: the table has to fit.
+_COLUMNS = 8
+
+
+def growth_between(a: str, b: str, conditions: dict[str, Any], options: dict[str, Any]) -> ErrorGrowth:
+    """Return how far two stores are apart.
+
+    Args:
+        a: a store, or `STORE@RANK`.
+        b: the reference, in the same form.
+        conditions: which tensors; a name alone.
+        options: for fsspec.
+
+    Raises:
+        UsageError: a side is not a rank of a store, or there are other conditions.
+    """
+    # deferred: numpy takes 0.1 s to import
+    from ingest.questions.compare.growth import error_growth
+    from ingest.questions.compare.selection import parse_selection
+
+    sides = [parse_selection(side) for side in (a, b)]
+    if any(side.step is not None for side in sides):
+        raise UsageError("--over-steps is about all steps", hint="Write STORE or STORE@RANK.")
+    if conditions.keys() - {"name"} or not isinstance(conditions.get("name", ""), str):
+        raise UsageError("--over-steps chooses tensors by --name alone")
+    stores = [ingest.open_store(side.where, **options) for side in sides]
+    ranks = {side.rank for side in sides if side.rank is not None}
+    if not ranks:
+        ranks = set(stores[0].ranks) & set(stores[1].ranks)
+    if len(ranks) != 1:
+        raise UsageError("--over-steps is about one rank of both runs", hint="Write STORE@RANK.")
+    return error_growth(stores[0], stores[1], ranks.pop(), name=conditions.get("name", "*"))
+
+
+def print_growth(growth: ErrorGrowth, *, top: int | None, as_json: bool) -> None:
+    """Print the tensors that differ first, each with its error over the steps; as JSON, every error."""
+    if as_json:
+        print_json(growth.rows())
+        return
+    order = growth.by_onset()
+    shown = order if top is None else order[:top]
+    columns = _spread(len(growth.steps))
+    steps = [growth.steps[column] for column in columns]
+    if shown:
+        print_table(
+            ("tensor", "differs in", *(f"step {step}" for step in steps)),
+            (
+                (
+                    short_name(growth.tensors[place].name),
+                    f"step {growth.steps[onset]}",
+                    *(number_text(float(growth.errors[place, column])) for column in columns),
+                )
+                for place, onset in shown
+            ),
+            right=tuple(f"step {step}" for step in steps),
+        )
+    else:
+        print_line("all bytes are equal in all steps")
+    rest = f", of which {len(shown)} are shown" if len(shown) < len(order) else ""
+    say(
+        f"rank {growth.rank}, {counted(len(growth.steps), 'step')}: {len(order)} of "
+        f"{counted(len(growth.tensors), 'tensor')} differ{rest}; relative error of {growth.statistic}"
+    )
+    for left in growth.left_out:
+        say(f"left out: {left}", label="warning")
+
+
+def _spread(length: int) -> list[int]:
+    """Return at most eight places, evenly spaced, the first and the last among them."""
+    count = min(length, _COLUMNS)
+    return sorted({round(place * (length - 1) / max(count - 1, 1)) for place in range(count)})

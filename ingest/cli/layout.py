@@ -1,0 +1,76 @@
+"""`dump-ingest layout`: how the ranks of a run hold its tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import ingest
+from ingest.cli.exits import EXIT_DIFFERENT, exit_if_damaged
+from ingest.cli.opening import open_store
+from ingest.cli.options import ConfigOption, JsonOption, MeshOption, PartialOption, StoreArgument
+from ingest.cli.printing import limited, print_json, print_line, print_table, say, say_left_out, say_rest
+from ingest.reader.ranges import format_ranges
+
+if TYPE_CHECKING:
+    from ingest.questions.placement.layout_answer import Layout
+
+
+def command(
+    store: StoreArgument = None,
+    *,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", "-n", metavar="N", min=0, help="Only this step.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows of a table; 0: all.")] = 40,
+    mesh: MeshOption = None,
+    include_partial: PartialOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.
+
+    Exits with 5 if something looks like a mistake: a wrong shard, a missing reduction, a bias on every rank.
+
+    [bold]dump-ingest layout run.zarr[/]
+    [bold]dump-ingest layout run.zarr --step 3 --mesh dp=2,tp=4[/]
+    """
+    answer = ingest.layout(open_store(store, config, mesh=mesh), step, include_partial=include_partial)
+    if json:
+        print_json(answer.to_dict())
+    else:
+        _print(answer, limit)
+    say_left_out(answer.left_out)
+    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    if answer.findings:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _print(answer: Layout, limit: int) -> None:
+    kinds = limited(answer.kinds, limit)
+    print_table(
+        ("tensors like", "ranks", "layout", "known by", "tensors"),
+        (
+            (kind.name, format_ranges(kind.ranks), kind.placement, kind.why, str(kind.tensors))
+            for kind in kinds
+        ),
+        right=("tensors",),
+    )
+    say_rest(len(answer.kinds), len(kinds), "kinds of tensors")
+    if answer.replicas:
+        groups = " ".join(f"--group {format_ranges(group).replace(' ', '')}" for group in answer.replicas)
+        say(f"ranks with the same parameters: divergence {answer.store} {groups}")
+    if not answer.findings:
+        return
+    print_line("")
+    findings = limited(answer.findings, limit)
+    print_table(
+        ("step", "ranks", "finding", "tensor", "why"),
+        (
+            (str(finding.step), format_ranges(finding.ranks), finding.kind, finding.name, finding.text)
+            for finding in findings
+        ),
+    )
+    say_rest(len(answer.findings), len(findings), "findings")

@@ -1,0 +1,69 @@
+"""What `dump-ingest show --unsharded` prints: a tensor that is put together from the pieces of ranks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ingest
+from ingest.cli.printing import out, print_json, say, shape_text
+from ingest.cli.show_report import print_field, print_slice
+from ingest.reader.ranges import format_ranges
+
+#: A tensor of up to this many elements is printed without `--at`.
+_MAX_SHOWN = 16 * 1024 * 1024
+#: The most elements whose values are in JSON without `--at`.
+_MAX_VALUES = 1000
+
+
+def show_whole(
+    tensor: ingest.Tensor, placement: str, at: str | None, save: Path | None, *, json: bool
+) -> None:
+    """Print a whole tensor or a slice of it, or write it to a file.
+
+    Raises:
+        UsageError: it is not known how ranks hold it, the slice is not one, or the file cannot be written.
+        DamagedStore: chunks of a piece are missing or damaged.
+    """
+    # deferred: numpy takes 0.1 s to import
+    from ingest.reader.anatomy.index import parse_index
+    from ingest.reader.shown import check_slice
+
+    whole = tensor.unsharded(placement)
+    values = None if at is None else whole[parse_index(at, whole.shape)]
+    if at is not None and save is None:
+        check_slice(values, at)
+    if save is not None:
+        widened = ingest.save_npy(whole if values is None else values, save)
+        say(f"wrote {save}" + (f" as {widened}" if widened else ""))
+    facts = {
+        "name": whole.name,
+        "ranks": list(whole.ranks),
+        "placement": str(whole.placement),
+        "known_by": whole.why,
+        "dtype": whole.dtype,
+        "shape": list(whole.shape),
+    }
+    size = math.prod(whole.shape)
+    if json:
+        shown = values if at is not None else whole.read() if size <= _MAX_VALUES else None
+        print_json({**facts, "at": at, "values": None if shown is None or save else _plain(shown)})
+        return
+    texts = {"ranks": format_ranges(whole.ranks), "shape": shape_text(whole.shape)}
+    for field, value in (facts | texts).items():
+        print_field(field, str(value))
+    if save is None:
+        out.print()
+        _print_values(whole, values, at)
+
+
+def _print_values(whole: ingest.UnshardedTensor, values: Any, at: str | None) -> None:
+    if at is not None:
+        print_slice(values, at)
+    elif math.prod(whole.shape) <= _MAX_SHOWN:
+        out.print(str(whole.read()), markup=False, soft_wrap=True)
+
+
+def _plain(values: Any) -> Any:
+    return values.tolist() if values.dtype.kind in "iub" else values.astype(float).tolist()

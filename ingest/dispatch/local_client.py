@@ -1,0 +1,231 @@
+"""Tasks in worker processes of this command: the part of `distributed.Client` that it needs, without Dask.
+
+Each process has a thread here that hands it one task after the other. A process that dies fails its task and
+is replaced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.errors import ClusterError
+from workers.processes.start import ProcessDied, WorkerProcess
+
+#: How often in a row a new process may end before it is ready: then all is given up.
+_MAX_BAD_STARTS = 3
+#: The priority of the end: before any task.
+_END_PRIORITY = -(10**9)
+
+
+class LocalFuture:
+    """A task, as whoever has submitted it sees it."""
+
+    def __init__(self, key: str, message: bytes) -> None:
+        """Describe a task that waits.
+
+        Args:
+            key: its name.
+            message: what is sent to the process that runs it.
+        """
+        self.key = key
+        self.message = message
+        self.status = "pending"
+        self._value: Any = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[LocalFuture], object]] = []
+
+    def add_done_callback(self, callback: Callable[[LocalFuture], object]) -> None:
+        """Call `callback` when the task has come to its end: in a thread of the client, or now."""
+        with self._lock:
+            if self.status == "pending":
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def cancel(self) -> None:
+        """Forget the task. If it runs, its process finishes it, and nobody hears of it."""
+        self.end("cancelled", None)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result and return it, or raise what the task raised.
+
+        Raises:
+            TimeoutError: it has not come to an end.
+            ClusterError: it was cancelled.
+        """
+        if not self._ended.wait(timeout):
+            raise TimeoutError
+        if self.status == "finished":
+            return self._value
+        raise self._value or ClusterError(f"{self.key} was cancelled")
+
+    def end(self, status: str, value: Any) -> None:
+        """Record the end of the task, unless it has ended before."""
+        with self._lock:
+            if self.status != "pending":
+                return
+            self.status, self._value, self.message = status, value, b""
+            callbacks, self._callbacks = self._callbacks, []
+        self._ended.set()
+        for callback in callbacks:
+            callback(self)
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    """One of the workers, whichever process it is at the moment."""
+
+    name: str
+    process: WorkerProcess
+    at_work: LocalFuture | None = None
+    thread: threading.Thread | None = None
+
+
+@dataclass(order=True, frozen=True, slots=True)
+class _Waiting:
+    """A task in the queue: those of a higher priority first, then in the order of submission."""
+
+    precedence: int
+    number: int
+    future: LocalFuture | None = field(compare=False)
+    """None ends the thread that takes it."""
+
+
+class LocalClient:
+    """Hands tasks to worker processes; ends them when it is closed."""
+
+    def __init__(self, processes: Sequence[WorkerProcess], start: Callable[[], WorkerProcess]) -> None:
+        """Take over processes that were just started.
+
+        Args:
+            processes: the workers.
+            start: starts another one in the place of one that has died.
+        """
+        self.status = "running"
+        self._start = start
+        self._numbers: Iterator[int] = itertools.count()
+        self._queue: queue.PriorityQueue[_Waiting] = queue.PriorityQueue()
+        self._lock = threading.Lock()
+        self._futures: dict[str, LocalFuture] = {}
+        """Those that have not come to an end."""
+        self._slots = [_Slot(f"worker {number}", process) for number, process in enumerate(processes)]
+        for slot in self._slots:
+            slot.thread = threading.Thread(
+                target=self._serve, args=(slot,), name=f"dump-ingest-{slot.name}", daemon=True
+            )
+            slot.thread.start()
+
+    def submit(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        key: str,
+        pure: bool = False,
+        priority: int = 0,
+        resources: object = None,
+    ) -> LocalFuture:
+        """Have a process call a function; it is imported there by its name.
+
+        Args:
+            function: of a module.
+            arguments: what to call it with.
+            key: the name of the task.
+            pure: must be False, as in each call of `distributed.Client.submit` here: nothing is remembered.
+            priority: tasks of a higher one run first.
+            resources: what a worker must offer. All of these do: they are on this host.
+        """
+        del pure, resources
+        future = LocalFuture(key, pickle.dumps((function, arguments), protocol=5))
+        with self._lock:
+            self._futures[key] = future
+        future.add_done_callback(self._forget)
+        self._queue.put(_Waiting(-priority, next(self._numbers), future))
+        if self.status != "running":
+            future.cancel()
+        return future
+
+    def close(self) -> None:
+        """End all processes at once, whatever they are at; tasks that have not ended are cancelled."""
+        self._give_up("closed")
+        for slot in self._slots:
+            slot.process.wait()
+
+    def states(self, keys: Sequence[str]) -> dict[str, str | None]:
+        """Return what becomes of tasks; None for one that is not known (any more)."""
+        with self._lock:
+            return {key: "processing" if key in self._futures else None for key in keys}
+
+    def at_work(self) -> dict[str, str]:
+        """Return which task each worker is at, of those that are at one."""
+        return {slot.name: future.key for slot in self._slots if (future := slot.at_work) is not None}
+
+    def replace(self, worker: str) -> None:
+        """Kill a worker, also one that hangs; another one takes its place."""
+        for slot in self._slots:
+            if slot.name == worker:
+                slot.process.kill()
+
+    def _forget(self, future: LocalFuture) -> None:
+        with self._lock:
+            self._futures.pop(future.key, None)
+
+    def _serve(self, slot: _Slot) -> None:
+        """Hand tasks to the process in a slot until the client is closed."""
+        if not self._make_ready(slot):
+            return
+        while (future := self._queue.get().future) is not None:
+            if future.status != "pending":
+                continue
+            slot.at_work = future
+            try:
+                slot.process.channel.send(future.message)
+                has_succeeded, value = pickle.loads(slot.process.channel.receive())  # noqa: S301  (from a child)
+            except EOFError:
+                slot.at_work = None
+                future.end("error", ProcessDied(slot.process.wait()))
+                if self.status != "running" or not self._restart(slot):
+                    return
+            else:
+                slot.at_work = None
+                future.end("finished" if has_succeeded else "error", value)
+
+    def _make_ready(self, slot: _Slot) -> bool:
+        """Wait until the process in a slot is ready; start others if it ends before."""
+        try:
+            slot.process.channel.receive()
+        except EOFError:
+            return self.status == "running" and self._restart(slot)
+        return True
+
+    def _restart(self, slot: _Slot) -> bool:
+        """Put another process into a slot; give everything up if none becomes ready."""
+        for _ in range(_MAX_BAD_STARTS):
+            slot.process.kill()
+            try:
+                slot.process = self._start()
+                slot.process.channel.receive()
+            except (EOFError, OSError):
+                continue
+            if self.status == "running":
+                return True
+            break
+        slot.process.kill()
+        self._give_up("closed")
+        return False
+
+    def _give_up(self, status: str) -> None:
+        self.status = status
+        for slot in self._slots:
+            slot.process.kill()
+            self._queue.put(_Waiting(_END_PRIORITY, next(self._numbers), None))
+        with self._lock:
+            futures = list(self._futures.values())
+        for future in futures:
+            future.cancel()

@@ -1,0 +1,1 @@
+"""Writers of configurations: one module for each dump system."""

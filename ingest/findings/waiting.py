@@ -1,0 +1,185 @@
+"""Wait until something has happened in a store: an incident with its evidence, a step, or silence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ingest.findings.incidents.find import incidents
+from ingest.findings.incidents.incident import Incident
+from ingest.reader.catalog import Catalog, open_catalog
+from workers.errors import UsageError
+from workers.model import StepKey
+
+#: How long a store must be as it is to be idle, in seconds.
+IDLE_S = 60.0
+#: How long to pause between two looks at a store, in seconds.
+POLL_S = 5.0
+#: A look reads the commits of all steps: the pause is at least so many times as long as that took.
+_REST = 4.0
+
+
+class Until(StrEnum):
+    """What to wait for."""
+
+    INCIDENT = "incident"
+    """An incident of at least some severity, of which every rank has committed the first step."""
+    STEP = "step"
+    """Every rank of the store has committed a step, or a later one."""
+    IDLE = "idle"
+    """Nothing has been committed for some time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """How a wait ended."""
+
+    came: bool
+    """Whether it came; False if the time was over first."""
+    reason: str
+    """What came, or what there is instead, in one sentence."""
+    incident: Incident | None = None
+
+
+def wait(
+    url: str,
+    until: str = Until.INCIDENT,
+    *,
+    step: int | None = None,
+    timeout_s: float | None = None,
+    severity: str = "critical",
+    idle_s: float = IDLE_S,
+    poll_s: float = POLL_S,
+) -> Waited:
+    """Wait until something has happened in a store, which need not exist yet.
+
+    Args:
+        url: the store.
+        until: `incident`, `step` or `idle`; see `Until`.
+        step: for `step`: its number.
+        timeout_s: how long to wait at most, in seconds; None for ever.
+        severity: for `incident`: the mildest that counts.
+        idle_s: for `idle`: how long nothing must have been committed, in seconds.
+        poll_s: how long to pause between two looks, in seconds; longer if the store is large.
+
+    Raises:
+        UsageError: there is no such event, or the number of the step is missing.
+        StoreError: the store cannot be reached.
+    """
+    return wait_with(
+        lambda: open_catalog(url),
+        until,
+        step=step,
+        timeout_s=timeout_s,
+        severity=severity,
+        idle_s=idle_s,
+        poll_s=poll_s,
+    )
+
+
+def wait_with(
+    open_store: Callable[[], Catalog],
+    until: str,
+    *,
+    step: int | None,
+    timeout_s: float | None,
+    severity: str,
+    idle_s: float,
+    poll_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Waited:
+    """Wait as `wait` does, for a store that a function opens; it raises `UsageError` if there is none yet."""
+    if until not in tuple(Until):
+        raise UsageError(f"nothing to wait for is called {until!r}", hint=f"Known: {', '.join(Until)}.")
+    if until == Until.STEP and step is None:
+        raise UsageError("which step?", hint="dump-ingest wait STORE --until step 8")
+    looks = _Looks(Until(until), step or 0, severity, idle_s, clock)
+    deadline = None if timeout_s is None else clock() + timeout_s
+    store: Catalog | None = None
+    while True:
+        began = clock()
+        if store is None:
+            store = _open(open_store)
+        waited = looks.at(None if store is None else store.reopened())
+        now = clock()
+        if waited.came or (deadline is not None and now >= deadline):
+            return waited
+        pause_s = max(poll_s, _REST * (now - began))
+        sleep(pause_s if deadline is None else max(0.0, min(pause_s, deadline - now)))
+
+
+def _open(open_store: Callable[[], Catalog]) -> Catalog | None:
+    """Open a store; None if there is none yet."""
+    try:
+        return open_store()
+    except UsageError:
+        return None
+
+
+@dataclass
+class _Looks:
+    """Repeated looks at a store."""
+
+    until: Until
+    step: int
+    severity: str
+    idle_s: float
+    clock: Callable[[], float]
+    _state: Mapping[StepKey, str] | None = None
+    _since: float = 0.0
+
+    def at(self, store: Catalog | None) -> Waited:
+        """Look once, at a store as it is now; None if there is none yet."""
+        if self.until is Until.IDLE:
+            return self._idle(store)
+        if store is None:
+            return Waited(came=False, reason="there is no store yet")
+        if self.until is Until.STEP:
+            return self._reached(newest_steps(store.keys))
+        incident = first_with_evidence(store, self.severity)
+        if incident is None:
+            return Waited(came=False, reason=f"no {self.severity} incident of which every rank has the step")
+        return Waited(came=True, reason=incident.summary, incident=incident)
+
+    def _reached(self, newest: Mapping[int, int]) -> Waited:
+        behind = [rank for rank, step in newest.items() if step < self.step]
+        if newest and not behind:
+            return Waited(came=True, reason=f"every rank has committed step {self.step} or a later one")
+        reason = (
+            f"rank {behind[0]} has committed step {newest[behind[0]]}" if behind else "no step is committed"
+        )
+        return Waited(came=False, reason=f"{reason}, and not step {self.step}")
+
+    def _idle(self, store: Catalog | None) -> Waited:
+        state = {} if store is None else {step.key: step.fingerprint for step in store.select(damages=[])}
+        now = self.clock()
+        if state != self._state:
+            self._state, self._since = state, now
+        quiet_s = now - self._since
+        if state and quiet_s >= self.idle_s:
+            return Waited(came=True, reason=f"nothing was committed for {quiet_s:.0f} s")
+        return Waited(came=False, reason="steps are still committed" if state else "no step is committed")
+
+
+def newest_steps(keys: Iterable[StepKey]) -> dict[int, int]:
+    """Return the newest committed step of each rank."""
+    newest: dict[int, int] = {}
+    for key in keys:
+        if key.step is not None:
+            newest[key.rank] = max(newest.get(key.rank, -1), key.step)
+    return newest
+
+
+def first_with_evidence(store: Catalog, severity: str) -> Incident | None:
+    """Return the worst incident of which every rank has committed the first step; None if there is none."""
+    listed = incidents(store, severity=severity).incidents
+    if not listed:
+        return None
+    newest = newest_steps(store.keys)
+    return next(
+        (incident for incident in listed if all(step >= incident.first_step for step in newest.values())),
+        None,
+    )

@@ -1,0 +1,192 @@
+"""Family R: what our own recorder for PyTorch writes; see `ingest.recording`.
+
+    recorded/rank_{rank}[.{axis}_rank_{place}_of_{size}]/step_{step}/
+        recorded-statistics.jsonl          a line for each tensor, in order of execution
+        recorded-tensors-{n}.safetensors   elements, if they are recorded
+        recorded-tensor-{n}.raw            elements of a type that safetensors lacks
+        stack.json                         who called each module, in msProbe's form
+        recorded-step.json                 the last file: how the step ended, and what was left out
+
+A line is written before the elements of its tensor, so that a process that dies leaves statistics of whatever
+it had recorded. Without `recorded-step.json`, the step is still being recorded, or its process died.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from ingest.layouts.base import Description, Layout, NameMember, Place, Problem, ReadSmall, System, TensorFile
+from ingest.layouts.pattern import parse
+from workers.arrays.dtypes import from_name
+from workers.arrays.statistics import FIELDS, Statistics
+from workers.dump.formats.header import MAX_NDIM, Container
+from workers.dump.model import ReportedStatistics, TensorName
+from workers.model import SourceFile
+
+DIRECTORY = "recorded"
+STATISTICS_FILE = "recorded-statistics.jsonl"
+STEP_FILE = "recorded-step.json"
+STACK_FILE = "stack.json"
+#: Numbers are written in full.
+_DIGITS = 17
+_MAX_NUMBER = 1 << 62
+
+
+class RecordedTensor(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One line of `recorded-statistics.jsonl`."""
+
+    op_type: str
+    op_name: str
+    io: str
+    slot: int
+    sequence: int
+    """Its place in the order of execution of its rank and step."""
+    dtype: str
+    """The element type, by its name in `workers.arrays.dtypes`."""
+    shape: tuple[int, ...]
+    graph: str = ""
+    """`recompute` for what runs again for the backward pass; else ""."""
+    statistics: dict[str, float | None] = msgspec.field(default_factory=dict)
+    """By the names of `workers.arrays.statistics.FIELDS`; None or absent if unknown."""
+    file: str = ""
+    """The name of the file with its elements; "" for statistics only."""
+    key: str = ""
+    """Its name in a file of safetensors."""
+
+    @property
+    def name(self) -> TensorName:
+        """What the line says about the tensor's place."""
+        return TensorName(
+            graph=self.graph,
+            op_type=self.op_type,
+            op_name=self.op_name,
+            io=self.io,
+            slot=self.slot,
+            sequence=self.sequence,
+        )
+
+
+class RecordedStep(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The content of `recorded-step.json`."""
+
+    tensors: int
+    """How many lines were written."""
+    ended: str = ""
+    """The exception that ended the step before its end; "" if it is whole."""
+    left_out: int = 0
+    """How many tensors have no elements, or no line, because the queue was full."""
+    problems: tuple[str, ...] = ()
+    """What else could not be recorded."""
+
+
+class RecorderTree(Layout):
+    """The tree of our own recorder."""
+
+    name = "recorder"
+    patterns = (
+        parse(rf"{DIRECTORY}!/rank_{{rank}}{{place:(?:\.[a-z_]+_rank_[0-9]+_of_[0-9]+)*}}/step_{{step}}"),
+    )
+    systems = (
+        System(
+            "`ingest.record`, the recorder of this project for PyTorch",
+            f"{DIRECTORY}/rank_1/step_8",
+            f"safetensors, raw elements, `{STATISTICS_FILE}`, `{STACK_FILE}`, `{STEP_FILE}`",
+        ),
+    )
+
+    def describe(self, place: Place, files: Sequence[SourceFile], read: ReadSmall) -> Description:
+        """Return what the files of one place are; see `Layout.describe`. Reads the lines.
+
+        What the last file says is not a problem of the step: a step that an exception ended, and one that
+        lacks elements but has their statistics, answers questions as any other.
+        """
+        paths = {file.path for file in files}
+        statistics_path, mark_path = f"{place.path}/{STATISTICS_FILE}", f"{place.path}/{STEP_FILE}"
+        lines, problems = _lines(statistics_path, read) if statistics_path in paths else ((), [])
+        by_file: dict[str, dict[str, RecordedTensor]] = {}
+        reported = []
+        for line in lines:
+            path = f"{place.path}/{line.file}"
+            if line.file and path in paths:
+                by_file.setdefault(path, {})[line.key] = line
+            else:
+                reported.append(_reported(statistics_path, line))
+        named = {path: file for path in paths if (file := _tensor_file(path, by_file.get(path, {})))}
+        unfinished = "" if mark_path in paths else min(paths, default="")
+        return Description(named, reported, problems, unfinished)
+
+
+def _lines(path: str, read: ReadSmall) -> tuple[tuple[RecordedTensor, ...], list[Problem]]:
+    data = read(path)
+    if data is None:
+        return (), [Problem(path, "has statistics, but cannot be read")]
+    whole, _, rest = data.rpartition(b"\n")
+    decoder = msgspec.json.Decoder(RecordedTensor)
+    lines, bad = [], 0
+    for text in whole.splitlines():
+        try:
+            line = decoder.decode(text)
+        except msgspec.DecodeError:
+            bad += 1
+        else:
+            if _is_possible(line):
+                lines.append(line)
+            else:
+                bad += 1
+    problems = []
+    if bad:
+        problems.append(Problem(path, f"{bad} of its lines are not those of the recorder, and are left out"))
+    if rest:
+        hint = "The process was still at work, or died."
+        problems.append(Problem(path, "ends within a line, which is left out", hint))
+    return tuple(lines), problems
+
+
+def _is_possible(line: RecordedTensor) -> bool:
+    return (
+        len(line.shape) <= MAX_NDIM
+        and all(0 <= n < _MAX_NUMBER for n in line.shape)
+        and -1 <= line.slot < 1 << 31
+        and 0 <= line.sequence < _MAX_NUMBER
+        and "/" not in line.file
+        and _is_type(line.dtype)
+    )
+
+
+def _is_type(dtype: str) -> bool:
+    try:
+        from_name(dtype)
+    except ValueError:
+        return False
+    return True
+
+
+def _reported(path: str, line: RecordedTensor) -> ReportedStatistics:
+    told = line.statistics
+    values = (math.nan if (value := told.get(name)) is None else value for name in FIELDS)
+    return ReportedStatistics(
+        path, line.name, line.dtype, line.shape, Statistics.from_row(tuple(values)), digits=_DIGITS
+    )
+
+
+def _tensor_file(path: str, lines: Mapping[str, RecordedTensor]) -> TensorFile | None:
+    """Return what a file is; None if it holds no elements. One without lines is named by its keys."""
+    file_name = path.rpartition("/")[2]
+    if file_name.endswith(".safetensors"):
+        name = TensorName(op_type="recorded", op_name=file_name.partition(".")[0], io="output", slot=0)
+        return TensorFile(name, Container.SAFETENSORS, name_member=_by_key(lines))
+    line = lines.get("")
+    if line is None or not file_name.endswith(".raw"):
+        return None
+    return TensorFile(line.name, Container.RAW, dtype=line.dtype, shape=line.shape)
+
+
+def _by_key(lines: Mapping[str, RecordedTensor]) -> NameMember:
+    def name_member(name: TensorName, path: tuple[str, ...], number: int) -> TensorName:  # noqa: ARG001
+        key = ".".join(path)
+        return lines[key].name if key in lines else name._replace(op_name=key)
+
+    return name_member

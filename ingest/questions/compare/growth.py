@@ -1,0 +1,210 @@
+"""How far a rank of two runs is apart, tensor by tensor over the steps: from their indexes alone.
+
+`compare` reads elements, which takes long for many steps. Here, digests tell what is equal, and a statistic
+how far apart the rest is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.trend import statistic_named
+from ingest.reader.catalog import Catalog
+from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
+from ingest.reader.step import Step
+from workers.arrays.statistics import FIELDS
+from workers.errors import DamagedStore, UsageError
+from workers.rules.names import fits
+from workers.store.blocks import TensorKey, tensors_of
+from workers.store.prefetch import prefetch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What stands for a difference that the statistic does not show: that of a float64 next to 1.
+LEAST = 2.0**-52
+_NON_FINITE = tuple(FIELDS.index(name) for name in ("nan_count", "pos_inf_count", "neg_inf_count"))
+#: Steps of both runs that are read ahead.
+_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ErrorGrowth:
+    """How far a rank of A is from the same rank of B, by tensor and step."""
+
+    a: str
+    b: str
+    rank: int
+    statistic: str
+    tensors: tuple[TensorKey, ...]
+    """What both runs have, in order of execution in A."""
+    steps: tuple[int, ...]
+    """The steps of both runs, ascending."""
+    errors: npt.NDArray[np.float64]
+    """(tensor, step): |a - b| / max(|a|, |b|) of the statistic. 0 if all bytes are equal; `LEAST` if they are
+    known not to be and the statistic is; infinite if only one of the two has NaN or Inf; NaN if unknown."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Steps whose index is damaged in one of the runs."""
+
+    def by_onset(self) -> list[tuple[int, int]]:
+        """Return the places of the tensors that differ, each with that of the first such step, in that order.
+
+        Of tensors that begin to differ in the same step, the one that was executed first comes first.
+        """
+        is_different = self.errors > 0
+        begin = np.where(is_different.any(axis=1), is_different.argmax(axis=1), len(self.steps))
+        order = np.lexsort((np.arange(begin.size), begin))
+        return [(place, int(begin[place])) for place in order.tolist() if begin[place] < len(self.steps)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a flat row of plain values for each tensor and step that both runs have."""
+        return [
+            {
+                "rank": self.rank,
+                "step": step,
+                "name": key.name,
+                "graph": key.graph,
+                "error": float(self.errors[place, column]),
+            }
+            for place, key in enumerate(self.tensors)
+            for column, step in enumerate(self.steps)
+            if not np.isnan(self.errors[place, column])
+        ]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a table of the tensors by their names, with a column for each step."""
+        import pandas as pd  # deferred: takes 0.4 s to import
+
+        return pd.DataFrame(self.errors, index=[key.name for key in self.tensors], columns=list(self.steps))
+
+
+def error_growth(a: Catalog, b: Catalog, rank: int, stat: str = "l2_norm", *, name: str = "*") -> ErrorGrowth:
+    """Return how far a rank of A is from that of its reference B, by tensor and step.
+
+    Reads the index of each step of the rank in both runs, and no elements: about 20 ms for a step of 5000
+    tensors. Memory: 16 bytes for each tensor and step. Tensors are the same if net, graph, operator, input or
+    output, and occurrence have the same names. Steps with quarantined or missing files are included.
+
+    Args:
+        a: what is looked at.
+        b: what it is compared with.
+        rank: the rank, in both.
+        stat: the statistic, or another name for it, such as `norm`.
+        name: a glob for the names of tensors.
+
+    Raises:
+        UsageError: they have no step or no tensor in common, or there is no such statistic.
+        DamagedStore: no step can be read.
+    """
+    statistic = statistic_named(stat)
+    if statistic not in FIELDS:
+        raise UsageError(f"{stat!r} is a sum of statistics", hint=f"One of {', '.join(FIELDS)}.")
+    sides = [take_snapshot(side, rank, include_partial=True) for side in (a, b)]
+    steps = [step for step in sides[0].steps if sides[1].step(rank, step) is not None]
+    if not steps:
+        raise UsageError(f"{a.url} and {b.url} have no step of rank {rank} in common")
+    is_wanted, column = fits(name), FIELDS.index(statistic)
+    growth = _Growing(lambda key: is_wanted(key.name))
+    left_out: list[LeftOut] = []
+    read: list[int] = []
+
+    def load(step: int) -> tuple[_Side, _Side] | LeftOut:
+        try:
+            first, second = (_Side.of(_of(side, rank, step), column) for side in sides)
+        except DamagedStore as exc:
+            return LeftOut.damaged(_of(sides[0], rank, step).key, exc.message)
+        return first, second
+
+    for step, loaded in zip(
+        steps, prefetch(steps, load, ahead=_AHEAD, threads=2, name="dump-ingest-growth"), strict=True
+    ):
+        if isinstance(loaded, LeftOut):
+            left_out.append(loaded)
+            continue
+        growth.add(*loaded)
+        read.append(step)
+    if not read:
+        raise DamagedStore(f"no step that can be read ({left_out[0]})")
+    if not growth.places:
+        raise UsageError(f"{a.url} and {b.url} have no tensor like {name!r} in common on rank {rank}")
+    return ErrorGrowth(
+        a.url, b.url, rank, statistic, tuple(growth.places), tuple(read), growth.errors(), tuple(left_out)
+    )
+
+
+def _of(side: Snapshot, rank: int, step: int) -> Step:
+    opened = side.step(rank, step)
+    assert opened is not None  # noqa: S101  (for the type checker: only steps of both are asked for)
+    return opened
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """One step of one run."""
+
+    keys: list[TensorKey]
+    digests: npt.NDArray[np.uint8]
+    statistic: npt.NDArray[np.float64]
+    non_finite: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, step: Step, column: int) -> _Side:
+        tables = step.tables
+        rows, keys = tensors_of(tables)
+        step.forget_tables()
+        statistics = tables.statistics[rows]
+        return cls(
+            keys,
+            tables.digest[rows],
+            statistics[:, column],
+            np.nansum(statistics[:, _NON_FINITE], axis=1),
+        )
+
+
+class _Growing:
+    """Errors of step after step, over a growing list of tensors."""
+
+    def __init__(self, is_wanted: Callable[[TensorKey], bool]) -> None:
+        self.places: dict[TensorKey, int] = {}
+        self._is_wanted = is_wanted
+        self._columns: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]] = []
+
+    def add(self, a: _Side, b: _Side) -> None:
+        """Add a step."""
+        in_b = {key: number for number, key in enumerate(b.keys)}
+        common = [
+            (number, in_b[key]) for number, key in enumerate(a.keys) if key in in_b and self._is_wanted(key)
+        ]
+        of_a, of_b = np.array(common, np.int64).reshape(-1, 2).T
+        places = [self.places.setdefault(a.keys[number], len(self.places)) for number in of_a.tolist()]
+        self._columns.append((np.array(places, np.int64), _errors(a, of_a, b, of_b)))
+
+    def errors(self) -> npt.NDArray[np.float64]:
+        """Return all errors, (tensor, step)."""
+        whole = np.full((len(self.places), len(self._columns)), np.nan)
+        for column, (places, errors) in enumerate(self._columns):
+            whole[places, column] = errors
+        return whole
+
+
+def _errors(
+    a: _Side, of_a: npt.NDArray[np.int64], b: _Side, of_b: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Return how far tensors of A are from those of B, (tensor,)."""
+    first, second = a.statistic[of_a], b.statistic[of_b]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        greatest = np.maximum(np.abs(first), np.abs(second))
+        # Divided first: the difference of two large numbers is infinite.
+        errors = np.where(greatest > 0, np.abs(first / greatest - second / greatest), 0.0)
+    errors[np.isnan(first) | np.isnan(second)] = np.nan
+    digests, others = a.digests[of_a], b.digests[of_b]
+    is_known = digests.any(axis=1) & others.any(axis=1)
+    errors[is_known] = np.maximum(errors[is_known], LEAST)
+    errors[(a.non_finite[of_a] > 0) != (b.non_finite[of_b] > 0)] = np.inf
+    errors[is_known & (digests == others).all(axis=1)] = 0.0
+    return errors

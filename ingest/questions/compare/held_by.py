@@ -1,0 +1,39 @@
+"""How the ranks of two sides hold a compared tensor, and what difference was to be expected of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """How the ranks of both sides hold a tensor that was put together from their pieces."""
+
+    ranks_a: tuple[int, ...]
+    ranks_b: tuple[int, ...]
+    placement: str
+    """`replicated`, `shard 0`, `partial sum`, ...; with that of B behind ` | ` if B has several pieces."""
+    certainty: str
+    """`certain`, `agreed`, `told`, `mapped`, `by shape`, `likely` or `open`; see
+    `ingest.questions.placement.decide.Certainty`."""
+    explanation: str
+    """What shows that."""
+    limit: float | None = None
+    """The relative Euclidean distance that rounding and what the operator read explain; None: not derived."""
+    times: float | None = None
+    """How many times the limit the distance is; None if it is not known."""
+    explained: bool = True
+    """Whether what was executed before explains the distance, though it may exceed the limit."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat row of plain values."""
+        ranks = {"ranks_a": list(self.ranks_a), "ranks_b": list(self.ranks_b)}
+        figures = {"limit": _plain(self.limit), "times": _plain(self.times), "explained": self.explained}
+        texts = {name: getattr(self, name) for name in ("placement", "certainty", "explanation")}
+        return ranks | texts | figures
+
+
+def _plain(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,128 @@
+"""One step of all ranks of a side as one: every tensor once, with the ranks that have a piece of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ingest.questions.compare.sources import StepTensors
+from ingest.reader.mesh import Coordinates
+from ingest.reader.mesh_grid import grid_of
+from ingest.reader.told_placement import Told, told_placement
+from workers.arrays.digest import DIGEST_BYTES
+from workers.arrays.placement import Grid
+from workers.arrays.placement_search import Pieces
+from workers.arrays.statistics import FIELDS
+from workers.model import StepKey
+from workers.store.blocks import TensorKey
+from workers.tasks.operands import Operand
+
+
+class Holder(NamedTuple):
+    """A piece of a tensor."""
+
+    rank: int
+    number: int
+    """Of the tensor, in the step of this rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldTensors:
+    """The tensors of one step over the ranks of a side, in order of execution."""
+
+    step: int
+    ranks: Mapping[int, StepTensors]
+    coordinates: Mapping[int, Coordinates]
+    """By rank, where it is in the mesh; empty if that is not known."""
+    keys: list[TensorKey]
+    holders: list[tuple[Holder, ...]]
+    """By tensor, the ranks that have a piece, in order."""
+
+    @property
+    def first(self) -> StepTensors:
+        """The step of the lowest rank."""
+        return self.ranks[min(self.ranks)]
+
+    def operands(self, tensor: int) -> tuple[Operand, ...]:
+        """Return where the pieces of a tensor are."""
+        return tuple(self.ranks[holder.rank].operand(holder.number) for holder in self.holders[tensor])
+
+    def digests(self, tensor: int) -> list[tuple[bytes, object]]:
+        """Return the digest of each piece and what it means; a digest of zeros is not known."""
+        pairs: list[tuple[bytes, object]] = []
+        for rank, number in self.holders[tensor]:
+            side = self.ranks[rank]
+            pairs.append((side.digests[number].tobytes(), side.meanings[number]))
+        return pairs
+
+    def shapes(self, tensor: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of each piece."""
+        return tuple(self.ranks[rank].shapes[number] for rank, number in self.holders[tensor])
+
+    def dtype(self, tensor: int) -> str:
+        """Return the type of the elements of the first piece."""
+        rank, number = self.holders[tensor][0]
+        return self.ranks[rank].dtypes[number]
+
+    def is_dumped(self, tensor: int) -> bool:
+        """Return whether the elements of all pieces were dumped, and not only statistics."""
+        return all(bool(self.ranks[rank].dumped[number]) for rank, number in self.holders[tensor])
+
+    def told(self, tensor: int) -> Told:
+        """Return what the dump tells about how ranks hold a tensor."""
+        rank, number = self.holders[tensor][0]
+        return told_placement(self.ranks[rank].operands.attributes(number))
+
+    def pieces(self, tensor: int) -> Pieces:
+        """Return what is known of the pieces of a tensor before they are read."""
+        first: dict[object, int] = {}
+        twins = tuple(
+            first.setdefault(digest if any(digest[0]) else number, number)
+            for number, digest in enumerate(self.digests(tensor))
+        )
+        return Pieces(self.shapes(tensor), twins, self._grid(tensor))
+
+    def _grid(self, tensor: int) -> Grid | None:
+        """Return where the holders lie on the mesh, if that is known and they fill a part of it."""
+        return grid_of([self.coordinates.get(holder.rank, {}) for holder in self.holders[tensor]])
+
+    def as_step(self) -> StepTensors:
+        """Return the tensors as those of one step, to match their names with those of another side."""
+        first = self.first
+        chosen = [(self.ranks[held[0].rank], held[0].number) for held in self.holders]
+        return StepTensors(
+            StepKey(min(self.ranks), self.step),
+            self.keys,
+            [side.dtypes[number] for side, number in chosen],
+            [side.shapes[number] for side, number in chosen],
+            [()] * len(chosen),
+            np.zeros((len(chosen), DIGEST_BYTES), np.uint8),
+            np.full((len(chosen), len(FIELDS)), np.nan),
+            np.ones(len(chosen), bool),
+            np.zeros(len(chosen), np.int64),
+            np.arange(len(chosen)),
+            first.operands,
+        )
+
+
+def hold_together(
+    step: int, ranks: Mapping[int, StepTensors], coordinates: Mapping[int, Coordinates]
+) -> HeldTensors:
+    """Return the tensors of one step over all ranks.
+
+    They have the order of the first rank; what only others have comes behind what they executed before it.
+    """
+    holders: dict[TensorKey, list[Holder]] = {}
+    order: dict[TensorKey, tuple[int, int]] = {}
+    for rank in sorted(ranks):
+        last = -1
+        for number, key in enumerate(ranks[rank].keys):
+            holders.setdefault(key, []).append(Holder(rank, number))
+            if key not in order:
+                order[key] = (number, 0) if rank == min(ranks) else (last, len(order))
+            last = order[key][0]
+    keys = sorted(order, key=order.__getitem__)
+    return HeldTensors(step, ranks, coordinates, keys, [tuple(holders[key]) for key in keys])

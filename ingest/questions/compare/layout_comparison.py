@@ -1,0 +1,295 @@
+"""One step of all ranks of A against one of B, whatever the layouts: pieces are put together first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ingest.questions.compare.by_content import same_content
+from ingest.questions.compare.held_by import HeldBy
+from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.compare.layout_judge import JudgedTensor, LayoutJudge
+from ingest.questions.compare.matching import MatchedBy, TensorPair, match_tensors
+from ingest.questions.compare.result import ComparedTensor, FirstDifference, Verdict
+from ingest.questions.compare.runner import PairRunner, batched
+from ingest.questions.compare.step_comparison import Choices
+from ingest.questions.placement.agree import Agreements, is_parameter_gradient, kinds_of, placement_text
+from ingest.questions.placement.decide import Certainty, Decision, decide
+from ingest.questions.placement.layout_map import LayoutMap
+from ingest.questions.placement.told import contradicts, settled_by
+from ingest.reader.told_placement import told_text
+from workers.arrays.placement_search import is_sum
+from workers.model import StepKey
+from workers.tasks.compare import PairComparison
+from workers.tasks.placed import (
+    PlacedPair,
+    PlacementAnswer,
+    PlacementQuestion,
+    compare_placed,
+    search_placements,
+)
+
+#: How tensors are paired whose values need not agree: their names say that they are the same.
+_BY_NAME = frozenset({MatchedBy.MAPPING, MatchedBy.EXACT, MatchedBy.NAME})
+
+
+@dataclass(slots=True)
+class LayoutState:
+    """What is kept from step to step."""
+
+    layout_map: LayoutMap
+    agreements: Agreements = field(default_factory=Agreements)
+    judge: LayoutJudge = field(default_factory=LayoutJudge)
+    reductions: Counter[str] = field(default_factory=Counter)
+    """How many gradients of parameters are `reduced`, and how many are `a sum` that is not."""
+
+
+class LayoutComparison:
+    """Compares one step of all ranks of A with one of B."""
+
+    def __init__(self, a: HeldTensors, b: HeldTensors, choices: Choices, state: LayoutState) -> None:
+        """Match the tensors of both by name."""
+        self._a, self._b, self._choices, self._state = a, b, choices, state
+        matching = match_tensors(a.as_step(), b.as_step(), choices.mapping)
+        self._pairs = {pair.a: pair for pair in matching.pairs if pair.matched_by in _BY_NAME}
+        self._guesses = [pair for pair in matching.pairs if pair.matched_by not in _BY_NAME]
+        self._only_a = list(matching.only_a)
+        self._only_b = list(matching.only_b)
+        self._decisions: dict[int, Decision] = {}
+        self._problems: dict[int, PlacementAnswer] = {}
+        self._odd: dict[int, str] = {}
+        """By tensor: what shows that its ranks should hold it in another way."""
+        self.counts: Counter[Verdict] = Counter()
+        """By verdict; filled by `compare`."""
+        self.layout: Counter[tuple[str, str]] = Counter()
+        """By placement and certainty; filled by `compare`."""
+
+    @property
+    def matched(self) -> int:
+        """How many tensors have a counterpart."""
+        return len(self._pairs)
+
+    def compare(self, runner: PairRunner) -> list[ComparedTensor]:
+        """Return what is known of each tensor, in order of execution.
+
+        Raises:
+            DumpIngestError: a store or a dump could not be read.
+        """
+        self._search([pair for pair in self._pairs.values() if self._can_be_read(pair)], runner)
+        self._match_by_content(runner)
+        self._settle()
+        rows = self._judged(self._metrics(runner))
+        rows += [*self._unmatched(self._a, self._only_a), *self._unmatched(self._b, self._only_b)]
+        self.counts.update(row.verdict for row in rows)
+        self.layout.update((row.held.placement, row.held.certainty) for row in rows if row.held)
+        return sorted(rows, key=lambda row: (not row.name_a, row.number))
+
+    def first(self, rows: Sequence[ComparedTensor]) -> FirstDifference | None:
+        """Return the first tensor that differs; see `LayoutJudge.first`."""
+        return self._state.judge.first(rows)
+
+    def _can_be_read(self, pair: TensorPair) -> bool:
+        return self._a.is_dumped(pair.a) and self._b.is_dumped(pair.b)
+
+    def _search(self, pairs: Iterable[TensorPair], runner: PairRunner) -> None:
+        """Decide how the ranks of both sides hold each of these tensors, each by itself."""
+        open_pairs = []
+        for pair in pairs:
+            if decision := same_content(self._a, pair.a, self._b, pair.b):
+                self._decisions[pair.a] = decision
+            else:
+                open_pairs.append(pair)
+        questions = [self._question(pair.a, pair.b) for pair in open_pairs]
+        batches = batched(questions, runner.parts)
+        answers = (answer for batch in runner.map(search_placements, batches) for answer in batch)
+        for pair, answer in zip(open_pairs, answers, strict=True):
+            self._take(pair, answer)
+
+    def _take(self, pair: TensorPair, answer: PlacementAnswer) -> None:
+        if answer.problem:
+            self._problems[pair.a] = answer
+        else:
+            dtypes = self._a.dtype(pair.a), self._b.dtype(pair.b)
+            self._decisions[pair.a] = decide(answer.search, dtypes)
+
+    def _question(self, a: int, b: int) -> PlacementQuestion:
+        return PlacementQuestion(
+            self._a.operands(a), self._b.operands(b), self._a.pieces(a), self._b.pieces(b)
+        )
+
+    def _match_by_content(self, runner: PairRunner) -> None:
+        """Pair tensors whose names only one side has, if their values agree in some way.
+
+        So the output of a row-parallel layer before its reduction is found to be a partial sum of the output.
+        """
+        candidates = [*self._guesses, *self._neighbours()]
+        candidates = [pair for pair in candidates if self._can_be_read(pair)]
+        questions = [self._question(pair.a, pair.b) for pair in candidates]
+        answers = (
+            answer
+            for batch in runner.map(search_placements, batched(questions, runner.parts))
+            for answer in batch
+        )
+        taken: set[int] = set()
+        for pair, answer in zip(candidates, answers, strict=True):
+            decision = decide(answer.search, (self._a.dtype(pair.a), self._b.dtype(pair.b)))
+            if pair.a in self._pairs or decision.certainty is not Certainty.CERTAIN:
+                continue
+            self._pairs[pair.a] = pair
+            self._decisions[pair.a] = decision
+            taken.add(pair.b)
+        guessed = {pair.a for pair in self._guesses}
+        only_b = {*self._only_b, *(pair.b for pair in self._guesses)} - taken
+        self._only_a = sorted({*self._only_a, *guessed} - self._pairs.keys())
+        self._only_b = sorted(only_b)
+
+    def _neighbours(self) -> Iterator[TensorPair]:
+        """Yield pairs of a tensor that only A has and one of B that was executed soon after it."""
+        place_in_b = {pair.a: pair.b for pair in self._pairs.values()}
+        for a in self._only_a:
+            later = next(
+                (place_in_b[after] for after in range(a, len(self._a.keys)) if after in place_in_b), None
+            )
+            if later is None or len(self._a.holders[a]) < 2:
+                continue
+            for b in range(later, min(later + _NEIGHBOURS, len(self._b.keys))):
+                if len(self._a.shapes(a)[0]) == len(self._b.shapes(b)[0]) > 0:
+                    yield TensorPair(a, b, MatchedBy.CONTENT)
+
+    def _settle(self) -> None:
+        """Settle what is open by what the dump tells, others of the same kind, and the user's map."""
+        agreements = self._state.agreements
+        kinds = {n: kinds_of(self._a.keys[n], len(self._a.shapes(n)[0])) for n in self._decisions}
+        for number, decision in self._decisions.items():
+            told = self._a.told(number) if len(self._a.holders[number]) > 1 else {}
+            checked = self._decisions[number] = settled_by(told, decision)
+            if contradicts(told, checked):
+                self._odd[number] = f"the dump tells {told_text(told)}"
+            else:
+                agreements.learn([kinds[number][0]], checked)
+                self._learn_reduction(number, checked)
+        for number, decision in self._decisions.items():
+            agreed = agreements.settle(kinds[number], decision)
+            self._decisions[number] = self._state.layout_map.apply(self._a.keys[number].name, agreed)
+            usual = agreements.odd(kinds[number][0], agreed) or self._unreduced(number, agreed)
+            if number not in self._odd and usual and agreed.certainty is not Certainty.MAPPED:
+                self._odd[number] = f"others of its kind are {usual}"
+
+    def _learn_reduction(self, number: int, decision: Decision) -> None:
+        """Count whether the gradient of a parameter has been reduced."""
+        if is_parameter_gradient(self._a.keys[number]) and decision.way is not None:
+            state = "a sum" if is_sum(decision.way.a) else "reduced"
+            self._state.reductions[state] += decision.certainty is Certainty.CERTAIN
+
+    def _unreduced(self, number: int, decision: Decision) -> str:
+        """Return `reduced` if a gradient is not, and those of most other parameters are."""
+        reductions = self._state.reductions
+        if not is_parameter_gradient(self._a.keys[number]) or decision.way is None:
+            return ""
+        few = reductions["a sum"] * _FEW <= reductions["reduced"]
+        return "reduced" if few and decision.fits and is_sum(decision.way.a) else ""
+
+    def _metrics(self, runner: PairRunner) -> dict[int, PairComparison]:
+        """Return by tensor how far the two sides are apart, put together as decided."""
+        numbers, jobs = [], []
+        for number, decision in self._decisions.items():
+            if decision.way is not None:
+                pair = self._pairs[number]
+                numbers.append(number)
+                way = decision.way
+                jobs.append(
+                    PlacedPair(
+                        self._a.operands(number),
+                        self._b.operands(pair.b),
+                        way.worst or way.a.assembly,
+                        way.b.assembly,
+                    )
+                )
+        batches = batched(jobs, runner.parts)
+        outcomes = (outcome for batch in runner.map(compare_placed, batches) for outcome in batch)
+        return dict(zip(numbers, outcomes, strict=True))
+
+    def _judged(self, outcomes: dict[int, PairComparison]) -> list[ComparedTensor]:
+        """Return the rows of all pairs, judged in order of execution."""
+        tensors = [
+            JudgedTensor(
+                self._row(pair),
+                self._decisions.get(number),
+                outcomes.get(number),
+                self._a.keys[number],
+                self._b.shapes(pair.b)[0],
+                self._odd.get(number, ""),
+                self._problem(pair),
+            )
+            for number, pair in sorted(self._pairs.items())
+        ]
+        return self._state.judge.judge(tensors, self._choices.thresholds)
+
+    def _problem(self, pair: TensorPair) -> tuple[str, bool]:
+        if answer := self._problems.get(pair.a):
+            return answer.problem, answer.damaged
+        return ("", False) if self._can_be_read(pair) else ("elements were not dumped", False)
+
+    def _row(self, pair: TensorPair) -> ComparedTensor:
+        a, b = self._a, self._b
+        key, decision = a.keys[pair.a], self._decisions.get(pair.a)
+        way = decision.way if decision else None
+        shapes = (
+            (way.a.assembly.shape, way.b.assembly.shape)
+            if way
+            else (a.shapes(pair.a)[0], b.shapes(pair.b)[0])
+        )
+        holders_a, holders_b = a.holders[pair.a], b.holders[pair.b]
+        held = HeldBy(
+            tuple(holder.rank for holder in holders_a),
+            tuple(holder.rank for holder in holders_b),
+            placement_text(decision) if decision else "?",
+            decision.certainty.value if decision else Certainty.OPEN.value,
+            decision.explanation if decision else "",
+        )
+        return ComparedTensor(
+            key_a=StepKey(holders_a[0].rank, a.step),
+            key_b=StepKey(holders_b[0].rank, b.step),
+            number=pair.a,
+            name_a=key.name,
+            name_b=b.keys[pair.b].name,
+            graph=key.graph,
+            op_type=key.op_type,
+            io=key.io,
+            dtype_a=a.dtype(pair.a),
+            dtype_b=b.dtype(pair.b),
+            shape_a=shapes[0],
+            shape_b=shapes[1],
+            verdict=Verdict.UNKNOWN,
+            matched=pair.matched_by.value,
+            guessed=pair.matched_by.is_guess,
+            held=held,
+        )
+
+    def _unmatched(self, side: HeldTensors, numbers: Iterable[int]) -> Iterator[ComparedTensor]:
+        is_a = side is self._a
+        for number in numbers:
+            key, dtype, shape = side.keys[number], side.dtype(number), side.shapes(number)[0]
+            where = StepKey(side.holders[number][0].rank, side.step)
+            yield ComparedTensor(
+                key_a=where,
+                key_b=where,
+                number=number,
+                name_a=key.name if is_a else "",
+                name_b="" if is_a else key.name,
+                graph=key.graph,
+                op_type=key.op_type,
+                io=key.io,
+                dtype_a=dtype if is_a else "",
+                dtype_b="" if is_a else dtype,
+                shape_a=shape if is_a else None,
+                shape_b=None if is_a else shape,
+                verdict=Verdict.ONLY_A if is_a else Verdict.ONLY_B,
+            )
+
+
+#: How many tensors of B are tried for one whose name only A has.
+_NEIGHBOURS = 4
+#: So many gradients are reduced for each that is not, where one that is not is a mistake.
+_FEW = 4

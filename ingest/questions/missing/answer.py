@@ -1,0 +1,39 @@
+"""What was asked for and is missing, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ingest.reader.listing import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class MissingItem:
+    """Something that the configuration of a dump asked for and that is not in the store."""
+
+    what: str
+    """`step`, `rank`, `operator`, `statistic`, `elements`, `statistics`, `inputs` or `outputs`."""
+    name: str
+    """Its name: as in the configuration, or as the graph has it; steps as ranges such as `4-7`."""
+    rank: int | None
+    """The rank that lacks it; None if it is not about one."""
+    reason: str
+    """Why it is missing, as far as that is known; "" if it is not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+class MissingItems(Listing[MissingItem]):
+    """What is missing: a list, which is also a table with the columns of `ls --missing --json`."""
+
+    columns = ("what", "name", "rank", "reason")
+    shown = columns
+    noun = "missing item"
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield `MissingItem.to_dict` of each item."""
+        return (item.to_dict() for item in self)

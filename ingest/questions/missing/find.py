@@ -1,0 +1,172 @@
+"""Find what was asked for and is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ingest.dump_configs.model import AskedDump, Io, Match, flatten
+from ingest.questions.missing.answer import MissingItem, MissingItems
+from ingest.questions.missing.never_dumped import why_never_dumped
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.context import context_of
+from ingest.reader.context.configuration import DumpConfiguration, configuration_of
+from ingest.reader.ranges import format_ranges
+from ingest.reader.step import Step
+from workers.arrays.statistics import FIELDS
+from workers.store.model import RowKind
+
+#: What MindSpore and CANN call the statistics of the index.
+_STATISTICS = {
+    "max": "max",
+    "min": "min",
+    "avg": "mean",
+    "l2norm": "l2_norm",
+    "nan count": "nan_count",
+    "nan": "nan_count",
+    "zero count": "zero_count",
+    "positive inf count": "pos_inf_count",
+    "positive inf": "pos_inf_count",
+    "negative inf count": "neg_inf_count",
+    "negative inf": "neg_inf_count",
+}
+_ALL_DEVICES = frozenset(range(8))
+_TYPE = re.compile(r"(?P<type>[A-Za-z]\w*?)(?:-op\d+|_\d+)?$")
+
+
+def missing(store: Catalog, rank: Choice = None) -> MissingItems:
+    """Return what the configuration of the dump asked for and is not in the store.
+
+    Known are the `data_dump.json` that MindSpore keeps in the dump, and the JSON of ACL. Without one, nothing
+    is said to be missing. Reads the indexes of one step of each rank.
+
+    Args:
+        store: the store.
+        rank: only this rank, or these.
+
+    Raises:
+        UsageError: a rank is not in the store.
+    """
+    chosen = sorted({step.key.rank for step in store.select(rank)})
+    items = MissingItems()
+    told = configuration_of(store, chosen[0]) if chosen else DumpConfiguration("")
+    if not told.source:
+        return items
+    if rank is None:
+        items += _ranks(store, told)
+    for number in chosen:
+        items += _of_rank(store, number, told.asked)
+    # What is the same on all ranks is said once.
+    return _merged(items, chosen)
+
+
+def _merged(items: MissingItems, ranks: Sequence[int]) -> MissingItems:
+    by_rank: dict[tuple[str, str, str], list[int | None]] = {}
+    for item in items:
+        by_rank.setdefault((item.what, item.name, item.reason), []).append(item.rank)
+    merged = MissingItems()
+    for (what, name, reason), which in by_rank.items():
+        if len(which) == len(ranks) > 1 or which == [None]:
+            merged.append(MissingItem(what, name, None, reason))
+        else:
+            merged += [MissingItem(what, name, rank, reason) for rank in which]
+    return merged
+
+
+def _ranks(store: Catalog, told: DumpConfiguration) -> Iterator[MissingItem]:
+    """Yield devices that were named and have no rank; on CPU, MindSpore ignores them."""
+    devices = told.asked.devices
+    if (
+        devices is None
+        or devices == _ALL_DEVICES
+        or told.device == "CPU"
+        or max(store.ranks) >= len(_ALL_DEVICES)
+    ):
+        return
+    for device in sorted(devices - set(store.ranks)):
+        reason = "no process dumped on this device, or its dump was not ingested"
+        yield MissingItem("rank", str(device), None, reason)
+
+
+def _of_rank(store: Catalog, rank: int, asked: AskedDump) -> Iterator[MissingItem]:
+    steps = sorted(key.step for key in store.keys if key.rank == rank and key.step is not None)
+    if not steps:
+        return
+    yield from _steps(store, rank, asked, steps)
+    step = store.step(rank, steps[-1])
+    yield from _operators(store, step, asked)
+    yield from _content(step, asked)
+
+
+def _steps(store: Catalog, rank: int, asked: AskedDump, steps: Sequence[int]) -> Iterator[MissingItem]:
+    absent = sorted((asked.steps or frozenset()) - set(steps))
+    later = [step for step in absent if step > steps[-1]]
+    earlier = [step for step in absent if step < steps[-1]]
+    if later:
+        reason = f"the newest step is {steps[-1]}: the job has ended, or has not come so far"
+        yield MissingItem("step", format_ranges(later), rank, reason)
+    if earlier:
+        graphs = {graph for graph in store.step(rank, steps[-1]).tables.label("graph").tolist() if graph}
+        ran = {step for graph in graphs for step in context_of(store, rank).history(str(graph))}
+        did_not_run = bool(ran) and ran.isdisjoint(earlier)
+        reason = "its graphs did not run in them, by their history" if did_not_run else ""
+        yield MissingItem("step", format_ranges(earlier), rank, reason)
+
+
+def _operators(store: Catalog, step: Step, asked: AskedDump) -> Iterator[MissingItem]:
+    """Yield entries that fit no operator in the store, and why."""
+    tables = step.tables
+    pairs = set(zip(tables.label("op_type").tolist(), tables.label("op_name").tolist(), strict=True))
+    planned = _planned(store, step)
+    for pattern in asked.operators or ():
+        if any(pattern.matches(str(op_type), str(op_name)) for op_type, op_name in pairs):
+            continue
+        in_graph = [name for name in planned if pattern.matches(_type_of(name), flatten(name))]
+        if in_graph:
+            why = why_never_dumped(_type_of(in_graph[0]))
+            reason = f"{in_graph[0]} is in the graph, and was not dumped" + (f": {why}" if why else "")
+        elif pattern.match is Match.TYPE and (why := why_never_dumped(pattern.text)):
+            reason = why
+        elif planned:
+            reason = "no operator of the graph is called that: it was fused, renamed or optimised away"
+        else:
+            reason = "no operator of the dump is called that; the dump has no graph that tells why"
+        yield MissingItem("operator", pattern.text, step.key.rank, reason)
+
+
+def _planned(store: Catalog, step: Step) -> list[str]:
+    """Return the full names of the operators of all graphs of a step, as the dump lists them."""
+    context = context_of(store, step.key.rank)
+    graphs = sorted({str(graph) for graph in step.tables.label("graph").tolist() if graph})
+    return [name for graph in graphs for name in context.execution_order(graph)]
+
+
+def _type_of(name: str) -> str:
+    match = _TYPE.search(name.rpartition("/")[2])
+    return match["type"] if match else ""
+
+
+def _content(step: Step, asked: AskedDump) -> Iterator[MissingItem]:
+    """Yield kinds of content that no tensor of a step has."""
+    tables, rank = step.tables, step.key.rank
+    kinds = tables.label("kind").astype(str)
+    tensors, reported = kinds == RowKind.TENSOR.value, kinds == RowKind.STATISTICS.value
+    if not (tensors | reported).any():
+        return
+    if asked.tensors and not tensors.any():
+        yield MissingItem("elements", "elements of tensors", rank, "the dump has statistics alone")
+    from_file = ~np.isin(tables.label("statistics_from").astype(str), ("", "computed"))
+    if asked.statistics and not (reported | from_file).any():
+        reason = "the dump has no file of statistics; those in the store were computed from elements"
+        yield MissingItem("statistics", "statistics of the dump system", rank, reason)
+    for category in asked.categories if asked.statistics and reported.any() else ():
+        name = _STATISTICS.get(category.lower())
+        if name in FIELDS and np.isnan(tables.statistic(name)[reported]).all():
+            yield MissingItem("statistic", category, rank, "no row of the file of statistics has it")
+    ios = {str(io) for io in np.unique(tables.label("io")[tensors | reported].astype(str))}
+    for wanted, beginning in ((Io.INPUTS, "input"), (Io.OUTPUTS, "output")):
+        if asked.io in (Io.BOTH, wanted) and not any(io.startswith(beginning) for io in ios):
+            yield MissingItem(wanted.value, f"all {wanted.value}", rank, "")

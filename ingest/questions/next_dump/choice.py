@@ -1,0 +1,260 @@
+"""What may be worth dumping next, and how much: operators with their worth, steps and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ingest.questions.divergence.result import Divergence
+from ingest.questions.origin.answer import OriginAnswer, OriginOperator
+from ingest.reader.catalog import Catalog
+from ingest.reader.flow.content import CallKey
+from ingest.reader.flow.operator_kinds import is_parameter
+from ingest.reader.flow.step_flow import FlowCall, StepFlow, flow_of
+from workers.errors import UsageError
+
+#: Operators of at least this worth are dumped without a budget. With one, those below it, too, if they fit.
+WORTH_DUMPING = 0.4
+_CULPRIT, _SOURCE, _ALTERNATIVE, _READER = 1.0, 0.8, 0.5, 0.3
+#: By how much an operator is worth less than the one that reads what it writes.
+_FADING = 0.45
+#: How far an operator may be from the culprit, in operators.
+_MAX_DISTANCE = 6
+_MAX_ALTERNATIVES = 5
+
+
+class OperatorId(NamedTuple):
+    """An operator, whichever of its calls."""
+
+    net: str
+    graph: str
+    op_type: str
+    op_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An operator that is worth dumping."""
+
+    operator: OperatorId
+    worth: float
+    """From 1, for the operator at which it began, down to 0."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """What is suspected: operators, steps and ranks that are worth dumping."""
+
+    suspects: tuple[Suspect, ...]
+    """The most important one first."""
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    about: str
+    """What it is about, in one sentence."""
+    notes: tuple[str, ...] = ()
+
+    def without_parameters(self) -> Suspicion:
+        """Return it without parameters, for a system that cannot dump one alone.
+
+        Raises:
+            UsageError: nothing else is left.
+        """
+        suspects = tuple(suspect for suspect in self.suspects if not is_parameter(suspect.operator.op_type))
+        if len(suspects) == len(self.suspects):
+            return self
+        if not suspects:
+            raise UsageError(
+                f"{self.suspects[0].operator.op_name} is a parameter, dumped only with the whole graph",
+                hint="Name an operator that reads or writes it with --for tensor.",
+            )
+        note = "Parameters are not dumped by themselves, but as inputs and outputs of operators."
+        return replace(self, suspects=suspects, notes=(*self.notes, note))
+
+
+def choose_origin(store: Catalog, answer: OriginAnswer) -> Suspicion:
+    """Choose the operator at which something bad began, what wrote its inputs, and other candidates.
+
+    Raises:
+        UsageError: nothing bad was found.
+    """
+    if answer.rank is None or answer.step is None:
+        raise UsageError(
+            f"{store.url}: nothing went wrong in it, so nothing is suspected",
+            hint="Ask for what you want to see: --for tensor NAME, or --for divergence.",
+        )
+    flow = flow_of(store.step(answer.rank, answer.step))
+    place = f"rank {answer.rank}, step {answer.step}"
+    culprits = _calls(flow, answer.graph or "", answer.op_type or "", answer.op_name or "")
+    notes: list[str] = []
+    if not culprits:  # it came from an operator that was not dumped: those that it reached first were
+        culprits = [call for reached in answer.spread.next[:1] for call in _calls_of(flow, reached)]
+        notes.append("The operator at which it began was not dumped: those that it reached first are chosen.")
+    alternatives = answer.alternatives[:_MAX_ALTERNATIVES]
+    writers = list(_writers_of_parameters(flow, culprits)) if answer.came_in is not None else []
+    suspects = [
+        *(Suspect(_id_of(writer.key), _SOURCE, "it writes the parameter") for writer in writers),
+        *_with_sources(flow, culprits, f"{answer.what} {_began(answer)} it on {place}"),
+        *(_suspect(operator, _ALTERNATIVE, operator.reason) for operator in alternatives if operator.op_name),
+        *(
+            _suspect(operator, _READER, "it reads what went wrong")
+            for operator in answer.spread.next[:_MAX_ALTERNATIVES]
+            if operator.op_name
+        ),
+    ]
+    if not suspects:
+        raise UsageError(f"{store.url}: no operator on {place} can be named", hint="Dump all of the step.")
+    ranks = {answer.rank, *(operator.rank for operator in alternatives)}
+    if answer.how == "came through a collective":
+        ranks |= set(store.ranks)
+        notes.append("It came from another rank, which the dump does not have: all ranks are chosen.")
+    about = f"{answer.what} on {place}, in {answer.op_type or 'an operator that was not dumped'}"
+    return Suspicion(
+        _ranked(suspects), with_step_before(answer.step), tuple(sorted(ranks)), about, tuple(notes)
+    )
+
+
+def choose_divergence(store: Catalog, answer: Divergence) -> Suspicion:
+    """Choose the operators that gave other outputs for equal inputs, and the first tensors that differ.
+
+    Raises:
+        UsageError: all replicas agree.
+    """
+    if not answer.broken and not answer.odd:
+        raise UsageError(
+            f"{store.url}: all replicas agree, so nothing is suspected",
+            hint="Ask for what you want to see: --for tensor NAME, or --for origin.",
+        )
+    first = min([call.step for call in answer.broken] + [odd.first_step for odd in answer.odd])
+    suspects: list[Suspect] = []
+    ranks: set[int] = set()
+    for broken in (call for call in answer.broken if call.step == first):
+        operator = OperatorId(broken.net, broken.graph, broken.op_type, broken.op_name)
+        suspects.append(Suspect(operator, _CULPRIT, "equal inputs and unequal outputs"))
+        ranks |= {*broken.ranks, *broken.others[:1]}
+    for odd in (odd for odd in answer.odd if odd.first_step == first):
+        key = odd.first.key
+        flow = flow_of(store.step(odd.ranks[0], first))
+        why = f"{odd.first.name} differs first"
+        suspects += _with_sources(flow, _calls(flow, key.graph, key.op_type, key.op_name), why)
+        ranks |= {*odd.ranks, *odd.others[:1]}
+    for difference in answer.differences:
+        if difference.first_step == first and len(suspects) < 4 * _MAX_ALTERNATIVES:
+            key = difference.key
+            operator = OperatorId(key.net, key.graph, key.op_type, key.op_name)
+            suspects.append(Suspect(operator, _READER, f"{difference.name} differs"))
+    about = f"replicas that disagree from step {first} on"
+    return Suspicion(_ranked(suspects), with_step_before(first), tuple(sorted(ranks)), about)
+
+
+def choose_tensors(store: Catalog, names: Iterable[str], rank: Any = None, step: Any = None) -> Suspicion:
+    """Choose the operators of tensors that the user names, with what wrote their inputs.
+
+    Raises:
+        UsageError: a name fits no tensor.
+    """
+    suspects: list[Suspect] = []
+    steps: set[int] = set()
+    ranks: set[int] = set()
+    patterns = list(names)
+    for pattern in patterns:
+        tensors = [
+            tensor for tensor in store.tensors(pattern, rank=rank, step=step) if tensor.step is not None
+        ]
+        if not tensors:
+            raise UsageError(
+                f"{store.url}: no tensor is called {pattern!r}",
+                hint="`dump-ingest find STORE PATTERN` lists names; a pattern may have * and ?.",
+            )
+        last = max(tensors, key=lambda tensor: (tensor.step or 0, -tensor.rank))
+        chosen = [tensor for tensor in tensors if tensor.step == last.step]
+        flow = flow_of(store.step(last.rank, last.step))
+        calls = {
+            id(call): call
+            for tensor in chosen
+            for call in _calls(flow, tensor.graph, tensor.op_type, tensor.op_name)
+        }
+        suspects += _with_sources(flow, list(calls.values()), f"its name fits {pattern}")
+        ranks |= {tensor.rank for tensor in chosen}
+        steps |= set(with_step_before(last.step or 0))
+    about = f"tensors called {', '.join(patterns)}"
+    return Suspicion(_ranked(suspects), tuple(sorted(steps)), tuple(sorted(ranks)), about)
+
+
+def with_step_before(step: int) -> tuple[int, ...]:
+    """Return a step, and the one before it if there is one."""
+    return (step - 1, step) if step > 0 else (step,)
+
+
+def _began(answer: OriginAnswer) -> str:
+    return {"born": "was born in", "recorded": "was recorded in"}.get(answer.how or "", "came through")
+
+
+def _calls(flow: StepFlow, graph: str, op_type: str, op_name: str) -> list[FlowCall]:
+    return [
+        call
+        for key, call in flow.calls.items()
+        if (key.graph, key.op_type, key.op_name) == (graph, op_type, op_name)
+    ]
+
+
+def _calls_of(flow: StepFlow, operator: OriginOperator) -> list[FlowCall]:
+    return _calls(flow, operator.graph, operator.op_type, operator.op_name)
+
+
+def _suspect(operator: OriginOperator, worth: float, why: str) -> Suspect:
+    return Suspect(OperatorId("", operator.graph, operator.op_type, operator.op_name), worth, why)
+
+
+def _with_sources(flow: StepFlow, culprits: list[FlowCall], why: str) -> Iterator[Suspect]:
+    """Yield calls, and those that wrote what they read, from near to far: the farther, the less worth."""
+    seen = {call.key for call in culprits}
+    worth = _SOURCE
+    for call in culprits:
+        yield Suspect(_id_of(call.key), _CULPRIT, why)
+    for _ in range(_MAX_DISTANCE):
+        readers, culprits = culprits, []
+        for reader in readers:
+            for source in _sources(flow, reader):
+                if source.key not in seen:
+                    seen.add(source.key)
+                    culprits.append(source)
+                    yield Suspect(_id_of(source.key), worth, f"{reader.op_type} reads what it writes")
+        worth *= _FADING
+
+
+def _sources(flow: StepFlow, reader: FlowCall) -> Iterator[FlowCall]:
+    for operand in reader.inputs:
+        passing = flow.producer(operand.row)
+        if passing is None:
+            continue
+        source = flow.call_of[passing.source]
+        if not is_parameter(source.op_type):
+            yield source
+
+
+def _writers_of_parameters(flow: StepFlow, readers: list[FlowCall]) -> Iterator[FlowCall]:
+    """Yield what wrote the parameters that calls read: it may have done so in the step before."""
+    for reader in readers:
+        for operand in reader.inputs:
+            read = flow.producer(operand.row)
+            if read is not None and is_parameter(flow.call_of[read.source].op_type):
+                written = flow.producer(read.source)
+                if written is not None:
+                    yield flow.call_of[written.source]
+
+
+def _id_of(key: CallKey) -> OperatorId:
+    return OperatorId(key.net, key.graph, key.op_type, key.op_name)
+
+
+def _ranked(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
+    """Return each operator once, with its highest worth, the highest first."""
+    best: dict[tuple[str, str, str], Suspect] = {}
+    for suspect in suspects:
+        name = suspect.operator[1:]
+        known = best.get(name)
+        if known is None or known.worth < suspect.worth:
+            best[name] = suspect
+    return tuple(sorted(best.values(), key=lambda suspect: -suspect.worth))

@@ -1,0 +1,144 @@
+"""How many files and bytes a dump of some operators will have, and how long it will take.
+
+Of each operator, the dump in the store tells the size of its tensors: of the same rank and step if it has
+them, else of the nearest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.next_dump.choice import OperatorId
+from ingest.reader.catalog import Catalog
+from ingest.reader.step import Step
+from workers.arrays import dtypes
+from workers.store.model import RowKind
+
+#: Bytes of a file besides the elements of its tensor, by system, where only statistics are known.
+_OVERHEAD_NBYTES = {"mindspore": 128, "msprobe": 1200, "sglang": 2000, "te": 2000}
+_OVERHEAD_OF_DUMP_DATA = 96
+#: Bytes of an element of which the type is not known.
+_USUAL_ITEMSIZE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Tensors of one step of one rank."""
+
+    files: int = 0
+    nbytes: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.files + other.files, self.nbytes + other.nbytes)
+
+
+Amounts: TypeAlias = dict[tuple[str, str, str, str], Amount]
+"""By graph, type and name of an operator, and `io` of its tensors."""
+
+
+class Sizes:
+    """What the store knows of the sizes of tensors, by operator. Reads the index of each step once."""
+
+    def __init__(self, store: Catalog, system: str) -> None:
+        self._store = store
+        self._overhead = _OVERHEAD_NBYTES.get(system, _OVERHEAD_OF_DUMP_DATA)
+        self._measured: dict[tuple[int, int], Amounts] = {}
+        self._steps: dict[int, list[int]] = {}
+        """By rank, the steps that the store has."""
+        for key in store.keys:
+            if key.step is not None:
+                self._steps.setdefault(key.rank, []).append(key.step)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have a step."""
+        return sorted(self._steps)
+
+    def of(self, operators: Collection[OperatorId], ranks: Iterable[int], steps: Iterable[int]) -> Amount:
+        """Return what these operators dump on these ranks in these steps."""
+        names = {operator[1:] for operator in operators}
+        wanted = list(steps)
+        total = Amount()
+        for rank in ranks:
+            for step in wanted:
+                for name, amount in self.of_step(rank, step).items():
+                    if name[:3] in names:
+                        total += amount
+        return total
+
+    def of_all(self, ranks: Iterable[int], steps: Iterable[int]) -> Amount:
+        """Return what all operators dump on these ranks in these steps, parameters included."""
+        wanted = list(steps)
+        near = (self.of_step(rank, step) for rank in ranks for step in wanted)
+        return sum((amount for amounts in near for amount in amounts.values()), Amount())
+
+    def seconds_of_step(self, rank: int, step: int) -> float | None:
+        """Return how long the dump of a step took, by the times of its tensors; None if it has none."""
+        nearest = self._nearest(rank, step)
+        if nearest is None:
+            return None
+        tables = self._store.step(*nearest).tables
+        times = tables.number("timestamp")
+        known = times[times > 0]
+        span = float(known.max() - known.min()) / 1e6 if len(known) > 1 else 0.0
+        return span or None
+
+    def of_step(self, rank: int, step: int) -> Amounts:
+        """Return what each operator dumps in a step: by graph, type, name, and `io`."""
+        nearest = self._nearest(rank, step)
+        if nearest is None:
+            return {}
+        if nearest not in self._measured:
+            self._measured[nearest] = self._measure(self._store.step(*nearest))
+        return self._measured[nearest]
+
+    def _nearest(self, rank: int, step: int) -> tuple[int, int] | None:
+        """Return the rank and step in the store that is most like another one."""
+        if not self._steps:
+            return None
+        near = rank if rank in self._steps else min(self._steps, key=lambda known: (abs(known - rank), known))
+        return near, min(self._steps[near], key=lambda known: (abs(known - step), -known))
+
+    def _measure(self, step: Step) -> Amounts:
+        tables = step.tables
+        kinds = tables.label("kind")
+        is_tensor = np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value))
+        rows = np.flatnonzero(is_tensor)
+        nbytes = self._nbytes(step, rows)
+        labels = (tables.label(name)[rows].tolist() for name in ("graph", "op_type", "op_name", "io"))
+        sources, sizes = tables.label("source")[rows].tolist(), tables.number("source_size")[rows].tolist()
+        dumped = (kinds[rows] == RowKind.TENSOR.value).tolist()
+        seen: set[str] = set()
+        amounts: Amounts = {}
+        columns = zip(*labels, sources, sizes, dumped, nbytes.tolist(), strict=True)
+        for graph, op_type, op_name, io, source, size, is_dumped, size_of_elements in columns:
+            if is_dumped and source in seen:  # a file of several tensors
+                continue
+            seen.add(source)
+            amount = Amount(1, int(size) if is_dumped else int(size_of_elements) + self._overhead)
+            key = (str(graph), str(op_type), str(op_name), str(io))
+            amounts[key] = amounts.get(key, Amount()) + amount
+        return amounts
+
+    def _nbytes(self, step: Step, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bytes of the elements of tensors by their shapes and types, (row,)."""
+        tables = step.tables
+        shape = tables.shape[rows]
+        sizes = np.where(shape >= 0, shape, 1).prod(axis=1)
+        names = tables.label("dtype")[rows]
+        return np.array(
+            [_nbytes_of(str(name), int(size)) for name, size in zip(names, sizes, strict=True)], np.int64
+        )
+
+
+def _nbytes_of(dtype: str, size: int) -> int:
+    try:
+        return dtypes.from_name(dtype.lower()).nbytes(size)
+    except (ValueError, TypeError):
+        return math.ceil(size * _USUAL_ITEMSIZE)

@@ -1,0 +1,200 @@
+"""Find what to dump next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ingest.dump_configs.model import DumpRequest, RequestedOperator, WrittenConfig, flatten
+from ingest.dump_configs.writing.systems import WITHOUT_PARAMETERS, system_of, write_config
+from ingest.questions.divergence.find import divergence
+from ingest.questions.next_dump.answer import DumpEstimate, NextDump
+from ingest.questions.next_dump.choice import (
+    WORTH_DUMPING,
+    OperatorId,
+    Suspect,
+    Suspicion,
+    choose_divergence,
+    choose_origin,
+    choose_tensors,
+)
+from ingest.questions.next_dump.estimate import Sizes
+from ingest.questions.next_dump.gains import NOTHING_NEW, gains
+from ingest.questions.origin.search import origin
+from ingest.reader.catalog import Catalog
+from ingest.reader.context import context_of
+from ingest.reader.context.configuration import configuration_of
+from ingest.reader.tensor import Tensor
+from ingest.units import human_bytes
+from workers.errors import UsageError
+from workers.store.model import RowKind
+
+PURPOSES = ("origin", "divergence", "tensor")
+#: Operators that one configuration names at the most: a list of thousands is nothing that a person checks.
+_MAX_OPERATORS = 200
+
+
+def next_dump(
+    store: Catalog,
+    purpose: str = "origin",
+    names: Iterable[str] = (),
+    *,
+    system: str | None = None,
+    budget: int | None = None,
+    directory: str | None = None,
+    rank: Any = None,
+    step: Any = None,
+) -> NextDump:
+    """Return the configuration of a dump that answers what the one in the store leaves open.
+
+    Chosen are the operators under suspicion, what wrote their inputs, and other candidates; the step in
+    question and the one before it; the ranks concerned. With a budget, operators are chosen by worth until
+    it is used up, also farther ones.
+
+    Args:
+        store: the store.
+        purpose: `origin` (of NaN, Inf and overflows), `divergence` (of replicas), or `tensor`.
+        names: for `tensor`: names of tensors, which may be globs.
+        system: the system to write for; that which made the dump if None. See `WRITERS`.
+        budget: how many bytes of tensors the dump may have; None for what is worth it in any case.
+        directory: where the dump is to go; next to the former one if None.
+        rank: look only at this rank, or these.
+        step: look only at this step, or these.
+
+    Raises:
+        UsageError: nothing is suspected, a name fits nothing, or the system cannot dump what is suspected.
+    """
+    if purpose not in PURPOSES:
+        raise UsageError(f"no purpose {purpose!r}", hint=f"Purposes: {', '.join(PURPOSES)}.")
+    choice = _choose(store, purpose, list(names), rank, step)
+    near = _near(store, choice)
+    former = configuration_of(store, near[0])
+    chosen_step = store.step(*near)
+    source = chosen_step.commit.record.source
+    system = system or system_of(source.layout, chosen_step.tables.label("source")[:8].tolist())
+    if system in WITHOUT_PARAMETERS:
+        choice = choice.without_parameters()
+    sizes = Sizes(store, system)
+    names_of = _Names(store, near)
+    request = DumpRequest(
+        operators=tuple(names_of.requested(suspect.operator) for suspect in choice.suspects[:1]),
+        steps=choice.steps,
+        ranks=choice.ranks,
+        job_ranks=tuple(sizes.ranks),
+        directory=directory or f"{(former.asked.directory or source.root).rstrip('/')}_next",
+        version=former.version,
+        device=former.device,
+        former=former.content,
+    )
+    # The system may dump more ranks and steps than were chosen.
+    suspects, left_out = _within(budget, choice.suspects, sizes, write_config(system, request))
+    operators = tuple(names_of.requested(suspect.operator) for suspect in suspects)
+    config = write_config(system, replace(request, operators=operators))
+    estimate = _estimate(store, sizes, [suspect.operator for suspect in suspects], config, near)
+    if budget is not None and estimate.nbytes > budget:
+        raise UsageError(
+            f"{suspects[0].operator.op_type} ({suspects[0].operator.op_name}) alone needs "
+            f"{human_bytes(estimate.nbytes)}, more than the budget of {human_bytes(budget)}",
+            hint="Give a larger --budget, or fewer ranks and steps with --rank and --step.",
+        )
+    answers = gains(store, choice, suspects)
+    notes = choice.notes if answers else (*choice.notes, NOTHING_NEW)
+    return NextDump(config, choice.about, tuple(suspects), tuple(left_out), estimate, answers, notes)
+
+
+def _choose(store: Catalog, purpose: str, names: list[str], rank: Any, step: Any) -> Suspicion:
+    if purpose == "tensor":
+        if not names:
+            raise UsageError("no tensor is named", hint="dump-ingest next STORE NAME... --for tensor")
+        return choose_tensors(store, names, rank, step)
+    if names:
+        raise UsageError(f"--for {purpose} takes no names", hint="Names of tensors belong to --for tensor.")
+    if purpose == "divergence":
+        return choose_divergence(store, divergence(store, rank=rank, step=step))
+    return choose_origin(store, origin(store, rank, step))
+
+
+def _near(store: Catalog, choice: Suspicion) -> tuple[int, int]:
+    """Return a rank and a step in the store that the choice is about: the last one that is there."""
+    keys = [(key.rank, key.step) for key in store.keys if key.step is not None]
+    chosen = [key for key in keys if key[0] in choice.ranks and key[1] in choice.steps]
+    return max(chosen or keys, key=lambda key: (key[1], -key[0]))
+
+
+class _Names:
+    """The names of operators as the framework spells them."""
+
+    def __init__(self, store: Catalog, near: tuple[int, int]) -> None:
+        self._step = store.step(*near)
+        self._context = context_of(store, near[0])
+        tables = self._step.tables
+        labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "net"))
+        self._rows: dict[tuple[str, ...], tuple[int, str]] = {}
+        kinds = tables.label("kind").tolist()
+        for row, (kind, *name, net) in enumerate(zip(kinds, *labels, strict=True)):
+            if kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
+                self._rows.setdefault(tuple(map(str, name)), (row, str(net)))
+
+    def requested(self, operator: OperatorId) -> RequestedOperator:
+        """Return an operator with its full name, if files of the dump have it."""
+        row, net = self._rows.get(tuple(operator[1:]), (-1, operator.net))
+        full_name = self._full_name(row, operator.op_name) if row >= 0 else ""
+        return RequestedOperator(
+            operator.net or net, operator.graph, operator.op_type, operator.op_name, full_name
+        )
+
+    def _full_name(self, row: int, op_name: str) -> str:
+        tensor = Tensor(self._step, row)
+        if tensor.full_name:
+            return tensor.full_name
+        match = self._context.match(tensor)
+        for name in match.names if match is not None else ():
+            # An operator of the same type may have another number in the graph: that would be another one.
+            if op_name in (flatten(name), name.rpartition("/")[2]):
+                return name
+        return ""
+
+
+def _within(
+    budget: int | None, suspects: Sequence[Suspect], sizes: Sizes, config: WrittenConfig
+) -> tuple[list[Suspect], list[Suspect]]:
+    """Return the suspects that are dumped, and those that do not fit."""
+    if budget is None:
+        worth = [suspect for suspect in suspects if suspect.worth >= WORTH_DUMPING]
+        return worth[:_MAX_OPERATORS], worth[_MAX_OPERATORS:]
+    chosen: list[Suspect] = []
+    left_out: list[Suspect] = []
+    used = 0
+    for suspect in suspects:
+        nbytes = sizes.of([suspect.operator], config.ranks, config.steps).nbytes
+        if (not chosen or used + nbytes <= budget) and len(chosen) < _MAX_OPERATORS:
+            chosen.append(suspect)
+            used += nbytes
+        else:
+            left_out.append(suspect)
+    return chosen, left_out
+
+
+def _estimate(
+    store: Catalog,
+    sizes: Sizes,
+    operators: Sequence[OperatorId],
+    config: WrittenConfig,
+    near: tuple[int, int],
+) -> DumpEstimate:
+    amount = sizes.of(operators, config.ranks, config.steps)
+    full = sizes.of_all(config.ranks, config.steps)
+    # Ranks dump at the same time.
+    whole = sizes.of_all([near[0]], [near[1]])
+    of_step = sizes.seconds_of_step(*near)
+    seconds = None
+    if of_step is not None and whole.files and config.ranks:
+        part = sizes.of(operators, [near[0]], config.steps)
+        seconds = of_step * max(part.files / whole.files, part.nbytes / max(whole.nbytes, 1))
+    run_nbytes = sum(
+        store.step(key.rank, None).commit.summary.raw_bytes
+        for key in store.keys
+        if key.step is None and key.rank in config.ranks
+    )
+    return DumpEstimate(amount.files, amount.nbytes, seconds, full.files, full.nbytes, run_nbytes)

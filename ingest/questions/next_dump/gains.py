@@ -1,0 +1,71 @@
+"""What the next dump will answer that the one in the store cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ingest.questions.next_dump.choice import Suspect, Suspicion
+from ingest.reader.catalog import Catalog
+from ingest.reader.flow.operator_kinds import is_input, is_output
+from ingest.reader.step import Step
+from workers.model import StepKey
+from workers.store.model import RowKind
+
+NOTHING_NEW = "The store has all of these tensors already: the dump shows whether it happens again."
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A tensor of a suspect in the store."""
+
+    name: tuple[str, ...]
+    """Graph, type and name of its operator."""
+    io: str
+    has_elements: bool
+
+
+def gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> tuple[str, ...]:
+    """Return in words what the store does not know of the suspects, and the next dump will."""
+    return tuple(_gains(store, choice, suspects))
+
+
+def _gains(store: Catalog, choice: Suspicion, suspects: Sequence[Suspect]) -> Iterator[str]:
+    known = set(store.keys)
+    last = choice.steps[-1]
+    names = {suspect.operator[1:] for suspect in suspects}
+    rows = [
+        row
+        for rank in choice.ranks
+        if StepKey(rank, last) in known
+        for row in _rows(store.step(rank, last), names)
+    ]
+    without = sum(not row.has_elements for row in rows)
+    if without:
+        yield (
+            "which elements of the inputs made it, and their values: of "
+            f"{without} of these tensors, the store has statistics alone"
+        )
+    culprit = suspects[0].operator
+    of_culprit = [row for row in rows if row.name == culprit[1:]]
+    if of_culprit and not any(is_input(row.io) for row in of_culprit):
+        yield f"whether it came in with the inputs of {culprit.op_type}, which were not dumped"
+    if of_culprit and not any(is_output(row.io) for row in of_culprit):
+        yield f"what {culprit.op_type} made of its inputs: its outputs were not dumped"
+    for step in choice.steps[:-1]:
+        absent = [rank for rank in choice.ranks if StepKey(rank, step) not in known]
+        if absent:
+            yield f"how the same tensors were before, in step {step}, which rank {absent[0]} did not dump"
+    for rank in choice.ranks:
+        if StepKey(rank, last) not in known:
+            yield f"what rank {rank} did in step {last}, which the store does not have"
+
+
+def _rows(step: Step, names: Iterable[tuple[str, ...]]) -> Iterator[_Row]:
+    tables = step.tables
+    labels = (tables.label(name).tolist() for name in ("graph", "op_type", "op_name", "io", "kind"))
+    wanted = set(names)
+    for graph, op_type, op_name, io, kind in zip(*labels, strict=True):
+        name = (str(graph), str(op_type), str(op_name))
+        if name in wanted and kind in (RowKind.TENSOR.value, RowKind.STATISTICS.value):
+            yield _Row(name, str(io), kind == RowKind.TENSOR.value and step.has_tensors)

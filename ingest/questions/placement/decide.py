@@ -1,0 +1,180 @@
+"""Decides which of the ways that were tried is the one in which ranks hold a tensor, and how certain that is.
+
+A way that does not hold is off by about as much as the tensor is large. So a way whose error is that of
+rounding, and far below that of any other, is certain. Where several fit, as with zeros, or none does, what is
+left is what shapes allow and what tensors of the same kind show; see `agree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import ml_dtypes
+import numpy as np
+
+from workers.arrays.dtypes import from_name
+from workers.arrays.placement import Held
+from workers.arrays.placement_search import ScoredWay, Search
+
+#: The largest error with which a way fits: for float32 and wider, and in units of the epsilon for others.
+_FIT, _FIT_EPSILONS, _MAX_FIT = 1e-3, 8, 0.25
+#: Errors are told apart if one is this many times the other, and if the larger one is above this.
+_TIMES, _NOISE = 8.0, 1e-6
+#: If no way fits: the error of the closest, and its share of the next one's, with which it is likely.
+_LIKELY, _LIKELY_SHARE = 0.7, 0.5
+#: How simple a way is: the smaller the simpler.
+_SIMPLICITY = {
+    Held.REPLICATED: 0,
+    Held.SHARD: 1,
+    Held.BLOCKS: 2,
+    Held.ZIGZAG: 2,
+    Held.PARTIAL_SUM: 3,
+    Held.MEAN: 4,
+}
+
+
+class Certainty(StrEnum):
+    """Why ranks are taken to hold a tensor in a way, from the strongest."""
+
+    MAPPED = "mapped"
+    """The layout map says so."""
+    CERTAIN = "certain"
+    """The values agree in this way, and in no other."""
+    TOLD = "told"
+    """Values leave it open, and the dump tells."""
+    AGREED = "agreed"
+    """Other tensors of the same kind are held in this way for certain."""
+    BY_SHAPE = "by shape"
+    """The shapes allow no other way; the values do not agree."""
+    LIKELY = "likely"
+    """The values agree in no way, and come much closer in this one."""
+    OPEN = "open"
+    """Several ways fit equally well, or none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The way in which ranks hold a tensor, as far as it is known."""
+
+    way: ScoredWay | None
+    """None if nothing is known. If several ways fit equally well, the simplest."""
+    certainty: Certainty
+    explanation: str
+    also: tuple[ScoredWay, ...] = ()
+    """Others that fit equally well."""
+    search: Search = field(default_factory=lambda: Search(()), repr=False)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the values agree in this way."""
+        return self.certainty is Certainty.CERTAIN or (self.certainty is Certainty.OPEN and bool(self.also))
+
+
+def fit_limit(dtypes: Sequence[str]) -> float:
+    """Return the largest relative error with which two sides hold the same, by the coarser of these types."""
+    limits = [_FIT]
+    for dtype in dtypes:
+        try:
+            values = from_name(dtype).values.newbyteorder("=")
+            if values.kind in "fc":
+                epsilon = float(np.finfo(values).eps)
+            else:
+                epsilon = float(ml_dtypes.finfo(values).eps)  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError):
+            continue
+        limits.append(min(_FIT_EPSILONS * epsilon, _MAX_FIT))
+    return max(limits)
+
+
+def decide(search: Search, dtypes: Sequence[str]) -> Decision:
+    """Return which of the ways of a search holds.
+
+    Args:
+        search: the ways that were tried, the closest first.
+        dtypes: the types of the elements on both sides.
+    """
+    if not search.ways:
+        text = "the shapes of the pieces do not make up the shape of the tensor in any known way"
+        return Decision(None, Certainty.OPEN, text, search=search)
+    best = search.ways[0]
+    limit = fit_limit(dtypes)
+    if best.error <= limit:
+        return _fitting(search, best)
+    return _up_to_a_factor(search, limit) or _not_fitting(search, best)
+
+
+def _fitting(search: Search, best: ScoredWay) -> Decision:
+    limit = max(_TIMES * best.error, _NOISE)
+    near = sorted((way for way in search.ways if way.error <= limit), key=simplicity)
+    chosen = near[0]
+    also = tuple(way for way in near[1:] if not _is_implied(way, chosen))
+    error = f"relative error {chosen.error:.1e}"
+    if also:
+        names = ", ".join(dict.fromkeys(describe(way) for way in also))
+        return Decision(chosen, Certainty.OPEN, f"{error}; also fits: {names}", also, search)
+    others = [way.error for way in search.ways if way.error > limit]
+    text = f"{error}; every other way is off by {min(others):.1e} or more" if others else error
+    return Decision(chosen, Certainty.CERTAIN, text, search=search)
+
+
+def _up_to_a_factor(search: Search, limit: float) -> Decision | None:
+    """Return the only way in which the sides agree but for a factor; None if there is not exactly one."""
+    scaled = [way for way in search.ways if way.error_besides_factor <= limit and abs(way.factor) > limit]
+    simplest = sorted(scaled, key=simplicity)[:1]
+    if not simplest or any(not _is_implied(way, simplest[0]) for way in scaled if way is not simplest[0]):
+        return None
+    text = f"it is {simplest[0].factor:.4g} times B, and agrees but for that in no other way"
+    return Decision(simplest[0], Certainty.CERTAIN, text, search=search)
+
+
+def _not_fitting(search: Search, best: ScoredWay) -> Decision:
+    off = f"the values are off by {best.error:.1e}"
+    plain = [way for way in search.ways if not way.same_on_both and _is_plain(way)]
+    if len({way.kinds for way in plain}) == 1:
+        is_cut = any(dimension.axis is not None for dimension in plain[0].a.dimensions)
+        why = (
+            "the shapes allow nothing else, unless it is cut in blocks"
+            if is_cut
+            else "all ranks hold the same"
+        )
+        text = f"{why}; {off}"
+        return Decision(plain[0], Certainty.BY_SHAPE, text, search=search)
+    if len(search.ways) == 1:
+        return Decision(best, Certainty.BY_SHAPE, f"both sides are cut alike; {off}", search=search)
+    others = [way.error for way in search.ways if way.kinds != best.kinds]
+    if best.error <= _LIKELY and (not others or best.error <= _LIKELY_SHARE * min(others)):
+        return Decision(best, Certainty.LIKELY, f"{off}, every other way by more", search=search)
+    names = ", ".join(dict.fromkeys(describe(way) for way in search.ways))
+    return Decision(None, Certainty.OPEN, f"{off} in the closest of the ways: {names}", search=search)
+
+
+def simplicity(way: ScoredWay) -> tuple[int, int, float]:
+    """Return a key that sorts the simplest way first: what both sides share, then the fewest operations."""
+    dimensions = (*way.a.dimensions, *way.b.dimensions)
+    return (
+        0 if way.same_on_both else 1,
+        sum(_SIMPLICITY[dimension.held] for dimension in dimensions),
+        way.error,
+    )
+
+
+def _is_plain(way: ScoredWay) -> bool:
+    return not any(dimension.held in {Held.BLOCKS, Held.ZIGZAG} for dimension in way.a.dimensions)
+
+
+def describe(way: ScoredWay) -> str:
+    """Return how the two sides hold a tensor, such as `shard 0`, or `shard 0 | replicated` with that of B."""
+    if way.same_on_both:
+        return "alike"
+    return str(way.a) if not way.b.dimensions else f"{way.a} | {way.b}"
+
+
+def _is_implied(way: ScoredWay, chosen: ScoredWay) -> bool:
+    """Return whether a way holds whenever the chosen one does: replicas are equal to their mean."""
+    if chosen.same_on_both:
+        return True  # the same was done to both
+    kinds = tuple(kind.replace(Held.MEAN.value, Held.REPLICATED.value) for kind in way.kinds)
+    merged = tuple(", ".join(dict.fromkeys(kind.split(", "))) for kind in kinds)
+    return merged == chosen.kinds

@@ -1,0 +1,54 @@
+"""Says what kind of mistake a difference looks like, from what was tried to put a tensor together."""
+
+from __future__ import annotations
+
+import math
+
+from ingest.questions.placement.decide import Decision
+from workers.arrays.placement_search import ScoredWay
+from workers.arrays.segment_match import MatchedOrder
+
+#: A difference is a factor if what remains without it is at most this share, relative to B.
+_REST = 1e-3
+#: Factors this close to 1 explain nothing.
+_NO_FACTOR = 1e-3
+
+
+def explain_difference(decision: Decision) -> str:
+    """Return what a difference looks like; "" if it looks like nothing known."""
+    if decision.search.order is not None and (text := _wrong_parts(decision.search.order)):
+        return text
+    return _factor(decision.way) if decision.way is not None else ""
+
+
+def _factor(way: ScoredWay) -> str:
+    factor = way.factor
+    if not math.isfinite(factor) or abs(factor - 1) < _NO_FACTOR or way.error_besides_factor > _REST:
+        return ""
+    count = max((dimension.size for dimension in way.a.dimensions), default=1)
+    text = f"it is {factor:.4g} times B"
+    if count > 1 and math.isclose(factor, count, rel_tol=_REST):
+        return f"{text}: summed over {count} ranks and not averaged"
+    if count > 1 and math.isclose(factor, 1 / count, rel_tol=_REST):
+        return f"{text}: averaged over {count} ranks once too often"
+    if math.isclose(factor, -1, rel_tol=_REST):
+        return f"{text}: a sign is turned round"
+    return text
+
+
+def _wrong_parts(order: MatchedOrder) -> str:
+    """Return which pieces hold other positions than those of their place."""
+    begins = [stretches[0].whole if stretches else -1 for stretches in order.stretches]
+    texts, expected = [], 0
+    for number, stretches in enumerate(order.stretches):
+        length = sum(stretch.length for stretch in stretches)
+        if len(stretches) == 1 and stretches[0].whole != expected:
+            begin = stretches[0].whole
+            texts.append(
+                f"piece {number} holds positions {begin} to {begin + length - 1} of axis {order.axis} "
+                f"instead of {expected} to {expected + length - 1}"
+            )
+        expected += length
+    if len(set(begins)) < len(begins) and texts:
+        return f"{'; '.join(texts)}: several ranks hold the same part"
+    return "; ".join(texts)

@@ -1,0 +1,94 @@
+"""What `layout` answers: how the ranks of one run hold its tensors, and what looks like a mistake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ingest.reader import notebook
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedKind:
+    """Tensors of one kind: the same operator in all layers and steps, held alike by the same ranks."""
+
+    name: str
+    """The name of the first of them."""
+    ranks: tuple[int, ...]
+    """The ranks that have a piece."""
+    placement: str
+    """`replicated`, `shard 0`, `partial sum`, ...; `replicated in 0-1; 2-3`; or `each rank its own`."""
+    why: str
+    """`told` by the dump, `equal bytes`, or which tensor it is put together in."""
+    tensors: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "ranks": list(self.ranks),
+            "placement": self.placement,
+            "why": self.why,
+            "tensors": self.tensors,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutFinding:
+    """A tensor that ranks do not hold as they should."""
+
+    step: int
+    ranks: tuple[int, ...]
+    """The ranks that it is about."""
+    name: str
+    kind: str
+    """`wrong shard`, `missing reduction` or `bias on every rank`."""
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "step": self.step,
+            "ranks": list(self.ranks),
+            "name": self.name,
+            "kind": self.kind,
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the ranks of one run hold its tensors."""
+
+    store: str
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    kinds: tuple[PlacedKind, ...]
+    """In order of execution."""
+    findings: tuple[LayoutFinding, ...]
+    """In order of step and execution."""
+    replicas: tuple[tuple[int, ...], ...]
+    """Ranks that hold the same parameters; `divergence` takes them as its groups."""
+    left_out: tuple[LeftOut, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "store": self.store,
+            "ranks": list(self.ranks),
+            "steps": list(self.steps),
+            "replicas": [list(group) for group in self.replicas],
+            "kinds": [kind.to_dict() for kind in self.kinds],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (kind.name, format_ranges(kind.ranks), kind.placement, kind.why, kind.tensors)
+            for kind in self.kinds[: notebook.MAX_ROWS]
+        ]
+        columns = ("tensors like", "ranks", "layout", "known by", "tensors")
+        remark = f"{len(self.findings)} findings"
+        return notebook.table(f"layout of {self.store}", columns, rows, total=len(self.kinds), remark=remark)

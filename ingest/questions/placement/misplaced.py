@@ -1,0 +1,157 @@
+"""What looks like a mistake in how the ranks of one run hold its tensors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.placement.agree import Kind, is_parameter_gradient, kind_of
+from ingest.questions.placement.layout_answer import LayoutFinding
+from ingest.reader.ranges import format_ranges
+from workers.arrays.statistics import FIELDS
+
+#: So many tensors of a kind must be held alike for another one to be odd.
+_MANY = 2
+_WHY = ": a reduction is missing, or was not finished when it was dumped"
+_MIN, _MAX = FIELDS.index("min"), FIELDS.index("max")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Which ranks hold the same bytes of a tensor."""
+
+    groups: tuple[tuple[int, ...], ...]
+    """Ranks with equal bytes, in order."""
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all ranks that have it, and there are several, hold the same bytes."""
+        return len(self.groups) == 1 and len(self.groups[0]) > 1
+
+    @property
+    def is_distinct(self) -> bool:
+        """Whether no two ranks hold the same bytes, and there are several."""
+        return len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        """By rank the number of its group: equal for tensors whose replicas are on the same ranks."""
+        numbers = {rank: number for number, group in enumerate(self.groups) for rank in group}
+        return tuple(numbers[rank] for rank in sorted(numbers))
+
+
+def find_misplaced(
+    held: HeldTensors, rows: Mapping[int, Held], whole: Mapping[int, tuple[int, str]]
+) -> list[LayoutFinding]:
+    """Return what looks like a mistake in one step, in order of execution.
+
+    Args:
+        held: the tensors of the step.
+        rows: by tensor, which ranks hold the same bytes.
+        whole: by tensor, which tensor of all ranks its pieces make up, and how.
+    """
+    usual = _usual(held, rows)
+    findings: list[LayoutFinding] = []
+    for number, row in rows.items():
+        if len(held.holders[number]) > 1 and not _is_constant(held, number):
+            findings += _told_otherwise(held, number, row) or _unlike_its_kind(held, number, row, usual)
+    return [*findings, *_unreduced(held, rows, whole)]
+
+
+def _told_otherwise(held: HeldTensors, number: int, row: Held) -> list[LayoutFinding]:
+    """Return that a tensor is not held as the dump tells."""
+    told = set(held.told(number).values())
+    if not told:
+        return []
+    if told == {"replicated"} and not row.is_replicated:
+        text = "the dump tells that all ranks have the same, and bytes differ"
+        return [_finding(held, number, row, "missing reduction", f"{text}{_WHY}")]
+    if len(told) == 1 and next(iter(told)).startswith("shard") and not row.is_distinct:
+        return [_finding(held, number, row, "wrong shard", _same_shard(row))]
+    return []
+
+
+def _unlike_its_kind(
+    held: HeldTensors, number: int, row: Held, usual: Mapping[Kind, Counter[tuple[int, ...]]]
+) -> Iterator[LayoutFinding]:
+    """Yield that a tensor is held in another way than the same one of most other layers."""
+    counts = usual[kind_of(held.keys[number], len(held.shapes(number)[0]))]
+    (pattern, most), *others = counts.most_common(2)
+    if pattern == row.pattern or most < _MANY or most < 2 * sum(count for _, count in others):
+        return
+    if len(set(pattern)) == 1 and not row.is_replicated:
+        ranks = format_ranges(_ranks(held, number))
+        text = f"ranks {ranks} hold different bytes, and the same ones in other layers"
+        yield _finding(held, number, row, "missing reduction", f"{text}{_WHY}")
+    elif len(set(pattern)) > len(row.groups):
+        yield _finding(held, number, row, "wrong shard", _same_shard(row))
+
+
+def _unreduced(
+    held: HeldTensors, rows: Mapping[int, Held], whole: Mapping[int, tuple[int, str]]
+) -> Iterator[LayoutFinding]:
+    """Yield gradients that differ between ranks which hold the same parameter, if most others do not."""
+    replicated: list[int] = []
+    distinct: list[int] = []
+    for number, row in rows.items():
+        if not is_parameter_gradient(held.keys[number]) or number in whole or len(_ranks(held, number)) < 2:
+            continue
+        parameter = _parameter_of(held, number)
+        if parameter is None or not rows[parameter].is_replicated or _is_constant(held, number):
+            continue
+        (replicated if row.is_replicated else distinct).append(number)
+    if len(replicated) < _MANY * len(distinct):
+        return
+    for number in distinct:
+        text = "all ranks hold the same parameter, and different gradients of it: they were not averaged"
+        yield _finding(held, number, rows[number], "missing reduction", text)
+
+
+def _parameter_of(held: HeldTensors, number: int) -> int | None:
+    """Return the parameter of which a tensor is the gradient; None if it is not known."""
+    key = held.keys[number]
+    candidates = {
+        key._replace(op_type="Parameter"),
+        key._replace(op_name=key.op_name.replace("grad.", "", 1)),
+        key._replace(op_name=key.op_name.replace("grad__", "", 1)),
+    } - {key}
+    return next((other for other, known in enumerate(held.keys) if known in candidates), None)
+
+
+def _usual(held: HeldTensors, rows: Mapping[int, Held]) -> dict[Kind, Counter[tuple[int, ...]]]:
+    """Return by kind how often its tensors are replicated on which ranks."""
+    usual: dict[Kind, Counter[tuple[int, ...]]] = {}
+    for number, row in rows.items():
+        kind = kind_of(held.keys[number], len(held.shapes(number)[0]))
+        counts = usual.setdefault(kind, Counter())
+        if not _is_constant(held, number):
+            counts[row.pattern] += 1
+    return usual
+
+
+def _is_constant(held: HeldTensors, number: int) -> bool:
+    """Return whether all elements are the same: biases of zero are equal on every rank by chance."""
+    for rank, own in held.holders[number]:
+        statistics = held.ranks[rank].statistics[own]
+        if not np.isfinite(statistics[_MIN]) or statistics[_MIN] != statistics[_MAX]:
+            return False
+    return True
+
+
+def _ranks(held: HeldTensors, number: int) -> tuple[int, ...]:
+    return tuple(holder.rank for holder in held.holders[number])
+
+
+def _same_shard(row: Held) -> str:
+    twins = [format_ranges(group) for group in row.groups if len(group) > 1]
+    return f"ranks {'; '.join(twins)} hold the same bytes, and each should have a shard of its own"
+
+
+def _finding(held: HeldTensors, number: int, row: Held, kind: str, text: str) -> LayoutFinding:
+    twins = tuple(rank for group in row.groups if len(group) > 1 for rank in group)
+    ranks = twins if kind == "wrong shard" else _ranks(held, number)
+    return LayoutFinding(held.step, ranks, held.keys[number].name, kind, text)

@@ -1,0 +1,89 @@
+"""A bias that every rank adds before a reduction, so that the sum has it once for each rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.compare.held_tensors import HeldTensors
+from ingest.questions.placement.layout_answer import LayoutFinding
+from ingest.questions.placement.misplaced import Held
+from workers.arrays.assembly import widened
+from workers.errors import DamagedStore
+from workers.tasks.piece_elements import elements_of
+
+#: The most elements of an output that is looked at.
+_MAX_SIZE = 4 * 1024 * 1024
+#: How far the rest may be from a bias, relative to it.
+_CLOSE = 1e-3
+#: How many tensors behind a partial sum are tried as its reduction.
+_AHEAD = 4
+
+_Values = npt.NDArray[np.float64]
+
+
+def find_repeated_biases(held: HeldTensors, rows: Mapping[int, Held]) -> Iterator[LayoutFinding]:
+    """Yield outputs that are the sum of what ranks hold and a multiple of a bias, which should be there once.
+
+    Looked at are tensors that the dump tells to be partial sums, or that are named so.
+    """
+    for number, row in rows.items():
+        if not row.is_distinct or not _is_partial(held, number):
+            continue
+        for output in range(number + 1, min(number + 1 + _AHEAD, len(held.keys))):
+            if rows[output].is_replicated and held.shapes(output)[0] == held.shapes(number)[0]:
+                if text := _repeated(held, number, output, rows):
+                    ranks = tuple(holder.rank for holder in held.holders[output])
+                    name = held.keys[output].name
+                    yield LayoutFinding(held.step, ranks, name, "bias on every rank", text)
+                break
+
+
+def _is_partial(held: HeldTensors, number: int) -> bool:
+    return "partial sum" in held.told(number).values() or "partial" in held.keys[number].op_name
+
+
+def _repeated(held: HeldTensors, number: int, output: int, rows: Mapping[int, Held]) -> str:
+    """Return what is wrong with an output; "" if nothing is, or if it cannot be read."""
+    shape = held.shapes(output)[0]
+    if not shape or math.prod(shape) > _MAX_SIZE:
+        return ""
+    try:
+        read = elements_of([*held.operands(number), held.operands(output)[0]])
+    except (DamagedStore, ValueError):
+        return ""  # whoever compares or verifies it names the damage
+    parts = [widened(elements.read(0, math.prod(shape))) for elements in read]
+    rest = (parts[-1] - sum(parts[:-1])).reshape(-1, shape[-1])
+    if not np.abs(rest - rest[0]).max() <= _CLOSE * max(np.abs(rest).max(), 1e-30):
+        return ""
+    for bias in _biases(held, shape[-1], rows):
+        values = widened(elements_of(held.operands(bias)[:1])[0].read(0, shape[-1]))
+        times = _times(rest[0], values)
+        if times > 1:
+            return (
+                f"it is the sum of {held.keys[number].name} over ranks and {times} times "
+                f"{held.keys[bias].name}: every rank adds the bias before the reduction"
+            )
+    return ""
+
+
+def _biases(held: HeldTensors, length: int, rows: Mapping[int, Held]) -> Iterator[int]:
+    for number, key in enumerate(held.keys):
+        name = f"{key.op_type}.{key.op_name}".lower()
+        is_bias = "bias" in name and "grad" not in name and held.shapes(number)[0] == (length,)
+        if is_bias and rows[number].is_replicated and held.is_dumped(number):
+            yield number
+
+
+def _times(rest: _Values, bias: _Values) -> int:
+    """Return how many times a bias the rest is; 0 if it is not a multiple of it."""
+    norm = float(bias @ bias)
+    if not norm:
+        return 0
+    factor = float(rest @ bias) / norm
+    whole = round(factor)
+    apart = float(np.linalg.norm(rest - whole * bias))
+    return whole if whole and apart <= _CLOSE * abs(whole) * math.sqrt(norm) else 0

@@ -1,0 +1,26 @@
+"""Holds a decision against what the dump itself tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ingest.questions.placement.decide import Certainty, Decision
+from ingest.reader.told_placement import Told, is_told, told_text
+
+
+def settled_by(told: Told, decision: Decision) -> Decision:
+    """Return a decision with what the dump tells, if the values leave it open."""
+    if not told or decision.certainty not in {Certainty.OPEN, Certainty.LIKELY}:
+        return decision
+    fitting = [way for way in decision.search.ways if is_told(way.a, told)]
+    if not fitting:
+        return decision
+    text = f"{decision.explanation}; the dump tells {told_text(told)}"
+    return replace(decision, way=fitting[0], certainty=Certainty.TOLD, explanation=text, also=())
+
+
+def contradicts(told: Told, decision: Decision) -> bool:
+    """Return whether the values show for certain that ranks hold a tensor in another way than was told."""
+    if decision.certainty is not Certainty.CERTAIN or decision.way is None:
+        return False
+    return not is_told(decision.way.a, told)

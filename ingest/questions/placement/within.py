@@ -1,0 +1,224 @@
+"""How the ranks of one run hold its tensors, without a reference.
+
+Equal digests show replicas. What differs from rank to rank may be shards, partial sums, or the work of ranks
+on other data; that is told by the dump, or by a tensor soon after it that all ranks have and that the pieces
+make up: a sum that was reduced, or shards that were gathered. What neither shows is left open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ingest.questions.compare.held_tensors import HeldTensors, hold_together
+from ingest.questions.compare.runner import PairRunner, ThreadRunner, batched
+from ingest.questions.compare.selection import Selection
+from ingest.questions.compare.sources import StepTensors, StoreSource
+from ingest.questions.placement.agree import Kind, is_parameter_gradient, kind_of
+from ingest.questions.placement.decide import Certainty, decide
+from ingest.questions.placement.layout_answer import Layout, LayoutFinding, PlacedKind
+from ingest.questions.placement.misplaced import Held, find_misplaced
+from ingest.questions.placement.repeated_bias import find_repeated_biases
+from ingest.reader.catalog import Catalog
+from ingest.reader.ranges import format_ranges
+from ingest.reader.snapshot import LeftOut
+from workers.arrays.placement_search import is_sum
+from workers.errors import DamagedStore, UsageError
+from workers.tasks.placed import PlacementQuestion, search_placements
+
+#: How many tensors that all ranks have are tried as what pieces make up.
+_AHEAD = 3
+_OWN = "each rank its own"
+#: The share of parameters that two ranks must have in common to be replicas.
+_MOST = 0.5
+
+
+def layout(store: Catalog, step: int | None = None, *, include_partial: bool = False) -> Layout:
+    """Return how the ranks of a run hold its tensors, and what looks like a mistake.
+
+    Digests decide, and what the dump tells. Of tensors that differ from rank to rank, the elements are read
+    once for each of at most three tensors that they may make up; of large ones, parts.
+
+    Args:
+        store: the store.
+        step: only this step; default: all.
+        include_partial: use steps with quarantined or missing files, too.
+
+    Raises:
+        UsageError: the store does not have the step, or has only one rank.
+        DamagedStore: no step can be read.
+    """
+    source = StoreSource(Selection(store.url, None, step), store, include_partial=include_partial)
+    ranks = sorted({key.rank for key in source.keys})
+    if len(ranks) < 2:
+        raise UsageError(
+            f"{store.url}: only rank {format_ranges(ranks)} has complete steps: a layout takes several ranks"
+        )
+    steps = sorted({key.step for key in source.keys if key.step is not None})
+    search = _LayoutSearch()
+    left_out = list(source.left_out)
+    with ThreadRunner() as runner:
+        for number in steps:
+            held = _load(source, number, left_out)
+            if len(held) > 1:
+                search.add(hold_together(number, held, store.coordinates(ranks)), runner)
+    if not search.kinds and left_out:
+        raise DamagedStore(f"{store.url}: no step that can be read ({left_out[0]})")
+    return Layout(
+        store.url,
+        tuple(ranks),
+        tuple(steps),
+        tuple(search.placed()),
+        tuple(search.findings),
+        tuple(search.replicas(ranks)),
+        tuple(left_out),
+    )
+
+
+def _load(source: StoreSource, step: int, left_out: list[LeftOut]) -> dict[int, StepTensors]:
+    loaded = {}
+    for key in (key for key in source.keys if key.step == step):
+        try:
+            loaded[key.rank] = source.load(key)
+        except DamagedStore as exc:
+            left_out.append(LeftOut.damaged(key, exc.message))
+    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One kind of tensor, as it was held the first time."""
+
+    name: str
+    ranks: tuple[int, ...]
+    placement: str
+    why: str
+
+
+class _LayoutSearch:
+    """What is known after some steps."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[tuple[Kind, str], _Row] = {}
+        """By kind and placement."""
+        self.findings: list[LayoutFinding] = []
+        self._counts: Counter[tuple[Kind, str]] = Counter()
+        self._equal: Counter[tuple[int, int]] = Counter()
+        """How many parameters two ranks have in common."""
+        self._shared: Counter[tuple[int, int]] = Counter()
+        """How many parameters both of two ranks have."""
+
+    def add(self, held: HeldTensors, runner: PairRunner) -> None:
+        """Take in one step over all ranks."""
+        rows = {number: _by_digests(held, number) for number in range(len(held.keys))}
+        whole = _made_up(held, rows, runner)
+        for number in range(len(held.keys)):
+            ranks = tuple(holder.rank for holder in held.holders[number])
+            placement, why = self._known(held, number, rows[number], whole)
+            key = kind_of(held.keys[number], len(held.shapes(number)[0])), placement
+            self.kinds.setdefault(key, _Row(held.keys[number].name, ranks, placement, why))
+            self._counts[key] += 1
+            self._note_parameter(held, number)
+        self.findings += find_misplaced(held, rows, whole)
+        self.findings += find_repeated_biases(held, rows)
+
+    def _known(
+        self, held: HeldTensors, number: int, by_digests: Held, whole: dict[int, tuple[int, str]]
+    ) -> tuple[str, str]:
+        """Return how ranks hold a tensor, and what shows that."""
+        if len(held.holders[number]) == 1:
+            return "whole", "one rank has it"
+        if told := held.told(number):
+            return ", ".join(f"{name}: {kind}" for name, kind in told.items()), "told"
+        if number in whole:
+            other, placement = whole[number]
+            return placement, f"makes up {held.keys[other].name}"
+        if by_digests.is_replicated:
+            return "replicated", "equal bytes"
+        if len(by_digests.groups) < len(held.holders[number]):
+            texts = [format_ranges(group) for group in by_digests.groups if len(group) > 1]
+            return f"replicated in {'; '.join(texts)}", "equal bytes"
+        return _OWN, "bytes differ"
+
+    def _note_parameter(self, held: HeldTensors, number: int) -> None:
+        key = held.keys[number]
+        if is_parameter_gradient(key) or "param" not in f"{key.op_type}.{key.op_name}".lower():
+            return
+        digests = held.digests(number)
+        ranks = [holder.rank for holder in held.holders[number]]
+        for place, rank in enumerate(ranks):
+            for other in range(place + 1, len(ranks)):
+                self._shared[rank, ranks[other]] += 1
+                self._equal[rank, ranks[other]] += digests[place] == digests[other]
+
+    def placed(self) -> Iterator[PlacedKind]:
+        """Yield each kind with the number of its tensors."""
+        for key, row in self.kinds.items():
+            yield PlacedKind(row.name, row.ranks, row.placement, row.why, self._counts[key])
+
+    def replicas(self, ranks: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the groups of ranks that have most of their parameters in common."""
+        groups: list[list[int]] = []
+        for rank in ranks:
+            for group in groups:
+                pair = group[0], rank
+                if self._equal[pair] > _MOST * self._shared[pair] > 0:
+                    group.append(rank)
+                    break
+            else:
+                groups.append([rank])
+        return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _by_digests(held: HeldTensors, number: int) -> Held:
+    """Return which ranks hold the same bytes of a tensor."""
+    groups: dict[object, list[int]] = {}
+    for holder, digest in zip(held.holders[number], held.digests(number), strict=True):
+        groups.setdefault(digest if any(digest[0]) else holder, []).append(holder.rank)
+    return Held(tuple(tuple(group) for group in groups.values()))
+
+
+def _made_up(held: HeldTensors, rows: dict[int, Held], runner: PairRunner) -> dict[int, tuple[int, str]]:
+    """Return by tensor which tensor of all ranks its pieces make up, and how."""
+    pairs = [
+        (number, other)
+        for number, row in rows.items()
+        if row.is_distinct and held.is_dumped(number) and not held.told(number)
+        for other in _next_replicated(held, rows, number)
+    ]
+    questions = [
+        PlacementQuestion(
+            held.operands(number),
+            held.operands(other)[:1],
+            held.pieces(number),
+            held.pieces(other).first,
+        )
+        for number, other in pairs
+    ]
+    answers = (
+        answer
+        for batch in runner.map(search_placements, batched(questions, runner.parts))
+        for answer in batch
+    )
+    whole: dict[int, tuple[int, str]] = {}
+    for (number, other), answer in zip(pairs, answers, strict=True):
+        decision = decide(answer.search, (held.dtype(number), held.dtype(other)))
+        if number in whole or decision.certainty is not Certainty.CERTAIN or decision.way is None:
+            continue
+        if is_sum(decision.way.a) or decision.way.a.kind.startswith("shard"):
+            whole[number] = other, str(decision.way.a)
+    return whole
+
+
+def _next_replicated(held: HeldTensors, rows: dict[int, Held], number: int) -> list[int]:
+    """Return the next tensors that all ranks have alike, with as many axes as this one."""
+    shape = held.shapes(number)[0]
+    fitting = []
+    for other in range(number + 1, len(held.keys)):
+        if rows[other].is_replicated and held.is_dumped(other):
+            if len(held.shapes(other)[0]) == len(shape) > 0:
+                fitting.append(other)
+            if len(fitting) == _AHEAD or other > number + 4 * _AHEAD:
+                break
+    return fitting

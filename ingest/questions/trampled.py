@@ -1,0 +1,175 @@
+"""Find tensors that changed within a step although nobody wrote them.
+
+A tensor that is dumped several times in one step holds the same bytes each time, unless its operator ran
+again. The watch mode of ACL and TorchAir dumps outputs again after other operators have run, in order to show
+which of them tramples memory. In other dumps, an output is dumped more often than the inputs of its operator
+if its operator did not run again. What recomputation made again in the backward pass (SGLang's dumper) is
+compared with what the forward pass made: if these differ, the operator is not repeatable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ingest.dump_configs.reading import WATCHER
+from ingest.reader.anatomy.bits import BitDifference
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.compare_bits import compare_bits
+from ingest.reader.context.configuration import configuration_of
+from ingest.reader.flow.operator_kinds import is_input, is_output, is_parameter
+from ingest.reader.listing import Listing
+from ingest.reader.snapshot import take_snapshot
+from ingest.reader.step import Step
+from ingest.reader.tensor import Tensor
+from workers.errors import DamagedStore
+from workers.store.model import RowKind
+
+#: Tensors of which elements are read.
+_READ = 20
+#: Operators between two dumps that are named.
+_BETWEEN = 10
+_RECOMPUTED = "recompute"
+TRAMPLED, RUN_AGAIN, NOT_REPEATABLE = "trampled", "trampled, or run again", "not repeatable"
+
+
+@dataclass(frozen=True, slots=True)
+class Trampled:
+    """A tensor that holds other bytes at a later moment of the same step."""
+
+    rank: int
+    step: int
+    name: str
+    """The name of the tensor as it was dumped last with its own bytes."""
+    later: str
+    """The name of its next dump, which has other bytes."""
+    kind: str
+    """`trampled`: nobody wrote it in between. `trampled, or run again`: the same, unless its operator ran
+    again, which no dumped input tells. `not repeatable`: computed again, with another result."""
+    between: tuple[str, ...]
+    """The operators that were dumped in between, in order: one of them may have written it. The first ten."""
+    others: int
+    """How many more there are."""
+    difference: BitDifference | None
+    """Which elements and bits differ; None if the store does not have the elements, or of many tensors."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        rest = {name: getattr(self, name) for name in self.__slots__ if name != "difference"}
+        difference = None if self.difference is None else self.difference.to_dict()
+        return {**rest, "between": list(self.between), "difference": difference}
+
+
+class TrampledTensors(Listing[Trampled]):
+    """The answer: a list, which is also a table with the columns of `trampled --json`."""
+
+    columns = ("rank", "step", "name", "later", "kind", "between", "others", "difference")
+    shown = ("rank", "step", "name", "kind", "between")
+    noun = "trampled tensor"
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield `Trampled.to_dict` of each tensor."""
+        return (tensor.to_dict() for tensor in self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dumped:
+    """One dump of an output."""
+
+    row: int
+    occurrence: int
+    digest: bytes
+
+
+def trampled(
+    store: Catalog, rank: Choice = None, step: Choice = None, *, include_partial: bool = False
+) -> TrampledTensors:
+    """Return tensors that changed within a step although nobody wrote them, by step, rank and execution.
+
+    Only tensors whose elements were dumped are compared, by their digests. Reads the index of each chosen
+    step, and the elements of up to 20 tensors.
+
+    Args:
+        store: the store.
+        rank: only this rank, or these.
+        step: only this step, or these.
+        include_partial: also use steps with quarantined or missing files.
+
+    Raises:
+        UsageError: a rank or step is not in the store, or no step is complete.
+    """
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+    answer = TrampledTensors()
+    is_watched = configuration_of(snapshot.store, snapshot.ranks[0]).asked.only == WATCHER
+    for opened in snapshot.chosen.values():
+        for change in _of_step(opened, is_watched=is_watched):
+            answer.append(_with_bits(opened, *change, read=len(answer) < _READ))
+        opened.forget_tables()
+    return answer
+
+
+def _of_step(step: Step, *, is_watched: bool) -> Iterator[tuple[int, int, str]]:
+    """Yield the rows of two dumps of a tensor that differ, and what that means."""
+    tables = step.tables
+    dumped = np.flatnonzero(tables.label("kind").astype(str) == RowKind.TENSOR.value)
+    columns = (tables.label(name)[dumped].tolist() for name in ("net", "graph", "op_type", "op_name", "io"))
+    slots, occurrences = (tables.number(name)[dumped].tolist() for name in ("slot", "occurrence"))
+    outputs: dict[tuple[str, ...], list[_Dumped]] = {}
+    inputs: Counter[tuple[str, ...]] = Counter()
+    for row, *texts, slot, occurrence in zip(dumped.tolist(), *columns, slots, occurrences, strict=True):
+        net, graph, op_type, op_name, io = map(str, texts)
+        operator = (net, graph, op_type, op_name)
+        if is_input(io):
+            inputs[operator] = max(inputs[operator], int(occurrence) + 1)
+        elif is_output(io) and not is_parameter(op_type):
+            digest = bytes(tables.digest[row])
+            key = (*operator, io, str(slot))
+            outputs.setdefault(key, []).append(_Dumped(int(row), int(occurrence), digest))
+    for output, dumps in outputs.items():
+        dumps.sort(key=lambda dump: dump.occurrence)
+        # An operator whose inputs were dumped as often ran as often: a loop.
+        runs = inputs[output[:4]]
+        if len(dumps) > max(runs, 1):
+            kind = TRAMPLED if runs or is_watched else RUN_AGAIN
+            changed = (pair for pair in pairwise(dumps) if pair[0].digest != pair[1].digest)
+            yield from ((first.row, second.row, kind) for first, second in changed)
+        again = outputs.get((output[0], _RECOMPUTED, *output[2:])) if output[1] == "" else None
+        if again and again[0].digest != dumps[0].digest:
+            yield dumps[0].row, again[0].row, NOT_REPEATABLE
+
+
+def _with_bits(step: Step, first: int, second: int, kind: str, *, read: bool) -> Trampled:
+    earlier, later = Tensor(step, first), Tensor(step, second)
+    between = _between(step, first, second) if kind != NOT_REPEATABLE else []
+    difference = None
+    if read and not earlier.removed and (earlier.dtype, earlier.shape) == (later.dtype, later.shape):
+        try:
+            difference = compare_bits(earlier, later)
+        except DamagedStore:
+            difference = None  # `verify` names the damage
+    return Trampled(
+        step.key.rank,
+        step.key.step or 0,
+        earlier.name,
+        later.name,
+        kind,
+        tuple(between[:_BETWEEN]),
+        len(between[_BETWEEN:]),
+        difference,
+    )
+
+
+def _between(step: Step, first: int, second: int) -> list[str]:
+    """Return the operators that were dumped between two rows: rows are in order of execution."""
+    tables = step.tables
+    own = (str(tables.label("op_type")[first]), str(tables.label("op_name")[first]))
+    types = tables.label("op_type")[first + 1 : second].tolist()
+    names = tables.label("op_name")[first + 1 : second].tolist()
+    pairs = dict.fromkeys(zip(map(str, types), map(str, names), strict=True))
+    return [f"{op_type} ({name})" for op_type, name in pairs if (op_type, name) != own]

@@ -1,0 +1,117 @@
+"""`ingest.record`: check what the caller asks for, and make a recorder of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any, get_args
+
+from ingest.layouts.recorder import DIRECTORY
+from ingest.recording.places import coordinates_of, rank_of
+from ingest.recording.recorder import Advance, Choice, Compiled, Recorder, What, WhenFull
+from ingest.recording.torch_module import TorchModule, import_torch
+from workers.errors import UsageError
+from workers.model import MIB
+
+_OF = ("inputs", "outputs", "gradients", "parameters", "functions")
+_DEFAULT_OF = _OF[:-1]
+
+
+def record(
+    model: TorchModule,
+    directory: str | os.PathLike[str],
+    *,
+    steps: Iterable[int] | None = None,
+    every: int = 1,
+    what: What = "stats",
+    of: Collection[str] = _DEFAULT_OF,
+    modules: str = "*",
+    advance: Advance = "forward",
+    first_step: int = 0,
+    queue_nbytes: int = 1024 * MIB,
+    when_full: WhenFull = "wait",
+    compiled: Compiled = "boundary",
+    mesh: Any = None,
+) -> Recorder:
+    """Record a PyTorch model as a dump, while the returned context manager is used.
+
+        with ingest.record(model, "run-dump", steps=range(8, 12)):
+            for batch in loader:
+                ...
+
+    In the steps that are recorded, hooks see the inputs and outputs of modules, the gradients of outputs, the
+    parameters and buffers before the step, and the gradients of parameters after the backward pass and its
+    reductions. A thread writes them below `directory/recorded/`, which `dump-ingest ingest` and `watch` read.
+    Between those steps, nothing is hooked but the model itself. Ranks of `torch.distributed` write side by
+    side into one directory.
+
+    Memory: at most `queue_nbytes` of host memory for copies of elements, and 64 MiB for statistics; on an
+    accelerator, a clone of each tensor until it has been copied.
+
+    Args:
+        model: a `torch.nn.Module`, also one in DistributedDataParallel, FSDP or `torch.compile`.
+        directory: of the dump. All ranks name the same one.
+        steps: the steps to record; all if None.
+        every: only steps whose number is a multiple of it.
+        what: `stats` for statistics only, `tensors` for the elements, too.
+        of: `inputs`, `outputs`, `gradients`, `parameters`; and `functions` for the calls of PyTorch's
+            functions in the Python code of the model, each with its line.
+        modules: a pattern for the names of modules, as for file names: `layers.0.*`.
+        advance: what begins a step: `forward`, each call of the model; `optimizer`, the end of a step of an
+            optimizer of its parameters; `manual`, `Recorder.advance`.
+        first_step: the number of the first step, for a job that goes on at a checkpoint.
+        queue_nbytes: the most that waits to be written, in bytes. A larger tensor waits for an empty queue.
+        when_full: `wait`, which delays the training; or `leave out`: then the statistics are recorded without
+            the elements, and the dump says how many.
+        compiled: how modules that `torch.compile` has compiled are seen: only from outside (`boundary`), or
+            run uncompiled in the steps that are recorded (`eager`).
+        mesh: the place of this process in the mesh of the job: a DeviceMesh with names, or the place and size
+            by axis: `{"tp": (0, 2), "dp": (3, 4)}`. By default that of DTensors and DistributedDataParallel.
+
+    Returns:
+        The recorder, to be used as a context manager.
+
+    Raises:
+        UsageError: PyTorch is not installed, or an argument cannot be used; when the context begins, also if
+            the directory cannot be written, or has one of the steps already.
+    """
+    torch = import_torch()
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"record: {type(model).__name__} is not a torch.nn.Module", hint="Pass the model.")
+    _check("what", what, get_args(What))
+    _check("advance", advance, get_args(Advance))
+    _check("when_full", when_full, get_args(WhenFull))
+    _check("compiled", compiled, get_args(Compiled))
+    for wanted in (of,) if isinstance(of, str) else of:
+        _check("of", wanted, _OF)
+    for name, number, least in (
+        ("every", every, 1),
+        ("queue_nbytes", queue_nbytes, 1),
+        ("first_step", first_step, 0),
+    ):
+        if number < least:
+            raise UsageError(f"record: {name}={number} is less than {least}", hint=f"Pass {least} or more.")
+    choice = Choice(
+        steps=steps if steps is None or isinstance(steps, range) else frozenset(steps),
+        every=every,
+        what=what,
+        of=frozenset((of,) if isinstance(of, str) else of),
+        modules=modules,
+        advance=advance,
+        first_step=first_step,
+        queue_nbytes=queue_nbytes,
+        when_full=when_full,
+        compiled=compiled,
+    )
+    rank = rank_of(torch)
+    places = coordinates_of(torch, model, mesh)
+    name = "".join(
+        (f"rank_{rank}", *(f".{axis}_rank_{number}_of_{size}" for axis, (number, size) in places.items()))
+    )
+    return Recorder(torch, model, Path(directory) / DIRECTORY / name, rank, choice)
+
+
+def _check(name: str, value: str, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise UsageError(f"record: {name}={value!r} is not known", hint=f"One of: {', '.join(allowed)}.")

@@ -1,0 +1,320 @@
+"""The recorder: which steps are recorded, and what becomes of what the hooks see."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from ingest.layouts.recorder import RecordedStep
+from ingest.recording.call_lines import CallLines
+from ingest.recording.compiled import CompiledCalls
+from ingest.recording.functions import FunctionCalls
+from ingest.recording.hooks import StepHooks
+from ingest.recording.nested import io_and_slot, tensors_in
+from ingest.recording.snapshots import ROW_NBYTES, Camera
+from ingest.recording.step_files import existing_steps
+from ingest.recording.torch_module import Torch, TorchModule, TorchTensor
+from ingest.recording.writer import Row, StepEnd, Writer
+from workers.arrays import kernels
+from workers.dump.model import TensorName
+from workers.errors import UsageError
+
+What: TypeAlias = Literal["stats", "tensors"]
+Advance: TypeAlias = Literal["forward", "optimizer", "manual"]
+WhenFull: TypeAlias = Literal["wait", "leave out"]
+Compiled: TypeAlias = Literal["boundary", "eager"]
+_MAX_PROBLEMS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to record."""
+
+    steps: Collection[int] | None
+    every: int
+    what: What
+    of: frozenset[str]
+    modules: str
+    advance: Advance
+    first_step: int
+    queue_nbytes: int
+    when_full: WhenFull
+    compiled: Compiled
+
+    def has(self, step: int) -> bool:
+        """Return whether a step is to be recorded."""
+        return (self.steps is None or step in self.steps) and step % self.every == 0
+
+    @property
+    def last(self) -> int | None:
+        """The last step that may be recorded; None if there is none."""
+        return max(self.steps, default=-1) if self.steps is not None else None
+
+
+class Recorder:
+    """Records a model while it is used as a context manager; see `ingest.record`, which makes it.
+
+    Nothing that goes wrong while the model runs ends the training: the recorder stops, or leaves something
+    out, and says so at the end, in `problems` and by a warning.
+    """
+
+    def __init__(self, torch: Torch, model: TorchModule, directory: Path, rank: int, choice: Choice) -> None:
+        self._torch = torch
+        self._model = model
+        self._choice = choice
+        self._rank = rank
+        self.directory = directory
+        """Where the steps of this rank are."""
+        self.step: int | None = None
+        """The number of the step that runs; None before the first."""
+        self.recorded: list[int] = []
+        """The steps that were recorded."""
+        self.left_out = 0
+        """How many tensors have no elements, or no line, because the queue was full."""
+        self.problems: list[str] = []
+        """What could not be recorded."""
+        self._camera = Camera(torch)
+        self._lines = CallLines(torch)
+        self._writer = Writer(directory, choice.queue_nbytes)
+        self._hooks: StepHooks | None = None
+        self._functions: FunctionCalls | None = None
+        self._sequence = count()
+        self._left_out_before = self._problems_before = 0
+        self._step_resources = ExitStack()
+        self._watching = ExitStack()
+        self._mode = ExitStack()
+        """Apart: modes are a stack, and end where they began."""
+
+    def __enter__(self) -> Self:
+        """Begin to watch the model.
+
+        Raises:
+            UsageError: the directory cannot be written, or has one of the steps already.
+        """
+        self._check_directory()
+        kernels.warm_up()
+        if "functions" in self._choice.of:
+            self._functions = FunctionCalls(self._torch, self, self._lines)
+            self._mode.enter_context(self._functions.mode())
+        self._watch()
+        self._writer.start()
+        if self._choice.advance != "forward":
+            self._begin(self._choice.first_step)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish the step that runs, write what is queued, and say what could not be recorded."""
+        self._end("" if error is None else f"{type(error).__name__}: {error}"[:200])
+        self._watching.close()
+        self._mode.close()
+        self._writer.close()
+        if self._writer.failure is not None:
+            self._add_problem(f"writing failed, and the rest was left out: {self._writer.failure}")
+        if self.step is None and error is None:
+            self._add_problem(
+                "no call of the model was seen; record the object that you call, such as what torch.compile "
+                "or DistributedDataParallel returned"
+            )
+        if self.left_out:
+            self.problems.append(f"{self.left_out} tensors were left out because the queue was full")
+        text = f"The recording in {self.directory} is not complete: " + "; ".join(self.problems)
+        if self.problems and error is not None:
+            error.add_note(text)
+        elif self.problems:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def advance(self) -> None:
+        """End the current step and begin the next one; only with `advance="manual"`.
+
+        Raises:
+            UsageError: the recorder counts the steps itself.
+        """
+        if self._choice.advance != "manual":
+            raise UsageError(
+                f"the recorder ends a step by itself (advance={self._choice.advance!r})",
+                hint="Pass advance='manual' to `ingest.record` to tell it.",
+            )
+        self._next()
+
+    def save(self, name: str, value: Any) -> None:
+        """Record what no module takes or returns, such as a loss; does nothing between recorded steps.
+
+        Args:
+            name: its name: it becomes `saved.{name}`.
+            value: a tensor, or a tuple, list, dictionary or dataclass of tensors.
+        """
+        if self._hooks is not None:
+            self._lines.note(name)
+            for way, tensor in tensors_in(value, self._torch.Tensor):
+                io, slot = io_and_slot("output", way)
+                self.take(tensor, TensorName(op_type="saved", op_name=name, io=io, slot=slot))
+
+    def take(self, tensor: TorchTensor, name: TensorName) -> None:
+        """Record one tensor as it is now; see `Sink`."""
+        if self._hooks is None or self._writer.failure is not None:
+            return
+        with self._functions.paused() if self._functions is not None else nullcontext():
+            self._take_parts(tensor, name)
+
+    def _take_parts(self, tensor: TorchTensor, name: TensorName) -> None:
+        try:
+            for way, part in self._camera.parts(tensor):
+                io, slot = name.io, name.slot
+                if way:
+                    io, slot = io_and_slot(f"{io}.{slot}", way)
+                self._take_plain(part, name._replace(io=io, slot=slot, sequence=next(self._sequence)))
+        except Exception as exc:  # noqa: BLE001  (see `fail`)
+            self.fail(f"{name.op_type} {name.op_name} {name.io}", exc)
+
+    def fail(self, what: str, exc: Exception) -> None:
+        """Note what could not be recorded; see `Sink`."""
+        self._add_problem(f"{what}: {type(exc).__name__}: {exc}"[:300])
+
+    def _take_plain(self, tensor: TorchTensor, name: TensorName) -> None:
+        if self._camera.is_capturing(tensor):
+            self._add_problem("nothing is recorded while a CUDA graph is captured")
+            return
+        queue, wait = self._writer.queue, self._choice.when_full == "wait"
+        elements = self._choice.what == "tensors"
+        nbytes = ROW_NBYTES + (tensor.numel() * tensor.element_size() if elements else 0)
+        if not queue.reserve(nbytes, wait=wait):
+            has_room = queue.reserve_margin(ROW_NBYTES)
+            self.left_out += elements or not has_room
+            if not has_room:
+                return
+            elements, nbytes = False, ROW_NBYTES
+        try:
+            snapshot = self._camera.take(tensor, elements=elements)
+        except BaseException:
+            queue.release(nbytes)
+            raise
+        queue.put(Row(self.step or 0, name, snapshot, nbytes))
+
+    def _check_directory(self) -> None:
+        hint = "Record into another directory, or remove those steps first."
+        try:
+            existing = sorted(filter(self._choice.has, existing_steps(self.directory)))
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.directory):
+                pass
+        except OSError as exc:
+            raise UsageError(
+                f"{self.directory} cannot be written: {exc.strerror or exc}",
+                hint="The recorder writes below the directory that `ingest.record` names: give it one.",
+            ) from exc
+        if existing := [step for step in existing if step >= self._choice.first_step]:
+            raise UsageError(
+                f"{self.directory} already has step {existing[0]} of rank {self._rank}", hint=hint
+            )
+
+    def _watch(self) -> None:
+        """Add the hooks that count the steps, which are also those of the outermost module."""
+        calls = CompiledCalls(self._before_model, self._after_model)
+        if calls.wrap(self._model):
+            self._watching.callback(calls.unwrap)
+        else:
+            before = self._model.register_forward_pre_hook(self._before_model, with_kwargs=True)
+            after = self._model.register_forward_hook(self._after_model, with_kwargs=True, always_call=True)
+            self._watching.callback(before.remove)
+            self._watching.callback(after.remove)
+        if self._choice.advance == "optimizer":
+            own = {id(parameter) for parameter in self._model.parameters()}
+            optimizers = import_module("torch.optim.optimizer")
+            hook = optimizers.register_optimizer_step_post_hook(self._after_optimizer(own))
+            self._watching.callback(hook.remove)
+
+    def _before_model(self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        torch = self._torch
+        if torch.compiler.is_compiling():
+            return
+        # In a backward pass, a checkpoint runs the model again: that does not begin a step.
+        is_again = torch._C._current_graph_task_id() != -1  # noqa: SLF001  (there is no public one)
+        if self._choice.advance == "forward" and not is_again:
+            self._next()
+        if self._hooks is not None:
+            self._hooks.before(module, args, kwargs)
+
+    def _after_model(
+        self, module: TorchModule, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        if self._hooks is not None:
+            self._hooks.after(module, args, kwargs, output)
+
+    def _after_optimizer(self, own: set[int]) -> Callable[..., None]:
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001  (as torch calls it)
+            groups = optimizer.param_groups
+            if any(id(parameter) in own for group in groups for parameter in group["params"]):
+                self._next()
+
+        return after
+
+    def _next(self) -> None:
+        self._end("")
+        try:
+            self._begin(self._choice.first_step if self.step is None else self.step + 1)
+        except Exception as exc:  # noqa: BLE001  (see `fail`)
+            self.fail(f"step {self.step}", exc)
+
+    def _begin(self, step: int) -> None:
+        self.step = step
+        last = self._choice.last
+        if last is not None and step > last:
+            self._watching.close()
+            return
+        if not self._choice.has(step) or self._writer.failure is not None:
+            return
+        self._sequence = count()
+        self._left_out_before, self._problems_before = self.left_out, len(self.problems)
+        is_eager = self._choice.compiled == "eager"
+        hooks = StepHooks(
+            self._torch,
+            self._model,
+            self,
+            self._lines,
+            of=self._choice.of,
+            modules=self._choice.modules,
+            functions=self._functions,
+            inside_compiled=is_eager,
+        )
+        if is_eager:
+            self._step_resources.enter_context(self._torch.compiler.set_stance("force_eager"))
+        if names := hooks.names.compiled_names:
+            self._add_problem(
+                f"{', '.join(names[:3])}{' and others' if names[3:] else ''}: compiled, so nothing inside is "
+                "recorded; with compiled='eager', they run uncompiled in the steps that are recorded"
+            )
+        self._hooks = hooks
+        if self._functions is not None:
+            self._functions.begin()
+        hooks.attach()
+        self.recorded.append(step)
+
+    def _end(self, ended: str) -> None:
+        hooks, self._hooks = self._hooks, None
+        if hooks is None or self.step is None:
+            return
+        hooks.detach()
+        if self._functions is not None:
+            self._functions.end()
+        self._step_resources.close()
+        mark = RecordedStep(
+            tensors=0,
+            ended=ended,
+            left_out=self.left_out - self._left_out_before,
+            problems=tuple(self.problems[self._problems_before :]),
+        )
+        self._writer.queue.put(StepEnd(self.step, mark, self._lines.to_json))
+
+    def _add_problem(self, problem: str) -> None:
+        if problem not in self.problems and len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(problem)

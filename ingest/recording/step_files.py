@@ -1,0 +1,153 @@
+"""The files of one step, in the layout of `ingest.layouts.recorder`. Used by the writing thread only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ingest.layouts.recorder import STACK_FILE, STATISTICS_FILE, STEP_FILE, RecordedStep, RecordedTensor
+from ingest.recording.snapshots import Snapshot, by_name
+from workers.arrays.statistics import FIELDS
+from workers.dump.model import TensorName
+from workers.model import MIB
+
+#: Elements that become one file, unless the queue is smaller.
+MAX_FILE_NBYTES = 64 * MIB
+#: Lines that are written together.
+_MAX_LINES = 512
+#: The types of safetensors, by our names (safetensors, `safetensors/src/tensor.rs`).
+_CODES = {
+    "bool": "BOOL",
+    **{
+        f"{prefix}int{bits}": f"{code}{bits}"
+        for prefix, code in (("", "I"), ("u", "U"))
+        for bits in (8, 16, 32, 64)
+    },
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "complex64": "C64",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e8m0fnu": "F8_E8M0",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+}
+
+Array = npt.NDArray[Any]
+
+
+class StepFiles:
+    """Writes one step. Holds lines and elements back until a file of them is worth it.
+
+    Args:
+        directory: of the step; it must not exist.
+        max_file_nbytes: so many bytes of elements make a file.
+
+    Raises:
+        OSError: the directory exists, or cannot be made.
+    """
+
+    def __init__(self, directory: Path, max_file_nbytes: int) -> None:
+        directory.mkdir(parents=True)
+        self._directory = directory
+        self._max_file_nbytes = max_file_nbytes
+        self._lines: list[RecordedTensor] = []
+        self._elements: list[tuple[str, Snapshot]] = []
+        self._nbytes = 0
+        self._files = 0
+        self.tensors = 0
+
+    def add(self, name: TensorName, snapshot: Snapshot) -> bool:
+        """Add a tensor; return whether everything that was added so far is on disk now."""
+        file = key = ""
+        if snapshot.has_elements and snapshot.dtype in _CODES:
+            # The file of safetensors that `flush` writes next.
+            file = f"recorded-tensors-{self._files:05d}.safetensors"
+            key = f"{name.sequence}.{name.op_type}.{name.op_name}.{name.io}.{name.slot}"
+            self._elements.append((key, snapshot))
+            self._nbytes += snapshot.nbytes
+        elif snapshot.has_elements:
+            file = f"recorded-tensor-{name.sequence}.raw"
+        self._lines.append(_line(name, snapshot, file, key))
+        self.tensors += 1
+        if file and not key:
+            self._write_lines()
+            (self._directory / file).write_bytes(snapshot.elements().view(np.uint8).data)
+        if self._nbytes >= self._max_file_nbytes or len(self._lines) >= _MAX_LINES:
+            self.flush()
+        return not self._elements and not self._lines
+
+    def flush(self) -> None:
+        """Write everything that was added: lines first."""
+        self._write_lines()
+        if self._elements:
+            path = self._directory / f"recorded-tensors-{self._files:05d}.safetensors"
+            _write_safetensors(path, self._elements)
+            self._files += 1
+            self._elements, self._nbytes = [], 0
+
+    def _write_lines(self) -> None:
+        if self._lines:
+            with (self._directory / STATISTICS_FILE).open("ab") as file:
+                file.write(msgspec.json.Encoder().encode_lines(self._lines))
+            self._lines = []
+
+    def finish(self, stacks: bytes, mark: RecordedStep) -> None:
+        """Write what is left, and at last the file that says that the step is finished."""
+        self.flush()
+        (self._directory / STACK_FILE).write_bytes(stacks)
+        written = self._directory / f".{STEP_FILE}"
+        written.write_bytes(msgspec.json.encode(mark))
+        written.replace(self._directory / STEP_FILE)
+
+
+def _line(name: TensorName, snapshot: Snapshot, file: str, key: str) -> RecordedTensor:
+    return RecordedTensor(
+        op_type=name.op_type,
+        op_name=name.op_name,
+        io=name.io,
+        slot=name.slot,
+        graph=name.graph,
+        sequence=name.sequence,
+        dtype=snapshot.dtype,
+        shape=snapshot.shape,
+        statistics=by_name(snapshot.statistics(), FIELDS),
+        file=file,
+        key=key,
+    )
+
+
+def _write_safetensors(path: Path, tensors: list[tuple[str, Snapshot]]) -> None:
+    # The largest elements first, so that all are aligned.
+    arrays = [(key, snapshot, snapshot.elements()) for key, snapshot in tensors]
+    arrays.sort(key=lambda item: -item[2].itemsize)
+    header, end = {}, 0
+    for key, snapshot, array in arrays:
+        header[key] = {
+            "dtype": _CODES[snapshot.dtype],
+            "shape": snapshot.shape,
+            "data_offsets": (end, end + array.nbytes),
+        }
+        end += array.nbytes
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, _, array in arrays:
+            file.write(array.view(np.uint8).data)
+
+
+def existing_steps(directory: Path) -> set[int]:
+    """Return the steps that the directory of a rank has; empty if it does not exist."""
+    try:
+        names = [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return set()
+    numbers = (name.removeprefix("step_") for name in names if name.startswith("step_"))
+    return {int(number) for number in numbers if number.isascii() and number.isdecimal()}

@@ -1,0 +1,149 @@
+"""Services that take a dump into a store, and their workers, from settings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest.dispatch.local_workers import LocalWorkers
+from ingest.layouts.base import Dump
+from ingest.layouts.detect import find_dump
+from ingest.service.build import build_service
+from ingest.service.one_shot import ingest_once
+from ingest.service.report import Report
+from ingest.service.service import Service
+from ingest.service.stopping import StopRequest
+from ingest.settings import Settings, load
+from ingest.wiring.consolidation import consolidate_after
+from ingest.wiring.options import options_of
+from ingest.wiring.stores import place_of_store
+from workers.errors import StoreSilent
+from workers.events import Observer
+from workers.rules.ready import rules_of
+from workers.store import commit
+from workers.store.backends.bounded import BoundedObjects
+from workers.store.opening import open_objects
+
+if TYPE_CHECKING:
+    from ingest.dispatch.cluster import Cluster
+
+
+def start_workers(settings: Settings, *, retry_forever: bool = False) -> Cluster | LocalWorkers:
+    """Return the workers of a service; a context manager that ends them.
+
+    A service that tries for ever starts a Dask cluster when it first needs one. Any other has processes of
+    its own, unless the settings name a scheduler: they start now, and fastest in a process with one thread.
+    """
+    if settings.scheduler is None and not retry_forever:
+        return LocalWorkers(settings.workers, settings.cpu_limits)
+    from ingest.dispatch.cluster import Cluster  # deferred: distributed takes 0.4 s, and `ingest` needs none
+
+    return Cluster(settings)
+
+
+@contextmanager
+def open_service(
+    dump: Dump,
+    settings: Settings,
+    *,
+    workers: Cluster | LocalWorkers | None = None,
+    retry_forever: bool = False,
+    dry_run: bool = False,
+) -> Iterator[Service]:
+    """Wire the service for a dump.
+
+    Args:
+        dump: the dump.
+        settings: everything else.
+        workers: from `start_workers`. None: they are started here, and end with the service.
+        retry_forever: whether to wait for a store or cluster that does not answer, and to try again for ever.
+        dry_run: whether only to report what would be deleted in the dump.
+
+    Raises:
+        UsageError: the store would lie in the dump, or where the workers cannot see it; or a rule is wrong.
+        StoreError: the store cannot be used.
+    """
+    options = options_of(settings, retry_forever=retry_forever, dry_run=dry_run)
+    place = place_of_store(settings, dump)
+    with ExitStack() as at_end:
+        if workers is None:
+            # Before anything starts a thread: see `workers.processes.start`.
+            workers = start_workers(settings, retry_forever=retry_forever)
+            at_end.enter_context(workers)
+        objects = open_objects(place)
+        bounded = BoundedObjects(objects, options.patience_s)
+        try:
+            # A wrong URL or wrong credentials show now, not after the first conversion.
+            if commit.read_root(bounded) is None and not dry_run and commit.holds_commits(bounded):
+                commit.ensure_root(bounded)  # it was lost: readers would not find the store
+        except StoreSilent:
+            if not retry_forever:
+                raise
+        service = build_service(dump, objects, workers.connect, options)
+        if service.retention is not None:
+            at_end.callback(service.retention.close)
+        yield service
+
+
+#: A dump that somebody points at is usually finished: `ingest_dump` waits for less silence than `watch`.
+SHORT_QUIET_S = 2.0
+
+
+def ingest_dump(
+    dump: str | Path,
+    store: str | Path,
+    *,
+    settings: Settings | None = None,
+    stop: threading.Event | None = None,
+    observers: Sequence[Observer] = (),
+    dry_run: bool = False,
+) -> Report:
+    """Take a dump into a store, once; what `dump-ingest ingest` does.
+
+    Starts worker processes of its own unless `settings.scheduler` names a cluster.
+
+    Args:
+        dump: the directory that holds `rank_0`, `rank_1`, ..., or one of these; of any known layout.
+        store: a directory or any fsspec URL.
+        settings: everything else; default: as the environment says, and `quiet_s` = 2.
+        stop: ends the work early when set; what is committed stays.
+        observers: called with everything that happens.
+        dry_run: with the setting `after_commit` delete, report what would be deleted, and delete nothing.
+
+    Returns:
+        What was committed, what the store had already, and what could not be taken and why.
+
+    Raises:
+        UsageError: the directory is not a dump, or the store would lie in it.
+        StoreError: the store cannot be used.
+        ClusterError: no worker answers.
+    """
+    chosen = settings or load(quiet_s=SHORT_QUIET_S).settings
+    chosen_store = chosen.model_copy(update={"store": str(store)})
+    return ingest_with(None, dump, chosen_store, stop or threading.Event(), observers, dry_run=dry_run)
+
+
+def ingest_with(
+    workers: Cluster | LocalWorkers | None,
+    dump: str | Path,
+    chosen: Settings,
+    stop: threading.Event,
+    observers: Sequence[Observer] = (),
+    *,
+    dry_run: bool = False,
+) -> Report:
+    """Do the same with workers from `start_workers`, or with its own; `chosen.store` is the store."""
+    tree = find_dump(Path(dump), rank_map=chosen.rank_map, layout=chosen.layout)
+    with open_service(tree, chosen, workers=workers, dry_run=dry_run) as service:
+        service.observers += observers
+        if isinstance(stop, StopRequest):
+            stop.under_way = service.submitter.count_inflight
+        report = ingest_once(service, stop)
+        objects = service.committed.objects
+    # Whoever has a scheduler has other hosts, too, and one consolidator for all of them.
+    if chosen.consolidate and chosen.scheduler is None and report.commits and not stop.is_set():
+        consolidate_after(report, objects, rules_of(chosen.rules))
+    return report

@@ -1,0 +1,62 @@
+"""The store that settings name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingest.layouts.base import Dump
+from ingest.settings import Settings
+from workers.errors import UsageError
+from workers.store import commit
+from workers.store.model import Grid, StoreAddress
+from workers.store.opening import open_objects, resolve
+
+
+def grid_of(settings: Settings) -> Grid:
+    """Return how payloads are cut into chunks, shards and jobs."""
+    return Grid(
+        int(settings.chunk_size),
+        int(settings.shard_size),
+        int(settings.job_size),
+        settings.keep_device_layout,
+    )
+
+
+def address_of_store(settings: Settings) -> StoreAddress:
+    """Return where the store is, and how long to wait for its answers.
+
+    Raises:
+        UsageError: its URL or an option is wrong.
+    """
+    return resolve(settings.store or "", settings.store_options, timeout_s=settings.store_timeout_s)
+
+
+def place_of_store(settings: Settings, dump: Dump | None) -> StoreAddress:
+    """Return where the store is to be.
+
+    Raises:
+        UsageError: the store would lie in the dump, or where the workers cannot see it; or its URL is wrong.
+    """
+    store = address_of_store(settings)
+    if store.url.startswith("memory:"):
+        raise UsageError(
+            f"{store.url} is in the memory of one process, and workers are processes of their own",
+            hint="Name a directory, or a URL such as s3://bucket/run.zarr.",
+        )
+    if dump is not None and Path(store.url).resolve().is_relative_to(dump.root.resolve()):
+        raise UsageError(
+            f"the store {store.url} would lie in the dump {dump.root}",
+            hint="Name a directory elsewhere: the store would be taken for a part of the dump.",
+        )
+    return store
+
+
+def has_store(settings: Settings) -> bool:
+    """Return whether the store that the settings name exists.
+
+    Raises:
+        UsageError: its URL is wrong.
+        StoreError: the store cannot be used.
+    """
+    objects = open_objects(address_of_store(settings))
+    return commit.read_root(objects) is not None

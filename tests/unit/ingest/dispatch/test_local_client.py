@@ -1,0 +1,142 @@
+"""Tasks in worker processes of this command."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.dispatch.clients import ask
+from ingest.dispatch.futures import result_of
+from ingest.dispatch.local_client import LocalClient, LocalFuture
+from ingest.dispatch.local_workers import LocalWorkers, count_of_workers
+from ingest.dispatch.parts import InflightTask, OfferedStep, TaskPart
+from ingest.dispatch.patrol import Patrol, WorkerReplaced
+from workers.errors import ClusterError, WorkerDied
+from workers.events import Event
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[LocalClient]:
+    with LocalWorkers(1) as workers:
+        yield workers.connect()
+
+
+def submit(client: LocalClient, function: Any, *arguments: Any, priority: int = 0) -> LocalFuture:
+    return client.submit(function, *arguments, key=f"task-{time.monotonic_ns()}", priority=priority)
+
+
+def wait_until(is_so: Any) -> None:
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_results_and_errors_come_back(client: LocalClient) -> None:
+    heard = threading.Event()
+    future = submit(client, divmod, 7, 2)
+    future.add_done_callback(lambda _: heard.set())
+    assert future.result(60) == (3, 1)
+    assert heard.wait(60)
+    assert future.status == "finished"
+    failed = submit(client, divmod, 7, 0)
+    with pytest.raises(ZeroDivisionError):
+        failed.result(60)
+    assert "ZeroDivisionError" in str(result_of(failed, "rank 0 step 1"))
+
+
+def _note(names: list[str], name: str, _: LocalFuture) -> None:
+    names.append(name)
+
+
+def test_tasks_of_a_higher_priority_run_first(client: LocalClient, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    blocking = submit(client, Path.read_text, gate)
+    done: list[str] = []
+    futures = [
+        submit(client, time.monotonic, priority=priority) for priority in (-10, 0)
+    ]  # the first of them is a read-back
+    for name, future in zip(("read-back", "convert"), futures, strict=True):
+        future.add_done_callback(partial(_note, done, name))
+    cancelled = submit(client, os._exit, 1)
+    cancelled.cancel()
+    gate.write_text("go on")
+    assert blocking.result(60) == "go on"
+    assert futures[0].result(60) > futures[1].result(60)
+    assert done == ["convert", "read-back"]
+    assert isinstance(result_of(cancelled, "rank 0 step 1"), ClusterError)
+
+
+def test_a_worker_that_dies_fails_its_task_and_is_replaced(client: LocalClient) -> None:
+    pid = submit(client, os.getpid).result(60)
+    future = submit(client, os.kill, pid, signal.SIGKILL)
+    wait_until(lambda: future.status != "pending")
+    error = result_of(future, "rank 3 step 40")
+    assert isinstance(error, WorkerDied)
+    assert error.message == "rank 3 step 40: the worker that took the task died (SIGKILL)"
+    assert submit(client, os.getpid).result(60) != pid
+
+
+class _Plan:
+    key = "rank 0 step 7"
+
+
+def test_a_worker_that_does_not_come_to_an_end_is_replaced(client: LocalClient) -> None:
+    events: list[Event] = []
+    patrol = Patrol(timeout_s=0.5, young_s=0.1, pause_s=0.1, notify=events.append)
+    pid = submit(client, os.getpid).result(60)
+    step: Any = type("Step", (), {"plan": _Plan()})
+    offered: OfferedStep = step
+    future = submit(client, time.sleep, 3600)
+    task = InflightTask([TaskPart(offered, 0, 0)], 0, future, time.monotonic() - 10)
+    patrol.add(task)
+    answer = ask(client, [future.key, "unknown"])
+    assert answer is not None
+    assert answer.states == {future.key: "processing", "unknown": None}
+    given_up: list[Any] = []
+
+    def is_given_up() -> bool:
+        given_up.extend(patrol.look(client, [task]))
+        return bool(given_up)
+
+    wait_until(is_given_up)
+    ((_, error),) = given_up
+    assert isinstance(error, WorkerDied)
+    assert "did not come to an end on worker 0" in error.message
+    assert [type(event) for event in events] == [WorkerReplaced]
+    future.cancel()
+    assert submit(client, os.getpid).result(60) != pid
+
+
+def test_workers_that_cannot_start_are_an_error_and_not_a_loop() -> None:
+    def refuse() -> Any:
+        raise OSError("no more processes")
+
+    lonely = LocalClient([], refuse)
+    lonely.close()
+    assert lonely.status == "closed"
+    assert submit(lonely, divmod, 7, 2).status == "cancelled"
+    with LocalWorkers(1) as workers:
+        own = workers.connect()
+        own._start = refuse
+        pid = submit(own, os.getpid).result(60)
+        os.kill(pid, signal.SIGKILL)
+        pending = submit(own, os.getpid)
+        wait_until(lambda: pending.status != "pending")
+        wait_until(lambda: own.status == "closed")
+        with pytest.raises(ClusterError, match="end before they are ready"):
+            workers.connect()
+
+
+def test_there_is_a_worker_for_each_processor_unless_somebody_chooses() -> None:
+    assert count_of_workers(3) == 3
+    assert count_of_workers(None) == min(len(os.sched_getaffinity(0)), 8)

@@ -1,0 +1,59 @@
+"""Statistics over ranks and steps that are kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from bench.steps import CountingStore, commit_tables, make_tables
+from ingest.page import kept_fields as module
+from ingest.page.kept_fields import KeptFields
+from ingest.page.matrix import matrix_of
+from ingest.page.moment import Moment
+from workers.model import StepKey
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
+
+
+def commit_steps(objects: ObjectStore, *steps: int, seed: int = 0) -> None:
+    for step in steps:
+        for rank in range(2):
+            key = StepKey(rank, step)
+            commit_tables(objects, key, make_tables(key, ["op0", "op1"], seed=seed))
+
+
+def test_only_new_steps_are_read(store: Path) -> None:
+    objects = CountingStore(open_objects(resolve(str(store))))
+    commit_steps(objects, 0, 1)
+    moment = Moment.of(ingest.DumpStore(objects))
+    first = matrix_of(moment, "max", "*", [0, 1], [0, 1])
+    objects.requests = 0
+    closer = matrix_of(moment, "max", "*", [1], [1])
+    assert objects.requests == 0
+    assert closer.values.tolist() == [[first.values[1, 1]]]
+    commit_steps(objects, 2)
+    commit_steps(objects, 1, seed=1)
+    later = moment.later()
+    second = matrix_of(later, "max", "*", [0, 1], [0, 1, 2])
+    assert later.fields is moment.fields
+    np.testing.assert_array_equal(second.values[:, 0], first.values[:, 0])
+    assert (second.values[:, 1] != first.values[:, 1]).all()
+    whole = ingest.heatmap(ingest.open_store(store), "*", "max")
+    np.testing.assert_array_equal(second.values, whole.values)
+
+
+def test_what_was_not_asked_for_the_longest_is_dropped(
+    nan_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST", 13)  # two ranks and three steps twice, and one more
+    fields, moment = KeptFields(), Moment.of(ingest.open_store(nan_log))
+    for name in ("max", "min", "max", "mean"):
+        fields.of(moment.store, moment.generations, "Log.*", name)
+    assert [name for _, name in fields._kept] == ["max", "mean"]
+
+
+def test_names_that_nothing_has_are_an_error(nan_log: Path) -> None:
+    moment = Moment.of(ingest.open_store(nan_log))
+    with pytest.raises(ingest.UsageError, match="no tensor"):
+        moment.fields.of(moment.store, moment.generations, "absent", "max")

@@ -1,0 +1,110 @@
+"""The runs of a page, and when their stores are asked."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import ingest
+from ingest.page import library as module
+from ingest.page.library import Library, Run
+from ingest.page.moment import Moment
+from tests.wrapped_objects import WrappedObjects
+from workers.store.objects import ObjectStore
+from workers.store.opening import open_objects, resolve
+
+
+class Gate(WrappedObjects):
+    """Answers requests while it is open."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.open = threading.Event()
+        self.open.set()
+        self.roots = 0
+
+    def get(self, key: str) -> bytes | None:
+        """Wait, and count how often the root is read: once for each time that the store is asked."""
+        self.open.wait(60)
+        self.roots += key == "zarr.json"
+        return super().get(key)
+
+
+@pytest.fixture
+def gate(nan_log: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate(open_objects(resolve(str(nan_log))))
+    monkeypatch.setattr(module, "open_store", lambda _url, **_options: ingest.DumpStore(gate))
+    return gate
+
+
+def wait_until_read(run: Run) -> None:
+    deadline = time.monotonic() + 60
+    while run._reading is None or not run._reading.done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_store_that_hangs_keeps_nobody_waiting_and_is_named(gate: Gate) -> None:
+    now = [100.0]
+    run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
+    moment = run.moment()
+    now[0] += 6
+    gate.open.clear()
+    assert run.moment() is moment
+    assert run.away == ""
+    now[0] += 11
+    assert run.moment() is moment
+    assert "no answer for more than 10 s" in run.away
+    gate.open.set()
+    wait_until_read(run)
+    assert run.away == ""
+    assert gate.roots == 1
+
+
+def test_many_viewers_ask_the_store_once(gate: Gate) -> None:
+    now = [100.0]
+    run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
+    gate.open.clear()
+    moments: list[Moment] = []
+    viewers = [threading.Thread(target=lambda: moments.append(run.moment())) for _ in range(20)]
+    for viewer in viewers:
+        viewer.start()
+    gate.open.set()
+    for viewer in viewers:
+        viewer.join(60)
+    assert len(moments) == 20
+    assert len(set(map(id, moments))) == 1
+    for _ in range(4):
+        now[0] += 3
+        run.moment()
+        wait_until_read(run)
+    assert gate.roots == 2
+
+
+def test_who_comes_after_a_while_sees_what_is_there_now(gate: Gate) -> None:
+    now = [100.0]
+    run = Run("run", "store", refresh_s=5, clock=lambda: now[0])
+    run.moment()
+    now[0] += 3600
+    run.moment()
+    assert gate.roots == 1
+
+
+def test_runs_are_listed_again_after_a_while(nan_log: Path, tmp_path: Path) -> None:
+    now = [100.0]
+    library = Library(str(tmp_path), refresh_s=5, clock=lambda: now[0])
+    (tmp_path / "a.zarr").symlink_to(nan_log)
+    library.begin()
+    assert library.names() == ["a.zarr"]
+    (tmp_path / "b.zarr").symlink_to(nan_log)
+    assert library.names() == ["a.zarr"]
+    now[0] += 5
+    assert library.names() == ["a.zarr", "b.zarr"]
+
+
+def test_a_single_run_is_read_before_anybody_asks(nan_log: Path) -> None:
+    library = Library(str(nan_log))
+    library.begin()
+    (name,) = library.names()
+    wait_until_read(library.run(name))

@@ -1,0 +1,264 @@
+"""Runs whose ranks hold tensors in different ways: layouts of real dumps, planted mistakes, harmless changes.
+
+`docs/layouts.md` has the table of what is found here.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.questions.compare import Comparison, LayoutMap, Verdict, compare
+from ingest.questions.compare.html import to_html
+from tests.dumps import unpack
+from tests.sharded_net import LAYOUT, Config, Dump, simulate, write
+from workers.errors import UsageError
+
+Compare = Callable[..., Comparison]
+
+#: Mistake, tensor parallelism, data parallelism, and the first tensor that shows it.
+BUGS = [
+    ("BUG no mask in the embedding", 2, 1, 0, "embed"),
+    ("BUG fused blocks are cut as one", 2, 1, 0, "layers.0.context"),
+    ("BUG scale of the scores", 2, 1, 0, "layers.1.context"),
+    ("BUG mask sees one token ahead", 2, 1, 0, "layers.1.context"),
+    ("BUG epsilon of a norm", 2, 1, 0, "layers.1.norm1"),
+    ("BUG residual on every rank", 2, 1, 0, "layers.1.proj.partial"),
+    ("BUG activation before the reduction", 2, 1, 0, "layers.1.proj.partial"),
+    ("BUG missing reduction", 2, 1, 0, "layers.1.proj"),
+    ("BUG two ranks load one shard", 2, 1, 0, "layers.1.act"),
+    ("BUG one dropout seed on all ranks", 2, 1, 0, "layers.1.act"),
+    ("BUG shards are swapped", 2, 1, 0, "layers.1.fc2.partial"),
+    ("BUG bias on every rank", 2, 1, 0, "layers.1.fc2.partial"),
+    ("BUG reduces in 8 bits", 2, 1, 0, "embed"),
+    ("BUG loss of one shard", 2, 1, 0, "loss"),
+    ("BUG padding in the loss", 2, 1, 0, "loss"),
+    ("BUG sign of a gradient", 2, 1, 0, "grad.norm"),
+    ("BUG gradients are summed", 1, 2, 0, "grad.param.layers.2.fc1.weight"),
+    ("BUG gradients are averaged twice", 1, 2, 0, "grad.param.layers.2.fc1.weight"),
+    ("BUG a gradient is not reduced", 1, 2, 0, "grad.param.layers.2.fc2.weight"),
+    ("BUG replicas drift apart", 1, 2, 0, "param.layers.2.fc2.bias"),
+    ("BUG a rank is not updated", 2, 1, 1, "param.layers.2.fc1.weight"),
+    ("BUG weight decay", 2, 1, 1, "layers.2.act"),
+]
+#: Tensor parallelism, data parallelism, and what else is different without being wrong.
+HARMLESS = [
+    (2, 1, ()),
+    (4, 1, ()),
+    (1, 2, ()),
+    (1, 4, ()),
+    (2, 2, ()),
+    (2, 1, ("reversed sums",)),
+    (2, 1, ("blocked sums",)),
+    (2, 1, ("float64 sums",)),
+    (2, 1, ("reversed ranks", "reversed sums")),
+    (2, 1, ("other norm kernel",)),
+    (2, 1, ("other softmax kernel",)),
+    (2, 1, ("recomputation",)),
+    (2, 1, ("sequence parallel",)),
+    (2, 1, ("padded vocabulary",)),
+    (1, 2, ("fully sharded",)),
+    (1, 4, ("fully sharded", "blocked sums")),
+    (2, 1, ("bfloat16", "reversed sums")),
+]
+
+
+@pytest.fixture(scope="module")
+def against_one(tmp_path_factory: pytest.TempPathFactory) -> Compare:
+    """Compare a run with one of a single process."""
+    root = tmp_path_factory.mktemp("nets")
+    references: dict[tuple[int, bool], Path] = {}
+
+    def run(tp: int, dp: int, *flags: str, steps: int = 1, **options: object) -> Comparison:
+        key = steps, "bfloat16" in flags
+        if key not in references:
+            plain = Config(flags=frozenset(["bfloat16"] if key[1] else []), steps=steps)
+            references[key] = write(root / f"one-{steps}-{key[1]}", simulate(plain))
+        name = f"{tp}-{dp}-{'-'.join(flags)}-{steps}"
+        run_root = write(root / name, simulate(Config(tp, dp, frozenset(flags), steps)))
+        given = {"keep_equal": True, "ignore_unmatched": True, "layout": LAYOUT} | options
+        return compare(run_root, references[key], **given)  # type: ignore[arg-type]  # options of tests
+
+    return run
+
+
+def short(name: str) -> str:
+    return name.removeprefix("Module..").removesuffix(".output.0")
+
+
+@pytest.mark.parametrize("case", BUGS, ids=[bug[0] for bug in BUGS])
+def test_a_planted_mistake_is_found_where_it_is(
+    against_one: Compare, case: tuple[str, int, int, int, str]
+) -> None:
+    bug, tp, dp, step, first = case
+    found = against_one(tp, dp, bug, steps=step + 1)
+    assert found.verdict == "different"
+    assert found.first is not None
+    assert (found.first.tensor.key_a.step, short(found.first.tensor.name)) == (step, first)
+    assert found.first.reason
+
+
+@pytest.mark.parametrize(("tp", "dp", "flags"), HARMLESS)
+def test_a_harmless_change_is_not_reported(
+    against_one: Compare, tp: int, dp: int, flags: tuple[str, ...]
+) -> None:
+    found = against_one(tp, dp, *flags)
+    assert found.is_within, [(t.name, t.reason) for t in found.tensors if t.verdict is Verdict.DIFFERENT]
+    assert {certainty for _, certainty in found.layout} == {"certain"}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_stages_that_count_their_layers_from_0(tmp_path: Path, tp: int) -> None:
+    """A pipeline of two stages: layers 0 and 1 on the first, layer 2 on the second, where it is layer 0."""
+    (ranks,) = simulate(Config(tp, steps=1))
+    run = write(tmp_path / "stages", [[*in_stage(ranks, 0, 2), *in_stage(ranks, 2, 3)]])
+    one = write(tmp_path / "one", simulate(Config(steps=1)))
+    found = compare(run, one, layout=LAYOUT, keep_equal=True)
+    assert found.is_within
+    assert found.counts[Verdict.ONLY_A] == found.counts[Verdict.ONLY_B] == 0
+    assert any("number layers.* from 0 each" in note for note in found.notes)
+
+
+def in_stage(ranks: list[Dump], first: int, last: int) -> list[Dump]:
+    """Return what ranks dump of some layers, numbered from 0; what is in none is of the ends."""
+    dumps = []
+    for dump in ranks:
+        own: Dump = {}
+        for name, values in dump.items():
+            before, _, after = name.partition("layers.")
+            number, _, rest = after.partition(".")
+            if number and first <= int(number) < last:
+                own[f"{before}layers.{int(number) - first}.{rest}"] = values
+            elif not number and ("embed" in name or "input" in name) == (first == 0):
+                own[name] = values
+        dumps.append(own)
+    return dumps
+
+
+def test_an_optimizer_that_enlarges_rounding_is_no_mistake(against_one: Compare) -> None:
+    assert against_one(2, 1, "blocked sums", steps=2).is_within
+
+
+def test_reasons_say_what_a_mistake_looks_like(against_one: Compare) -> None:
+    reasons = {}
+    for bug, tp, dp in (
+        ("sign of a gradient", 2, 1),
+        ("gradients are summed", 1, 2),
+        ("missing reduction", 2, 1),
+    ):
+        first = against_one(tp, dp, f"BUG {bug}").first
+        assert first is not None
+        reasons[bug] = first.reason
+    assert "it is -1 times B: a sign is turned round" in reasons["sign of a gradient"]
+    assert "it is 2 times B: summed over 2 ranks and not averaged" in reasons["gradients are summed"]
+    assert "a reduction is missing" in reasons["missing reduction"]
+
+
+def test_a_limit_is_told_with_how_often_it_is_exceeded(against_one: Compare) -> None:
+    found = against_one(2, 1, "BUG scale of the scores")
+    assert found.first is not None
+    held = found.first.tensor.held
+    assert held is not None
+    assert held.limit is not None
+    assert held.times is not None
+    assert held.limit < 1e-5
+    assert held.times > 1000
+    assert not held.explained
+    assert "times the limit" in found.first.reason
+    later = next(row for row in found.tensors if short(row.name) == "layers.1.norm2")
+    assert later.verdict is Verdict.DIFFERENT
+    assert later.held is not None
+    assert later.held.explained
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("real")
+    unpack("pt/parallel-layouts", into)
+    return into / "parallel-layouts"
+
+
+@pytest.mark.parametrize("name", ["tp2", "tp2-bias"])
+def test_layouts_of_real_tensor_parallelism_are_right(real: Path, name: str) -> None:
+    """Of DTensors, without names of mesh dimensions and annotations: right or open, never wrong."""
+    oracle = json.loads((real / "oracle.json").read_text())[name]
+    found = compare(real / name, real / "tp1", layout="rank{rank}.pt", keep_equal=True)
+    rows = {short(row.name): row for row in found.tensors}
+    kinds = {"shard": "shard {}", "partial_sum": "partial sum", "replicated": "replicated"}
+    told = {key: kinds[kind].format(axis) for key, kind, axis, _ in oracle["tensors"] if kind in kinds}
+    shown = {key: rows[key].held for key in told}
+    wrong = {
+        key: held.placement
+        for key, held in shown.items()
+        if held is not None and held.certainty != "open" and held.placement != told[key]
+    }
+    assert wrong == {}
+    certain = sum(held is not None and held.certainty == "certain" for held in shown.values())
+    assert certain >= len(told) - 4  # gradients that are zero in theory are known by shape alone
+    first = found.first.tensor if found.first else None
+    assert (short(first.name) if first else None) == oracle["first_wrong"]
+    assert found.verdict == ("close" if name == "tp2" else "different")
+
+
+def test_shards_of_fully_sharded_data_parallelism_are_right(real: Path) -> None:
+    layout = "rank{rank}/step{step}/{io:grad}.{module}.pt"
+    oracle = json.loads((real / "oracle.json").read_text())["fsdp2"]["tensors"]
+    found = compare(real / "fsdp2", real / "ddp", layout=layout, across_layouts=True, keep_equal=True)
+    assert found.verdict == "equal"
+    assert {row.held.placement for row in found.tensors if row.held} == {"shard 0 | replicated"}
+    assert len(found.tensors) == len(oracle)
+
+
+def test_a_layout_map_settles_what_is_open(tmp_path: Path) -> None:
+    """Constant tensors may be cut along either axis; what differs, in no way that values show."""
+    rng = np.random.default_rng(0)
+    noise = [rng.normal(size=(4, 4)).astype(np.float32) for _ in range(3)]
+    ones = np.ones((4, 2, 2), np.float32)
+    write(tmp_path / "a", [[{"x": noise[0], "ones": ones}, {"x": noise[1], "ones": ones}]])
+    write(tmp_path / "b", [[{"x": noise[2], "ones": np.ones((4, 2, 2), np.float32)}]])
+    (row,) = (r for r in compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT).tensors if "x" in r.name)
+    assert row.held is not None
+    assert (row.verdict, row.held.certainty) == (Verdict.UNKNOWN, "open")
+    mapped = LayoutMap.model_validate({"placements": [{"name": "*x*", "a": "partial sum"}]})
+    found = compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT, layout_map=mapped)
+    (row,) = (r for r in found.tensors if "x" in r.name)
+    assert row.held is not None
+    assert (row.verdict, row.held.placement, row.held.certainty) == (
+        Verdict.DIFFERENT,
+        "partial sum",
+        "mapped",
+    )
+    wrong = LayoutMap.model_validate({"placements": [{"name": "*x*", "a": "shard 0"}]})
+    found = compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT, layout_map=wrong)
+    assert any("the layout map says shard 0" in row.reason for row in found.tensors)
+
+
+def test_ranks_are_compared_by_number_on_request(against_one: Compare) -> None:
+    found = against_one(2, 1, across_layouts=False)
+    assert not found.layout
+    assert found.counts[Verdict.SHAPE] > 0
+
+
+def test_results_in_json_and_html_have_the_layout(against_one: Compare) -> None:
+    found = against_one(2, 1, "BUG shards are swapped")
+    plain = found.to_dict()
+    assert {"placement": "replicated", "certainty": "certain"}.items() <= plain["layout"][0].items() | set()
+    row = plain["tensors"][0]
+    assert (row["ranks_a"], row["ranks_b"], row["placement"]) == ([0, 1], [0], "replicated")
+    page = to_html(found)
+    assert "<h2>Layout</h2>" in page
+    assert "blocks 2 (8+8+8 per rank)" in page
+
+
+def test_conditions_and_steps_that_fit_nothing_are_errors(against_one: Compare, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="conditions on tensors"):
+        against_one(2, 1, role="weight")
+    write(tmp_path / "a", [[{"x": np.ones(2, np.float32)}] * 2])
+    write(tmp_path / "b", [[{"y": np.ones((3, 3), np.float32)}]])
+    with pytest.raises(UsageError, match="no tensor of"):
+        compare(tmp_path / "a", tmp_path / "b", layout=LAYOUT)
+    later = write(tmp_path / "c", [[{}], [{"x": np.ones(2)}] * 2])
+    with pytest.raises(UsageError, match="no step in common"):
+        compare(f"{later}@step=1", tmp_path / "a", layout=LAYOUT, across_layouts=True)

@@ -1,0 +1,36 @@
+"""Where a process is, by what PyTorch tells."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ingest.recording.places import Place, coordinates_of, rank_of
+
+
+def mesh_of(names: tuple[str, ...] | None, coordinate: list[int] | None, sizes: tuple[int, ...]) -> Any:
+    return SimpleNamespace(
+        mesh_dim_names=names, get_coordinate=lambda: coordinate, size=lambda axis: sizes[axis]
+    )
+
+
+def test_a_device_mesh_tells_the_axes_that_have_several_ranks(torch: Any) -> None:
+    model = torch.nn.Linear(1, 1)
+    mesh = mesh_of(("dp_shard", "tp", "pp"), [1, 0, 0], (4, 2, 1))
+    assert coordinates_of(torch, model, mesh) == {"dp_shard": Place(1, 4), "tp": Place(0, 2)}
+
+
+def test_meshes_of_parameters_are_found_and_other_names_passed_over(torch: Any) -> None:
+    parameter = SimpleNamespace(device_mesh=mesh_of(("tp", "fancy"), [1, 1], (2, 2)))
+    model = SimpleNamespace(parameters=lambda: [parameter])
+    assert coordinates_of(torch, model) == {"tp": Place(1, 2)}
+    unnamed = SimpleNamespace(parameters=lambda: [SimpleNamespace(device_mesh=mesh_of(None, None, (2,)))])
+    assert coordinates_of(torch, unnamed) == {}
+
+
+@pytest.mark.parametrize(("text", "rank"), [("3", 3), ("", 0), ("x", 0)])
+def test_the_rank_is_that_of_the_launcher_without_a_process_group(
+    text: str, rank: int, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", text)
+    assert rank_of(torch) == rank

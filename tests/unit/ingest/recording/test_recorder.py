@@ -1,0 +1,344 @@
+"""A recorded run is ingested as any other, and tells where a NaN was born."""
+
+import os
+import shutil
+import threading
+from collections import UserDict
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.recording import step_files
+from tests import recordings
+from tests.pipeline import ingest_directly
+from workers.model import StepKey
+
+MODELS = Path(__file__).parents[3] / "torch_models.py"
+PLANTED = next(
+    number
+    for number, line in enumerate(MODELS.read_text().splitlines(), 1)
+    if line.endswith("# the planted line")
+)
+
+
+@pytest.fixture
+def net(torch: Any, nets: ModuleType) -> Iterator[Any]:
+    torch.manual_seed(0)
+    yield nets.Net()
+    nets.Rescale.broken = False
+
+
+def record_planted(net: Any, nets: ModuleType, dump: Path, **options: Any) -> None:
+    def plant(step: int) -> None:
+        net.second.rescale.broken = step == 3
+
+    with ingest.record(net, dump, steps=range(2, 5), **options):
+        nets.train(net, 6, before=plant)
+
+
+@pytest.mark.parametrize("what", ["stats", "tensors"])
+def test_the_module_and_the_line_of_a_planted_infinity_are_named(
+    what: str, net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    record_planted(net, nets, tmp_path / "run-dump", what=what)
+    summaries = ingest_directly(tmp_path / "run-dump", tmp_path / "run.zarr")
+    assert [(summary.key, summary.status) for summary in summaries] == [
+        (StepKey(0, step), "complete") for step in (2, 3, 4)
+    ]
+    assert all(bool(summary.tensors) == (what == "tensors") for summary in summaries)
+    store = ingest.open_store(tmp_path / "run.zarr")
+    assert list(store.verify()) == []
+    answer = ingest.origin(store)
+    assert (answer.rank, answer.step) == (0, 3)
+    assert (answer.op_type, answer.op_name) == ("Module.Rescale", "second.rescale")
+    assert answer.source is not None
+    assert Path(answer.source.file) == MODELS
+    assert answer.source.code == "def forward(self, x: Any) -> Any:"
+    assert [frame.code for frame in answer.source.stack][-2] == "return x + scale * self.rescale(self.fc(x))"
+
+
+def test_functions_name_the_very_line_and_the_reason(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    record_planted(net, nets, tmp_path / "run-dump", what="tensors", of=("outputs", "functions"))
+    ingest_directly(tmp_path / "run-dump", tmp_path / "run.zarr")
+    answer = ingest.origin(ingest.open_store(tmp_path / "run.zarr"))
+    assert (answer.op_type, answer.op_name) == ("Torch.log", "second.rescale.log.0")
+    assert answer.source is not None
+    assert (Path(answer.source.file), answer.source.line) == (MODELS, PLANTED)
+    assert "logarithm of a number that is not positive" in str(answer)
+    # What the optimizer calls is not the code of the model.
+    assert not [name for name in recordings.names(tmp_path / "run-dump/recorded/rank_0", 2) if "add_" in name]
+
+
+def test_everything_stands_in_the_order_in_which_it_ran(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    with ingest.record(net.first, tmp_path) as recorder:
+        nets.train(net, 1)
+    assert recordings.names(recorder.directory, 0) == [
+        *(f"Parameter.fc.{name}" for name in ("weight", "bias")),
+        *("model.input.0", "fc.input.0", "fc.output.0", "rescale.input.0", "rescale.output.0"),
+        "model.output.0",
+        *(f"Gradient.{name}.output" for name in ("model", "rescale", "fc")),
+        *(f"Gradient.fc.{name}" for name in ("weight", "bias")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        ({"steps": range(1, 3)}, [1, 2]),
+        ({"every": 2}, [0, 2, 4]),
+        ({"steps": [4, 0]}, [0, 4]),
+        ({"first_step": 100, "steps": range(102, 200)}, [102, 103, 104]),
+        ({"advance": "optimizer", "steps": range(1, 3)}, [1, 2]),
+    ],
+)
+def test_only_the_steps_that_are_asked_for_are_recorded(
+    options: dict[str, Any], recorded: list[int], net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    with ingest.record(net, tmp_path, of="outputs", **options) as recorder:
+        nets.train(net, 5)
+    assert recorder.recorded == recordings.steps(recorder.directory) == recorded
+    assert all(recordings.mark(recorder.directory, step)["tensors"] == 7 for step in recorded)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_a_step_of_several_calls_is_one_step_if_it_is_told(net: Any, torch: Any, tmp_path: Path) -> None:
+    with ingest.record(net, tmp_path, of="outputs", modules="model", advance="manual") as recorder:
+        for _ in range(2):
+            net(torch.ones(1, 8))
+            net(torch.ones(1, 8))
+            recorder.save("loss", {"mean": torch.ones(())})
+            recorder.advance()
+    assert recordings.names(recorder.directory, 0) == ["model.output.0"] * 2 + ["saved.loss"]
+    ingest_directly(tmp_path, tmp_path / "run.zarr")
+    tensors = ingest.open_store(tmp_path / "run.zarr").tensors(step=1)
+    assert [tensor.name for tensor in tensors] == [
+        "Module.Net.model.output.0",
+        "Module.Net.model.output.0#1",
+        "saved.loss.output.mean.0",
+    ]
+
+
+def test_a_recorder_that_counts_steps_is_not_told_them(net: Any, torch: Any, tmp_path: Path) -> None:
+    with ingest.record(net, tmp_path, steps=[]) as recorder:
+        net(torch.ones(1, 8))
+        with pytest.raises(ingest.UsageError, match="by itself") as error:
+            recorder.advance()
+    assert error.value.hint == "Pass advance='manual' to `ingest.record` to tell it."
+
+
+@pytest.mark.parametrize("kind", ["dict", "tuple", "dataclass", "namedtuple", "nested"])
+def test_outputs_of_any_structure_are_looked_into(
+    kind: str, nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    make, expected = {
+        "dict": (lambda x: {"logits": x, "none": None, "n": 3}, ["output.logits.0"]),
+        "tuple": (lambda x: (x, [x, "text"]), ["output.0", "output.1.0"]),
+        "dataclass": (nets.Answer, ["output.logits.0"]),
+        "namedtuple": (lambda x: nets.Pair(x, x), ["output.left.0", "output.right.0"]),
+        "nested": (lambda x: {"a": ({"b": x},)}, ["output.a.0.b.0"]),
+    }[kind]
+    with ingest.record(nets.Returns(make), tmp_path, of="outputs") as recorder:
+        recorder._model(torch.ones(2))
+    assert recordings.names(recorder.directory, 0) == [f"model.{name}" for name in expected]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_a_checkpoint_runs_again_is_told_from_the_first_run(
+    reentrant: bool, nets: ModuleType, tmp_path: Path
+) -> None:
+    net = nets.Net(reentrant=reentrant)
+    with ingest.record(net, tmp_path, of=("outputs", "gradients")) as recorder:
+        nets.train(net, 2)
+    assert recorder.recorded == [0, 1]
+    names = recordings.names(recorder.directory, 1)
+    assert names.count("second.fc.output.0") == names.count("second.fc.output.0*") == 1
+    assert names.count("Gradient.second.fc.output") == names.count("Gradient.first.fc.output") == 1
+    assert names.index("model.output.0") < names.index("second.fc.output.0*")
+    assert names.index("second.fc.output.0*") < names.index("Gradient.second.fc.output")
+
+
+def test_an_exception_in_the_loop_passes_and_the_step_says_so(
+    net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    def fail(step: int) -> None:
+        if step == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), ingest.record(net, tmp_path, of="outputs") as recorder:
+        nets.train(net, 3, before=fail)
+    assert recordings.mark(recorder.directory, 0) == {"tensors": 7}
+    assert recordings.mark(recorder.directory, 1) == {
+        "tensors": 7,
+        "ended": "ZeroDivisionError: ",
+    }
+    ingest_directly(tmp_path, tmp_path / "run.zarr")
+    store = ingest.open_store(tmp_path / "run.zarr")
+    assert [step.status for step in store.select()] == ["complete", "complete"]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_an_exception_in_the_model_leaves_what_led_to_it(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    def fail(_: Any) -> Any:
+        raise RuntimeError("shapes")
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), nets.Returns(fail))
+    with (
+        pytest.raises(RuntimeError, match="shapes"),
+        ingest.record(net, tmp_path, of=("inputs", "outputs")) as recorder,
+    ):
+        net(torch.ones(1, 8))
+    assert recordings.names(recorder.directory, 0) == [
+        "model.input.0",
+        "0.input.0",
+        "0.output.0",
+        "1.input.0",
+    ]
+    assert recordings.mark(recorder.directory, 0)["ended"] == "RuntimeError: shapes"
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk that takes elements only once this is set."""
+    opened, write = threading.Event(), step_files._write_safetensors
+
+    def wait_and_write(path: Path, tensors: Any) -> None:
+        assert opened.wait(60)
+        write(path, tensors)
+
+    monkeypatch.setattr(step_files, "_write_safetensors", wait_and_write)
+    return opened
+
+
+def test_a_full_queue_leaves_out_elements_keeps_statistics_and_says_so(
+    net: Any, torch: Any, gate: threading.Event, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "what": "tensors",
+        "of": "outputs",
+        "queue_nbytes": 5000,
+        "when_full": "leave out",
+    }
+    with (  # noqa: PT031  (the warning comes at the end of the recording)
+        pytest.warns(RuntimeWarning, match="tensors were left out because the queue was full"),
+        ingest.record(net, tmp_path, **options) as recorder,
+    ):
+        for _ in range(3):
+            net(torch.ones(4, 8))
+        assert recorder._writer.queue.held_nbytes <= 5000 + 21 * 1024
+        gate.set()
+    assert 0 < recorder.left_out < 21
+    marks = [recordings.mark(recorder.directory, step) for step in range(3)]
+    assert [told["tensors"] for told in marks] == [7, 7, 7]
+    assert sum(told.get("left_out", 0) for told in marks) == recorder.left_out
+    summaries = ingest_directly(tmp_path, tmp_path / "run.zarr")
+    assert sum(summary.statistics_only for summary in summaries) == recorder.left_out
+    assert sum(summary.tensors for summary in summaries) == 21 - recorder.left_out
+    store = ingest.open_store(tmp_path / "run.zarr")
+    assert not np.isnan([tensor.statistics.mean for tensor in store.tensors()]).any()
+
+
+def test_a_full_queue_delays_the_training_if_it_may_wait(
+    net: Any, torch: Any, gate: threading.Event, tmp_path: Path
+) -> None:
+    ended = threading.Event()
+
+    def run() -> None:
+        with ingest.record(net, tmp_path, what="tensors", of="outputs", queue_nbytes=5000):
+            net(torch.ones(4, 8))
+            net(torch.ones(4, 8))
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert not ended.wait(0.2)
+    gate.set()
+    assert ended.wait(60)
+    summaries = ingest_directly(tmp_path, tmp_path / "run.zarr")
+    assert [(summary.tensors, summary.statistics_only) for summary in summaries] == [(7, 0), (7, 0)]
+
+
+def test_a_tensor_larger_than_the_queue_is_recorded(nets: ModuleType, torch: Any, tmp_path: Path) -> None:
+    net = nets.Returns(lambda x: x * 2)
+    with ingest.record(net, tmp_path, what="tensors", queue_nbytes=100) as recorder:
+        net(torch.ones(1000))
+    assert all(line["file"] for line in recordings.lines(recorder.directory, 0))
+
+
+def test_a_directory_that_cannot_be_written_is_said_before_the_training(
+    net: Any, other_user: int, tmp_path: Path
+) -> None:
+    os.seteuid(other_user)
+    try:
+        with pytest.raises(ingest.UsageError, match=r"recorded/rank_0 cannot be written: Permission denied"):
+            ingest.record(net, tmp_path / "run-dump").__enter__()
+    finally:
+        os.seteuid(0)
+
+
+def test_steps_that_exist_are_not_mixed_with_new_ones(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    for first_step in (0, 5):
+        with ingest.record(net, tmp_path, every=2, first_step=first_step):
+            nets.train(net, 4)
+    with pytest.raises(ingest.UsageError, match="already has step 6 of rank 0") as error:
+        ingest.record(net, tmp_path, first_step=5).__enter__()
+    assert error.value.hint == "Record into another directory, or remove those steps first."
+
+
+def test_a_disk_that_fails_does_not_end_the_training(net: Any, nets: ModuleType, tmp_path: Path) -> None:
+    def remove(step: int) -> None:
+        if step == 0:
+            shutil.rmtree(tmp_path / "recorded")
+            (tmp_path / "recorded").touch()
+
+    with (
+        pytest.warns(RuntimeWarning, match="writing failed, and the rest was left out"),
+        ingest.record(net, tmp_path, of="outputs") as recorder,
+    ):
+        nets.train(net, 3, before=remove)
+    assert recorder.step == 2
+
+
+def test_a_tensor_that_cannot_be_read_does_not_end_the_training(
+    net: Any, nets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with (  # noqa: PT031  (the warning comes at the end of the recording)
+        pytest.warns(RuntimeWarning, match=r"Module.Linear first.fc output: RuntimeError: out of memory"),
+        ingest.record(net, tmp_path, of="outputs", modules="first.fc") as recorder,
+    ):
+        monkeypatch.setattr(recorder._camera, "take", fail)
+        nets.train(net, 2)
+    assert recorder._writer.queue.held_nbytes == 0
+
+
+def test_a_container_that_raises_does_not_end_the_training(
+    nets: ModuleType, torch: Any, tmp_path: Path
+) -> None:
+    class Lazy(UserDict[str, Any]):
+        def items(self) -> Any:
+            raise LookupError("not loaded")
+
+    net = nets.Returns(lambda _: Lazy())
+    with (
+        pytest.warns(RuntimeWarning, match="model: LookupError: not loaded"),
+        ingest.record(net, tmp_path, of=("outputs", "inputs", "gradients")) as recorder,
+    ):
+        net(torch.ones(2))
+    assert recordings.names(recorder.directory, 0) == ["model.input.0"]
+
+
+def test_parameters_that_share_a_pattern_are_chosen_with_their_modules(
+    net: Any, nets: ModuleType, tmp_path: Path
+) -> None:
+    with ingest.record(net, tmp_path, modules="first.fc*") as recorder:
+        nets.train(net, 1)
+    assert all(".fc" in name for name in recordings.names(recorder.directory, 0))
+    assert len(recordings.names(recorder.directory, 0)) == 7

@@ -1,0 +1,94 @@
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ingest.service.shared_tensors import SharedTensors
+from tests.pools import PooledRun, replicas, small_pools
+from tests.replicas import Replicas
+from tests.wrapped_objects import WrappedObjects
+from workers.errors import StoreUnavailable
+from workers.model import StepKey
+from workers.store.objects import ObjectStore
+
+
+class Counted(WrappedObjects):
+    """Counts the objects that are asked for."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.asked = 0
+        self.is_down = False
+
+    def get(self, key: str) -> bytes | None:
+        if self.is_down:
+            raise StoreUnavailable("down")
+        self.asked += 1
+        return super().get(key)
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, bytes]:
+        self.asked += len(keys)
+        return super().get_many(keys)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PooledRun:
+    small_pools(monkeypatch)
+    made = PooledRun(tmp_path)
+    made.begin(2, replicas(0, shared=2, own=1))
+    return made
+
+
+def names(shared: SharedTensors, rank: int, step: int) -> set[str]:
+    return {key.op_name for key in shared.of(StepKey(rank, step))}
+
+
+WEIGHTS = {"net_weight0-op0", "net_weight1-op1"}
+
+
+def test_what_an_earlier_step_shows(run: PooledRun) -> None:
+    shared = SharedTensors(run.objects)
+    assert names(shared, 0, 1) == names(shared, 1, 7) == WEIGHTS
+
+
+@pytest.mark.parametrize("key", [StepKey(0, 0), StepKey(5, 1), StepKey(0, None)])
+def test_nothing_is_known_of_first_steps_other_ranks_and_run_files(run: PooledRun, key: StepKey) -> None:
+    assert SharedTensors(run.objects).of(key) == {}
+
+
+def test_nothing_is_known_without_a_view() -> None:
+    assert SharedTensors(Replicas().objects).of(StepKey(0, 1)) == {}
+
+
+def test_a_damaged_view_and_a_store_that_is_away_share_nothing(run: PooledRun) -> None:
+    objects = Counted(run.objects)
+    shared = SharedTensors(objects)
+    objects.is_down = True
+    assert names(shared, 0, 1) == set()
+    objects.is_down = False
+    assert names(shared, 0, 1) == WEIGHTS
+    (run.store / "consolidated/zarr.json").write_text("{")
+    assert names(shared, 0, 2) == set()
+
+
+def test_a_step_costs_one_request_when_nothing_is_new(run: PooledRun) -> None:
+    objects = Counted(run.objects)
+    shared = SharedTensors(objects)
+    for rank in range(2):
+        shared.of(StepKey(rank, 1))
+    before = objects.asked
+    for rank in range(2):
+        shared.of(StepKey(rank, 2))
+    assert objects.asked == before + 1
+
+
+def test_many_steps_look_into_the_same_earlier_ones(run: PooledRun) -> None:
+    """Those who open the view at different times expect the same."""
+    shared = SharedTensors(run.objects)
+    places = set()
+    for step in range(1, 6):
+        run.take(2, step, replicas(step, shared=2, own=1))
+        run.consolidate()
+        assert names(shared, 0, step + 1) == WEIGHTS
+        places |= {place for _, place, _ in shared._known}
+    assert places == {1, 2, 4}

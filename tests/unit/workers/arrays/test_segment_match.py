@@ -1,0 +1,30 @@
+"""Where positions of an axis lie in a whole, by content."""
+
+import numpy as np
+
+from tests.in_memory import InMemory, elements
+from workers.arrays.assembly import Segment
+from workers.arrays.segment_match import match_order
+
+WHOLE = np.random.default_rng(2).normal(size=(3, 10, 4)).astype(np.float32)
+
+
+def test_stretches_are_found_with_rounding() -> None:
+    order = [7, 8, 9, 0, 1, 2, 3, 4, 5, 6]
+    parts = np.split(WHOLE[:, order], 2, axis=1)
+    noisy = [part * np.float32(1 + 1e-6) for part in parts]
+    found = match_order(elements(noisy), [part.shape for part in parts], InMemory(WHOLE), WHOLE.shape, 1)
+    assert found is not None
+    assert [list(map(tuple, stretches)) for stretches in found.stretches] == [
+        [(0, 7, 3), (3, 0, 2)],
+        [(0, 2, 5)],
+    ]
+    assert found.segments(10) == [Segment(0, 3, 2), Segment(1, 0, 5), Segment(0, 0, 3)]
+    assert found.segments(11) == []
+
+
+def test_nothing_is_said_of_equal_positions_and_of_other_values() -> None:
+    same = np.ones((4, 3), np.float32)
+    assert match_order(elements([same[:2]]), [(2, 3)], InMemory(same), (4, 3), 0) is None
+    other = np.random.default_rng(3).normal(size=(3, 5, 4)).astype(np.float32)
+    assert match_order(elements([other]), [(3, 5, 4)], InMemory(WHOLE), WHOLE.shape, 1) is None

@@ -1,0 +1,151 @@
+"""Files of torch.distributed.checkpoint: every part as torch wrote it; no figure in them is believed."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.dumps import unpack
+from tests.pt_files import archive, call, members_of, pickled, pt_bytes, text
+from workers.dump.formats import distcp
+from workers.dump.formats.distcp import Chunk, read_headers, read_metadata
+from workers.dump.formats.header import HoldsNoTensor, TensorHeader, Truncated
+from workers.errors import UnreadableTensor
+
+FLOATS, INTEGERS = np.arange(6, dtype="f4"), np.arange(3, dtype="i8")
+FILE = pt_bytes(FLOATS) + pt_bytes(INTEGERS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("checkpoint")
+    unpack("pt/pytorch-logs", into)
+    return into / "pytorch-logs" / "dcp-checkpoint"
+
+
+def headers_of(content: bytes, chunks: Mapping[int, Chunk] | None = None) -> tuple[TensorHeader, ...]:
+    return read_headers(lambda offset, nbytes: content[offset : offset + nbytes], len(content), chunks)
+
+
+def put_together(content: bytes, headers: tuple[TensorHeader, ...]) -> bytes:
+    return b"".join(
+        header.lead + content[header.offset : header.offset + header.nbytes] + header.tail
+        for header in headers
+        if header.view is None
+    )
+
+
+def test_every_part_is_where_torch_wrote_it(checkpoint: Path) -> None:
+    told = json.loads((checkpoint / "oracle.json").read_text())
+    directory = checkpoint / "dump" / "step_2"
+    files = read_metadata((directory / ".metadata").read_bytes())
+    entries = told["state_dict_metadata"]
+    parts = [part for part in told["storage"] if entries[part["fqn"]]["type"] == "TensorStorageMetadata"]
+    read: dict[tuple[str, int], tuple[TensorHeader, bytes]] = {}
+    for path, chunks in files.items():
+        content = (directory / path).read_bytes()
+        headers = headers_of(content, chunks)
+        assert put_together(content, headers) == content
+        begins = sorted(chunks)
+        for header in headers:
+            begin = max(begin for begin in begins if begin <= header.offset)
+            read[path, begin] = header, content[header.offset : header.offset + header.nbytes]
+    assert len(parts) == len(read) > 50
+    for part in parts:
+        header, payload = read[part["file"], part["at"]]
+        assert (header.path, list(header.shape)) == ((part["fqn"],), part["shape"])
+        assert hashlib.sha256(payload).hexdigest() == part["sha256"]
+        record = json.loads(header.record)["tensor"]
+        assert (record["global_shape"], record["offsets"]) == (entries[part["fqn"]]["size"], part["offset"])
+
+
+def test_values_are_attributes_under_their_names(checkpoint: Path) -> None:
+    directory = checkpoint / "dump" / "step_2"
+    chunks = read_metadata((directory / ".metadata").read_bytes())["__1_0.distcp"]
+    first, *_ = headers_of((directory / "__1_0.distcp").read_bytes(), chunks)
+    values = json.loads(first.record)["file"]
+    assert {"step", "extra.lr", "extra.names"} <= values.keys()
+
+
+def test_archives_without_metadata_have_their_places_as_names() -> None:
+    headers = headers_of(FILE)
+    assert [header.path for header in headers] == [("0",), (str(len(pt_bytes(FLOATS))),)]
+    assert put_together(FILE, headers) == FILE
+    assert [header.element.name for header in headers] == ["float32", "int64"]
+
+
+def test_metadata_that_lies_moves_nothing() -> None:
+    bomb = {-1: Chunk("a"), 7: Chunk("b"), 2**62: Chunk("c"), 0: Chunk("weight", {"offsets": [2**62]})}
+    first, second = headers_of(FILE, bomb)
+    assert (first.path, first.shape) == (("weight",), (6,))
+    assert second.path == (str(len(pt_bytes(FLOATS))),)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 21, 22, 100])
+def test_file_that_is_cut_off_may_still_grow(nbytes: int) -> None:
+    with pytest.raises(Truncated):
+        headers_of(FILE[:nbytes])
+
+
+def test_bytes_between_archives_are_damage() -> None:
+    with pytest.raises(UnreadableTensor, match=r"no archive of torch\.save that ends at byte"):
+        headers_of(pt_bytes(FLOATS) + b"?" + pt_bytes(INTEGERS))
+    with pytest.raises(UnreadableTensor, match="no archive"):
+        headers_of(b"?" + pt_bytes(FLOATS))
+
+
+@pytest.mark.parametrize("field", [12, 16])
+@pytest.mark.parametrize("value", [0, 1, 2**31, 2**32 - 1])
+def test_length_at_the_end_of_an_archive_is_checked(field: int, value: int) -> None:
+    """It says where the archive begins: in another one, before the file, or behind itself."""
+    end = len(FILE) - 22
+    content = FILE[: end + field] + struct.pack("<I", value) + FILE[end + field + 4 :]
+    with pytest.raises(UnreadableTensor):
+        headers_of(content)
+
+
+def test_archives_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distcp, "_MAX_ARCHIVES", 3)
+    assert len(headers_of(pt_bytes(FLOATS) * 3)) == 3
+    with pytest.raises(UnreadableTensor, match="more than 3 archives"):
+        headers_of(pt_bytes(FLOATS) * 4)
+
+
+def test_file_of_values_holds_no_tensor() -> None:
+    content = archive(members_of(pickled(text("adam")), b""))
+    with pytest.raises(HoldsNoTensor) as raised:
+        headers_of(content * 2, {0: Chunk("name")})
+    assert json.loads(raised.value.record)["file"]["name"] == "adam"
+
+
+@given(st.integers(0, len(FILE)), st.binary(min_size=1, max_size=8))
+def test_damaged_file_is_read_or_refused(at: int, piece: bytes) -> None:
+    content = FILE[:at] + piece + FILE[at + len(piece) :]
+    with suppress(UnreadableTensor):
+        assert put_together(content, headers_of(content)) == content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x80\x04", pickled(b"}"), pickled(text("x")), pickled(call("os.system", text("true")))],
+)
+def test_other_content_is_no_metadata(content: bytes) -> None:
+    with pytest.raises(UnreadableTensor):
+        read_metadata(content)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_metadata_or_refused(content: bytes) -> None:
+    try:
+        files: dict[str, Any] = dict(read_metadata(content))
+    except UnreadableTensor:
+        return
+    assert isinstance(files, dict)

@@ -1,0 +1,89 @@
+"""How much of the processors a process takes."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workers.host.cpu import CpuLimits, Throttle, format_cpus, parse_cpus
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("", set()), ("3", {3}), ("0-2, 8", {0, 1, 2, 8}), ("1,0-1", {0, 1})]
+)
+def test_processors_are_numbers_and_spans(text: str, numbers: set[int]) -> None:
+    assert parse_cpus(text) == numbers
+    assert parse_cpus(format_cpus(numbers)) == numbers
+
+
+@pytest.mark.parametrize("text", ["all", "3-1", "-1", "1-", "0x3", "9999999"])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="0-3,8"):
+        parse_cpus(text)
+
+
+def test_priority_and_processors_are_taken_by_the_process_and_what_it_starts() -> None:
+    first = min(os.sched_getaffinity(0))
+    code = (
+        "import os, subprocess, sys\n"
+        "from workers.errors import UsageError\n"
+        "from workers.host.cpu import CpuLimits\n"
+        "before = os.nice(0)\n"
+        f"CpuLimits(5, frozenset([{first}])).apply()\n"
+        "CpuLimits(2).apply()\n"  # would be a higher one
+        "try: CpuLimits(cpus=frozenset([99999])).apply()\n"
+        "except UsageError as exc: print(exc)\n"
+        "asked = 'import os; print(os.nice(0), *os.sched_getaffinity(0))'\n"
+        "print(max(before, 5), subprocess.check_output([sys.executable, '-c', asked], text=True))"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT)
+    message, hint, answer, *_ = said.splitlines()
+    assert message == "cpus: none of 99999 is available here"
+    assert hint == f"This process may use {first}."
+    expected, nice, *cpus = answer.split()
+    assert (nice, cpus) == (expected, [str(first)])
+
+
+def test_a_share_is_divided_among_processes() -> None:
+    processors = len(os.sched_getaffinity(0))
+    assert CpuLimits().part(3) == 1
+    assert CpuLimits(share=0.5).part(3) == pytest.approx(min(0.5 * processors / 3, 1))
+    assert CpuLimits(share=0.9).part(1) == pytest.approx(min(0.9 * processors, 1))
+
+
+def test_a_process_sleeps_for_what_it_used_above_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"used": 0.0, "now": 100.0}
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock["now"] += seconds
+
+    monkeypatch.setattr(time, "process_time", lambda: clock["used"])
+    monkeypatch.setattr(time, "monotonic", lambda: clock["now"])
+    monkeypatch.setattr(time, "sleep", sleep)
+    throttle = Throttle()
+
+    def work(seconds: float) -> None:
+        clock["used"] += seconds
+        clock["now"] += seconds
+        throttle.pay()
+
+    work(1.0)
+    assert slept == []
+    throttle.limit(0.25)
+    for _ in range(10):
+        work(0.1)
+    assert clock["used"] - 1.0 == pytest.approx(0.25 * (clock["now"] - 101.0))
+    clock["now"] += 3600  # idle: does not count for later
+    throttle.pay()
+    slept.clear()
+    work(0.2)
+    assert sum(slept) == pytest.approx(0.2 / 0.25 - 0.2 - 0.05)
+    work(100.0)
+    assert slept[-1] == 1.0, "a process shows that it lives"

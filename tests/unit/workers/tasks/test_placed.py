@@ -1,0 +1,59 @@
+"""Jobs over pieces of several ranks."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.npy_files import MadeDump
+from tests.operands import in_files, in_store
+from workers.arrays.assembly import Piece, joined
+from workers.arrays.placement_search import Pieces
+from workers.tasks import piece_elements
+from workers.tasks.placed import (
+    PlacedPair,
+    PlacementQuestion,
+    compare_placed,
+    pack,
+    run_packed,
+    search_placements,
+)
+
+WHOLE = np.random.default_rng(0).normal(size=(8, 30)).astype(np.float32)
+PARTS = np.split(WHOLE, 2, axis=1)
+
+
+@pytest.mark.parametrize("limit", [piece_elements.WHOLE_NBYTES, 0])
+def test_pieces_in_a_store_against_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(piece_elements, "WHOLE_NBYTES", limit)
+    a = tuple(in_store(MadeDump(tmp_path / "a"), tmp_path / "store", *PARTS))
+    b = tuple(in_files(MadeDump(tmp_path / "b"), WHOLE))
+    question = PlacementQuestion(
+        a, b, Pieces(tuple(o.shape for o in a), (0, 1)), Pieces((WHOLE.shape,), (0,))
+    )
+    (answer,) = run_packed(pack(search_placements, [question]))
+    assert str(answer.search.ways[0].a) == "shard 1"
+    pair = PlacedPair(a, b, answer.search.ways[0].a.assembly, answer.search.ways[0].b.assembly)
+    (outcome,) = compare_placed([pair])
+    assert outcome.metrics is not None
+    assert (outcome.metrics.bit_equal, outcome.metrics.count) == (True, WHOLE.size)
+    assert pair.nbytes == question.nbytes == 2 * WHOLE.nbytes
+
+
+def test_damage_is_told_and_not_raised(tmp_path: Path) -> None:
+    a = tuple(in_store(MadeDump(tmp_path / "a"), tmp_path / "store", *PARTS))
+    a = (replace(a[0], digest=b"x" * 16), a[1])
+    b = tuple(in_files(MadeDump(tmp_path / "b"), WHOLE))
+    whole = joined([Piece(number, operand.shape) for number, operand in enumerate(a)], 1)
+    (outcome,) = compare_placed([PlacedPair(a, b, whole, Piece(0, WHOLE.shape))])
+    assert outcome.damaged
+    assert "digest does not match" in outcome.problem
+    question = PlacementQuestion(
+        a, b, Pieces(tuple(o.shape for o in a), (0, 1)), Pieces((WHOLE.shape,), (0,))
+    )
+    (answer,) = search_placements([question])
+    assert answer.damaged
+    assert answer.search.ways == ()

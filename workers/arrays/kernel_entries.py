@@ -1,0 +1,142 @@
+"""The entries of object code: functions of addresses and numbers around the loops of `kernel_loops.py`.
+
+Importing this module imports numba.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from workers.arrays import histogram_loops, kernel_loops
+from workers.arrays.lazy_compile import compile_now
+
+carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
+
+
+class MadeEntry(NamedTuple):
+    """An entry that was compiled."""
+
+    name: str
+    symbol: str
+    """Its name in the object code."""
+    arguments: int
+    code: bytes
+    """The object code, of ELF."""
+
+
+def compile_all() -> list[MadeEntry]:
+    """Compile the entries for each type of element."""
+    compile_now(histogram_loops.__name__)
+    compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
+    return [
+        *(_made(f"f{size}", _floats(size), "anaa") for size in (4, 8)),
+        *(_made(f"{kind}{size}", _integers(kind, size), "ana") for kind in "iu" for size in (2, 4, 8)),
+        _made("codes", _codes(), "anaaa"),
+        _made("widen_half", _widen_half(), "ana"),
+        _made("histogram_f4", _histogram_f4(), "ana"),
+        _made("histogram_f8", _histogram_f8(), "anaa"),
+        _made("histogram_sparse", _histogram_sparse(), "anna"),
+    ]
+
+
+def _made(name: str, function: Callable[..., None], arguments: str) -> MadeEntry:
+    """Compile an entry; its arguments are addresses (a) and numbers of elements (n)."""
+    kinds = {"a": types.voidptr, "n": types.intp}
+    # The errors that may not happen are returned, and not raised: see `kernel_objects`.
+    options: Any = {
+        "nogil": True,
+        "error_model": "numpy",
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }
+    dispatcher = numba.njit(types.void(*[kinds[kind] for kind in arguments]), **options)(function)
+    overload: Any = next(iter(dispatcher.overloads.values()))
+    library = overload.library
+    code = library.codegen._tm.emit_object(library._final_module)  # noqa: SLF001  (numba has no other way)
+    return MadeEntry(name, overload.fndesc.llvm_func_name, len(arguments), code)
+
+
+def _floats(size: int) -> Callable[..., None]:
+    floats, signed, unsigned = (np.dtype(f"{kind}{size}").type for kind in "fiu")
+    run, places, wide = kernel_loops.accumulate_floats, len(kernel_loops.PLACES), kernel_loops.SCRATCH
+    narrow = wide * 8 // size
+
+    def entry(x: Any, n: int, scratch: Any, state: Any) -> None:
+        run(
+            (carray(x, (n,), floats), carray(x, (n,), signed), carray(x, (n,), unsigned)),
+            (
+                carray(scratch, (narrow,), floats),
+                carray(scratch, (narrow,), signed),
+                carray(scratch, (narrow,), unsigned),
+                carray(scratch, (wide,), np.float64),
+            ),
+            carray(state, (places,), np.float64),
+        )
+
+    return entry
+
+
+def _integers(kind: str, size: int) -> Callable[..., None]:
+    integers, signed = np.dtype(f"{kind}{size}").type, np.dtype(f"i{size}").type
+    run, places = kernel_loops.accumulate_integers, len(kernel_loops.PLACES)
+
+    def entry(x: Any, n: int, state: Any) -> None:
+        run(carray(x, (n,), integers), carray(x, (n,), signed), carray(state, (places,), np.float64))
+
+    return entry
+
+
+def _codes() -> Callable[..., None]:
+    run, places = kernel_loops.accumulate_codes, len(kernel_loops.PLACES)
+
+    def entry(x: Any, n: int, values: Any, tables: Any, state: Any) -> None:
+        run(
+            carray(x, (n,), np.uint8),
+            carray(values, (256,), np.float64),
+            carray(tables, (4, 256), np.int64),
+            carray(state, (places,), np.float64),
+        )
+
+    return entry
+
+
+def _widen_half() -> Callable[..., None]:
+    run = kernel_loops.widen_half
+
+    def entry(half: Any, n: int, out: Any) -> None:
+        run(carray(half, (n,), np.uint16), carray(out, (n,), np.float32), carray(out, (n,), np.int32))
+
+    return entry
+
+
+def _histogram_f4() -> Callable[..., None]:
+    run, shape = histogram_loops.count_float32, (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, tables: Any) -> None:
+        run(carray(x, (n,), np.int32), carray(tables, shape, np.int64))
+
+    return entry
+
+
+def _histogram_f8() -> Callable[..., None]:
+    run, shape = histogram_loops.count_float64, (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, bin_of: Any, tables: Any) -> None:
+        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.int64))
+
+    return entry
+
+
+def _histogram_sparse() -> Callable[..., None]:
+    run, shape = histogram_loops.write_sparse, (histogram_loops.TABLES, histogram_loops.WIDTH)
+    places = (histogram_loops.LAST + 2, 3)
+
+    def entry(tables: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
+        run(carray(tables, shape, np.int64), pos_inf, neg_inf, carray(out, places, np.int64))
+
+    return entry

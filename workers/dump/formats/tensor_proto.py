@@ -1,0 +1,152 @@
+"""Tensors of ONNX: a `TensorProto` message of protobuf, as ONNX Runtime dumps them.
+
+    1 dims   2 data_type   4 float_data   8 name   9 raw_data   10 double_data   14 data_location
+
+(ONNX, `onnx/onnx.proto`; ONNX Runtime, `core/framework/debug_node_inputs_outputs_utils.cc`, which writes the
+elements of everything but texts into `raw_data`, little-endian.) Elements that other programs put into fields
+of integers, or into another file, are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from workers.arrays.dtypes import ElementType, from_name
+from workers.dump.formats.assembly import PlacedTensor, assemble
+from workers.dump.formats.header import (
+    MAX_NDIM,
+    HoldsNoTensor,
+    ReadAt,
+    TensorHeader,
+    Truncated,
+    read_exactly,
+)
+from workers.dump.formats.wire import LENGTH_DELIMITED, FieldWalk, WireField, read_varint
+from workers.errors import UnreadableTensor
+
+#: The most fields of a message, and the longest name in bytes.
+_MAX_FIELDS, _MAX_NAME = 1000, 4096
+_DIMS, _TYPE, _FLOATS, _NAME, _RAW, _DOUBLES, _LOCATION = 1, 2, 4, 8, 9, 10, 14
+_TEXT = 8
+#: `TensorProto.DataType`.
+_DTYPES = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4_e2m1fn",
+    24: "float8_e8m0fnu",
+}
+#: Fields that hold the elements of a type as they are in memory: floats have a fixed size.
+_ELEMENTS = {_RAW: None, _FLOATS: ("float32", "complex64"), _DOUBLES: ("float64", "complex128")}
+
+
+def read_headers(read: ReadAt, file_size: int) -> tuple[TensorHeader, ...]:
+    """Return the only tensor of a file; see `assemble`. Reads no elements.
+
+    Raises:
+        Truncated: the file ends within a field, or before the elements.
+        HoldsNoTensor: it holds texts.
+        UnreadableTensor: it is damaged, or its elements are not where ONNX Runtime writes them.
+    """
+    dims: list[int] = []
+    code, name, location = 0, "", 0
+    elements: WireField | None = None
+    for field in FieldWalk(read, limit=_MAX_FIELDS).fields(0, file_size, short=Truncated):
+        if field.number == _DIMS:
+            dims += _integers(read, field)
+        elif field.number == _TYPE:
+            code = read_varint(read, field)
+        elif field.number == _LOCATION:
+            location = read_varint(read, field)
+        elif field.number == _NAME and field.wire_type == LENGTH_DELIMITED:
+            name = _text(read, field)
+        elif field.number in _ELEMENTS and field.wire_type == LENGTH_DELIMITED and field.end > field.value:
+            if elements is not None:
+                raise UnreadableTensor("has elements in two places")
+            elements = field
+    if location:
+        raise UnreadableTensor("has its elements in another file")
+    if code == _TEXT:
+        raise HoldsNoTensor(
+            "holds texts", record=json.dumps({"file": {"name": name, "shape": dims[:MAX_NDIM]}})
+        )
+    element, shape = _element(code), _shape(dims)
+    return assemble([_placed(element, shape, elements, name, file_size)], {}, read, file_size)
+
+
+def _placed(
+    element: ElementType, shape: tuple[int, ...], elements: WireField | None, name: str, file_size: int
+) -> PlacedTensor:
+    nbytes = element.nbytes(math.prod(shape))
+    if elements is None and nbytes:
+        raise Truncated(f"has {file_size} bytes, and no elements of its tensor of shape {shape}")
+    if elements is not None:
+        kinds = _ELEMENTS[elements.number]
+        if kinds is not None and element.name not in kinds:
+            raise UnreadableTensor(f"has elements of type {element.name} in a field of another type")
+        if elements.end - elements.value != nbytes:
+            found = elements.end - elements.value
+            raise UnreadableTensor(
+                f"has {found} bytes of elements instead of {nbytes} ({element.name}, {shape})"
+            )
+    offset = elements.value if elements is not None else file_size
+    return PlacedTensor(element, shape, offset, nbytes, full_name=name)
+
+
+def _element(code: int) -> ElementType:
+    if code not in _DTYPES:
+        raise UnreadableTensor(f"has the element type {code}, which is not known")
+    return from_name(_DTYPES[code])
+
+
+def _shape(dims: list[int]) -> tuple[int, ...]:
+    if len(dims) > MAX_NDIM or not all(0 <= n < 2**62 for n in dims):
+        raise UnreadableTensor("has an impossible shape")
+    if math.prod(n for n in dims if n) * 16 >= 2**63:
+        raise UnreadableTensor("has a shape of more bytes than there are addresses")
+    return tuple(dims)
+
+
+def _integers(read: ReadAt, field: WireField) -> list[int]:
+    """Return the integers of a field: one, or several that are packed."""
+    if field.wire_type != LENGTH_DELIMITED:
+        return [read_varint(read, field)]
+    if field.end - field.value > 10 * MAX_NDIM:
+        raise UnreadableTensor(f"has more than {MAX_NDIM} axes")
+    numbers: list[int] = []
+    shift = value = 0
+    for byte in read_exactly(read, field.value, field.end - field.value):
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+    if shift:
+        raise UnreadableTensor("has an axis whose length ends inside a number")
+    return numbers
+
+
+def _text(read: ReadAt, field: WireField) -> str:
+    nbytes = field.end - field.value
+    if nbytes > _MAX_NAME:
+        raise UnreadableTensor(f"has a name of {nbytes} bytes")
+    return read_exactly(read, field.value, nbytes).decode(errors="replace")

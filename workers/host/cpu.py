@@ -1,0 +1,111 @@
+"""How much of the processors this process takes: its priority, its processors, and an upper share of them.
+
+Priority and processors pass to processes that it starts later. The share is kept by each process itself:
+after each piece of a file, it sleeps until what it has used is no more than its share of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+
+from workers.errors import UsageError
+
+_SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
+#: Sleeps are not shorter, in seconds: waking up costs time, too.
+_LEAST_SLEEP_S = 0.005
+#: Nor longer: a process must show that it lives.
+_LONGEST_SLEEP_S = 1.0
+#: What was left unused is not made up for later, beyond this time in seconds.
+_CREDIT_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLimits:
+    """What a command and its workers may take of the processors."""
+
+    nice: int = 0
+    """0 to 19; 19 gives way to everything else."""
+    cpus: frozenset[int] = frozenset()
+    """The processors to run on; empty for all."""
+    share: float = 1.0
+    """Of these processors, above 0 and up to 1."""
+
+    def apply(self) -> None:
+        """Take the priority and the processors. A priority that is lower already stays.
+
+        Raises:
+            UsageError: this process may use none of the processors.
+        """
+        if self.cpus:
+            available = os.sched_getaffinity(0)
+            if not self.cpus & available:
+                raise UsageError(
+                    f"cpus: none of {format_cpus(self.cpus)} is available here",
+                    hint=f"This process may use {format_cpus(available)}.",
+                )
+            os.sched_setaffinity(0, self.cpus & available)
+        missing = self.nice - os.nice(0)
+        if missing > 0:
+            os.nice(missing)
+
+    def part(self, processes: int) -> float:
+        """Return how many processors each of so many processes may use, as a share of one; 1 for no limit."""
+        return 1.0 if self.share == 1 else min(self.share * len(os.sched_getaffinity(0)) / processes, 1.0)
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Return processors such as 0-3,8.
+
+    Raises:
+        ValueError: the text does not have this form.
+    """
+    numbers: set[int] = set()
+    for word in filter(None, (word.strip() for word in text.split(","))):
+        span = _SPAN.fullmatch(word)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (1, 0)
+        if first > last:
+            raise ValueError("must be processors such as 0-3,8")
+        numbers |= set(range(first, last + 1))
+    return frozenset(numbers)
+
+
+def format_cpus(cpus: frozenset[int] | set[int]) -> str:
+    """Return processors as text that `parse_cpus` reads."""
+    spans: list[list[int]] = []
+    for number in sorted(cpus):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+class Throttle:
+    """Keeps this process below a share of one processor. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        """Allow everything."""
+        self._share = 1.0
+        self._since = self._used = 0.0
+
+    def limit(self, share: float) -> None:
+        """Allow a share of one processor from now on; 1 for no limit."""
+        self._share = share
+        self._since, self._used = time.monotonic(), time.process_time()
+
+    def pay(self) -> None:
+        """Sleep until the processor time of this process is within its share."""
+        if self._share >= 1:
+            return
+        ahead_s = (time.process_time() - self._used) / self._share - (time.monotonic() - self._since)
+        if ahead_s > _LEAST_SLEEP_S:
+            time.sleep(min(ahead_s, _LONGEST_SLEEP_S))
+        elif ahead_s < -_CREDIT_S:
+            self._since += -ahead_s - _CREDIT_S
+
+
+#: That of this process.
+throttle = Throttle()

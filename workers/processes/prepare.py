@@ -1,0 +1,22 @@
+"""What a worker process does before its first task."""
+
+from __future__ import annotations
+
+import threading
+
+from workers.arrays import kernels
+from workers.host.cpu import CpuLimits, throttle
+
+
+def prepare(limits: CpuLimits, part: float) -> None:
+    """Keep to limits, and have the loops over tensors made if that was not done before.
+
+    They are made while the first step is planned and its files are read.
+
+    Args:
+        limits: of the command and its workers.
+        part: how much of one processor this process may use.
+    """
+    limits.apply()
+    throttle.limit(part)
+    threading.Thread(target=kernels.warm_up, daemon=True).start()

@@ -1,0 +1,164 @@
+"""The elements of an operand by range, in C order: how pieces of a tensor are read to be put together."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from workers.arrays.assembly import Array, Elements
+from workers.arrays.digest import digest
+from workers.arrays.dtypes import ElementType, unpack
+from workers.arrays.placement_search import Pieces
+from workers.dump.source import OpenFile
+from workers.errors import DamagedStore
+from workers.model import MIB
+from workers.store.shards import ShardReader
+from workers.tasks.operands import InFile, Operand, Stored, read_whole, reader_of
+
+#: Operands of together at most this many bytes are read as a whole.
+WHOLE_NBYTES = 32 * MIB
+#: The largest operand that is read as a whole because its elements are not in C order, packed, or a view.
+MAX_REORDERED_NBYTES = 256 * MIB
+#: Elements of a window of a large operand, and how many windows of it are kept.
+_WINDOW, _WINDOWS = 256 * 1024, 4
+
+
+class WholeElements:
+    """Elements that are in memory."""
+
+    def __init__(self, values: Array) -> None:
+        """Serve these values, in C order."""
+        self._values = values.reshape(-1)
+
+    def read(self, start: int, stop: int) -> Array:
+        """Return elements `start` to `stop`, 1-D."""
+        return self._values[start:stop]
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the elements and of their type."""
+        values = np.ascontiguousarray(self._values)
+        return digest(values.view(np.uint8).data) + str(values.dtype).encode()
+
+
+class RangedElements:
+    """Elements of a large operand, of which some windows are kept. Not safe to share between threads.
+
+    The digest of the payload is not checked: a range does not have one. Chunks of a store have checksums.
+    """
+
+    def __init__(self, operand: Operand) -> None:
+        """Read from where the operand is."""
+        self._operand = operand
+        self._windows: OrderedDict[int, Array] = OrderedDict()
+
+    def read(self, start: int, stop: int) -> Array:
+        """Return elements `start` to `stop`, 1-D.
+
+        Raises:
+            DamagedStore: a chunk is missing or damaged.
+            DumpError: a file of a dump changed, or cannot be read.
+        """
+        blocks = []
+        for number in range(start // _WINDOW, max(-(-stop // _WINDOW), start // _WINDOW + 1)):
+            begin = number * _WINDOW
+            blocks.append(self._window(number)[max(start - begin, 0) : max(stop - begin, 0)])
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def _window(self, number: int) -> Array:
+        if number in self._windows:
+            self._windows.move_to_end(number)
+            return self._windows[number]
+        begin = number * _WINDOW
+        window = _read_range(self._operand, begin, min(begin + _WINDOW, self._operand.size))
+        self._windows[number] = window
+        if len(self._windows) > _WINDOWS:
+            self._windows.popitem(last=False)
+        return window
+
+
+def elements_of(operands: Sequence[Operand]) -> list[Elements]:
+    """Return the elements of operands: together small ones are read now, and large ones by range.
+
+    Memory: `WHOLE_NBYTES`, or some windows of 256 Ki elements for each operand.
+
+    Raises:
+        DamagedStore: a chunk is missing or damaged, or a digest differs.
+        DumpError: a file of a dump changed, or cannot be read.
+        ValueError: elements are in a layout that cannot be read, or that is too large to be brought in order.
+    """
+    is_small = sum(operand.nbytes for operand in operands) <= WHOLE_NBYTES
+    whole = [number for number, operand in enumerate(operands) if is_small or not _has_ranges(operand)]
+    for number in whole:
+        if operands[number].nbytes > MAX_REORDERED_NBYTES:
+            raise ValueError(f"{operands[number].where}: too large to be brought into the order of its axes")
+    payloads = dict(zip(whole, read_whole([operands[number] for number in whole]), strict=True))
+    elements: list[Elements] = []
+    for number, operand in enumerate(operands):
+        if number not in payloads:
+            elements.append(RangedElements(operand))
+            continue
+        payload = payloads[number]
+        if isinstance(payload, DamagedStore):
+            raise payload
+        if isinstance(operand.place, Stored) and digest(payload) != operand.digest:
+            raise DamagedStore(f"{operand.where}: the digest does not match")
+        elements.append(WholeElements(_as_numbers(operand.values(payload), operand.element)))
+    return elements
+
+
+def with_twins(pieces: Pieces, elements: Sequence[Elements]) -> Pieces:
+    """Return pieces of which those that were read as a whole and hold the same are known to.
+
+    The digests of a dump are not known before it is read, those of a store are.
+    """
+    first: dict[object, int] = {}
+    twins = []
+    for number, (twin, read) in enumerate(zip(pieces.twins, elements, strict=True)):
+        own: object = number
+        if isinstance(read, WholeElements):
+            own = pieces.shapes[number], read.digest
+        twins.append(min(twin, first.setdefault(own, number)))
+    return replace(pieces, twins=tuple(twins))
+
+
+def _has_ranges(operand: Operand) -> bool:
+    if not operand.is_in_order or operand.element.is_packed:
+        return False
+    return not (isinstance(operand.place, InFile) and operand.place.view is not None)
+
+
+def _read_range(operand: Operand, start: int, stop: int) -> Array:
+    element, itemsize = operand.element, operand.element.itemsize
+    payload: bytes | bytearray
+    match operand.place:
+        case Stored() as place:
+            reader: ShardReader = reader_of(place)
+            each = itemsize // reader.spec.itemsize
+            payload = reader.read(place.first + start * each, place.first + stop * each)
+        case InFile() as place:
+            nbytes = (stop - start) * itemsize
+            with OpenFile(Path(place.root), place.source, operand.where) as file:
+                buffer = memoryview(bytearray(nbytes))
+                offset = place.offset + start * itemsize
+                payload = b"".join(bytes(piece) for piece in file.pieces(buffer, offset, nbytes))
+        case _:
+            payload = b""
+    return _as_numbers(unpack(payload, element, stop - start), element)
+
+
+def _as_numbers(values: Array, element: ElementType) -> Array:
+    """Return elements of a type that numpy can add.
+
+    Raises:
+        ValueError: they are not numbers.
+    """
+    if element.name == "complex32":
+        return np.asarray(values.view("<f2").astype(np.float32).view(np.complex64))
+    if element.is_opaque:
+        raise ValueError(f"elements of type {element.name} are not numbers")
+    return values
