@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from ingest.reader.step import Step
 from ingest.reader.step_histograms import read_entries
 from ingest.reader.verify import WRONG_SKETCHES
 from ingest.repairing.remaking import Remade
+from ingest.repairing.result import Lost
 from ingest.repairing.tables import RECOMPUTED_FROM
 from workers.errors import DamagedStore, TensorsRemoved
 from workers.model import StepKey
@@ -48,24 +50,32 @@ def damaged_tables(damages: Sequence[Damage]) -> list[EntryTable]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class MendedSketches:
+    """The tables of sketches of a step as they are to be."""
+
+    chunks: Mapping[str, bytes] = field(default_factory=dict)
+    """The chunks that are to be written, by path in the generation."""
+    origin: str = ""
+    lost: tuple[Lost, ...] = ()
+    """The tables that nothing is known for."""
+
+
 def mend_sketches(
     step: Step, damages: Sequence[Damage], remake: Callable[[], Remade | None]
-) -> tuple[Mapping[str, bytes], str]:
-    """Return the chunks of damaged tables of sketches by path in the generation, and what they are made from.
+) -> MendedSketches:
+    """Return the damaged tables of sketches of a step, made from its payloads or from the dump.
 
     Args:
         step: the step, whose index is whole.
         damages: what is damaged of it.
         remake: returns the same generation with sketches as the dump gives it; called if it is needed.
-
-    Raises:
-        DamagedStore: nothing is known that they can be made from.
     """
     damaged = damaged_tables(damages)
+    if not damaged:
+        return MendedSketches()
     documents: Mapping[str, metadata.Document] = {}
     chunks: Mapping[str, bytes] = {}
-    if not damaged:
-        return chunks, ""
     origin = RECOMPUTED_FROM
     try:
         sketches = sketches_of(step)
@@ -73,7 +83,10 @@ def mend_sketches(
     except (DamagedStore, TensorsRemoved):
         if (remade := remake()) is not None:
             documents, chunks, origin = remade.assembled.nodes, remade.assembled.chunks, remade.origin
-    for table in damaged:
-        if documents.get(table.path) != step.commit.nodes[table.path]:
-            raise DamagedStore(f"{step.key}: neither its payloads nor a dump give the same {table.path}")
-    return {table.chunk: chunks[table.chunk] for table in damaged}, origin
+    same = [table for table in damaged if documents.get(table.path) == step.commit.nodes[table.path]]
+    lost = tuple(
+        Lost(f"{step.commit.prefix}/{table.path}", "neither its payloads nor a dump give the same")
+        for table in damaged
+        if table not in same
+    )
+    return MendedSketches({table.chunk: chunks[table.chunk] for table in same}, origin, lost)

@@ -272,17 +272,13 @@ class _StepWork:
         return Step(self.objects, _with(step.commit, step.commit.nodes, **counts), step.tables)
 
     def _mend_sketches(self, step: Step, damages: Sequence[Damage]) -> None:
-        committed = step.commit
-        names = [committed.fingerprint]
-        try:
-            chunks, origin = mend_sketches(
-                step, damages, lambda: self.dumps.remake(self.key, names, committed.record, sketches=True)
-            )
-        except DamagedStore as exc:
-            self.repair.lost.append(Lost(committed.prefix, exc.message))
-            return
-        for path, data in chunks.items():
-            self._put(f"{committed.prefix}/{path}", data, origin)
+        names, record = [step.commit.fingerprint], step.commit.record
+        mended = mend_sketches(
+            step, damages, lambda: self.dumps.remake(self.key, names, record, sketches=True)
+        )
+        self.repair.lost += mended.lost
+        for path, data in mended.chunks.items():
+            self._put(f"{step.commit.prefix}/{path}", data, mended.origin)
 
     # -- payloads
 

@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from workers import events
 from workers.arrays import device_format
@@ -23,7 +22,7 @@ from workers.arrays.digest import digest as digest_of
 from workers.dump.source import OpenFile
 from workers.errors import DumpIngestError, UnreadableFile
 from workers.model import MIB
-from workers.store import block_digests, histograms, metadata
+from workers.store import metadata
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
 from workers.store.pieces import Gathered, NewObject
@@ -33,6 +32,7 @@ from workers.store.uploads import Uploads
 from workers.tasks.entry_statistics import (
     UNKNOWN,
     EntryStatistics,
+    Summaries,
     Summary,
     elements_in,
     meaning,
@@ -119,9 +119,7 @@ class _Conversion:
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
-        self._statistics = [UNKNOWN.statistics] * n
-        self._histograms: dict[int, npt.NDArray[np.int64]] = {}
-        self._blocks: dict[int, npt.NDArray[np.int64]] = {}
+        self._summaries = Summaries(n)
         self._in_device_layout = [False] * n
         self._arrays = [-1] * n
         self._pooled: list[PackedInPool] = []
@@ -232,8 +230,7 @@ class _Conversion:
             return digest, UNKNOWN
         entry_statistics = self._statistics_of(entry)
         if len(piece):
-            entry_statistics.update(piece)
-            entry_statistics.update_stored(piece)
+            entry_statistics.add(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
         return digest, entry_statistics.summary()
@@ -253,16 +250,14 @@ class _Conversion:
         for piece in self._pieces(entry, file):
             running.update(piece)
             if is_unique:
-                entry_statistics.update(piece)
-                entry_statistics.update_stored(piece)
+                entry_statistics.add(piece)
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
             return digest, UNKNOWN
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._pieces(entry, file) if not is_unique else ():
-            entry_statistics.update(piece)
-            entry_statistics.update_stored(piece)
+            entry_statistics.add(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
         return digest, entry_statistics.summary()
@@ -329,7 +324,7 @@ class _Conversion:
                 entry_statistics.update(piece)
             self._digests[place] = running.digest()
             self._offsets[place] = base + (header.offset - view.base) // header.element.itemsize
-            self._keep(place, entry_statistics.summary())
+            self._summaries.keep(place, entry_statistics.summary())
             self._duplicates += 1
             self._duplicate_bytes += entry.nbytes
             return
@@ -338,8 +333,7 @@ class _Conversion:
         same_meaning = seen.setdefault(header.element.name, {})
         start = packer.position
         if digest not in same_meaning:
-            entry_statistics.update(elements)
-            entry_statistics.update_stored(elements)
+            entry_statistics.add(elements)
             packer.append(elements)
         self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
 
@@ -374,21 +368,14 @@ class _Conversion:
             twin = seen[digest]
             self._offsets[place] = self._offsets[twin]
             self._arrays[place] = self._arrays[twin]
-            self._statistics[place] = self._statistics[twin]
+            self._summaries.share(place, twin)
             if entry.header is not None:
                 self._duplicates += 1
                 self._duplicate_bytes += entry.nbytes
         else:
             seen[digest] = place
             self._offsets[place] = start
-            self._keep(place, summary)
-
-    def _keep(self, place: int, summary: Summary) -> None:
-        self._statistics[place] = summary.statistics
-        if len(summary.histogram):
-            self._histograms[place] = summary.histogram
-        if len(summary.blocks) > 1:
-            self._blocks[place] = summary.blocks
+            self._summaries.keep(place, summary)
 
     def receipt(self, seconds: float) -> Receipt:
         """Return the receipt of all segments that were run."""
@@ -397,9 +384,7 @@ class _Conversion:
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
             offsets=np.array(self._offsets, np.int64),
             digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
-            statistics=np.array(self._statistics, np.float64),
-            histograms=histograms.TABLE.gathered(list(self._job.entries), self._histograms),
-            block_digests=block_digests.TABLE.gathered(list(self._job.entries), self._blocks),
+            **self._summaries.columns(list(self._job.entries)),
             nbytes=np.array(self._nbytes, np.int64),
             in_device_layout=np.array(self._in_device_layout, np.bool_),
             ends=self._ends,

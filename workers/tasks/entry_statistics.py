@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
+from workers.store import block_digests, histograms
 from workers.store.model import RowKind
 from workers.tasks.model import Entry
 
@@ -67,6 +68,36 @@ class Summary(NamedTuple):
 UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64))
 
 
+class Summaries:
+    """What is kept of the values of the entries of a job, by their places in it."""
+
+    def __init__(self, entries: int) -> None:
+        # A list, because it is set value by value, for which arrays take longer.
+        self._statistics = [UNKNOWN.statistics] * entries
+        self._histograms: dict[int, npt.NDArray[np.int64]] = {}
+        self._blocks: dict[int, npt.NDArray[np.int64]] = {}
+
+    def keep(self, place: int, summary: Summary) -> None:
+        """Keep what was found out about an entry."""
+        self._statistics[place] = summary.statistics
+        if len(summary.histogram):
+            self._histograms[place] = summary.histogram
+        if len(summary.blocks) > 1:
+            self._blocks[place] = summary.blocks
+
+    def share(self, place: int, twin: int) -> None:
+        """Give a copy the statistics of the original, whose sketches are its own, too."""
+        self._statistics[place] = self._statistics[twin]
+
+    def columns(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Return the columns of a receipt, by name; `rows` are those of the index, by place."""
+        return {
+            "statistics": np.array(self._statistics, np.float64),
+            "histograms": histograms.TABLE.gathered(rows, self._histograms),
+            "block_digests": block_digests.TABLE.gathered(rows, self._blocks),
+        }
+
+
 class EntryStatistics:
     """The running statistics of an entry; unknown unless it is a tensor of numbers."""
 
@@ -109,6 +140,11 @@ class EntryStatistics:
         """Add a whole tensor."""
         if self._running is not None:
             self._running.update(values.reshape(-1))
+
+    def add(self, piece: memoryview) -> None:
+        """Add a piece of the payload, which is stored as it is."""
+        self.update(piece)
+        self.update_stored(piece)
 
     def update_stored(self, piece: memoryview) -> None:
         """Add a piece of the payload as it is stored."""

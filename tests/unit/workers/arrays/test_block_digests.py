@@ -18,7 +18,8 @@ def digests(payload: bytes, cuts: list[int] | None = None) -> list[int]:
     edges = [0, *sorted(cuts or []), len(payload)]
     for begin, end in pairwise(edges):
         running.update(memoryview(payload)[begin:end])
-    return running.result().view(np.uint64).tolist()
+    made: list[int] = running.result().view(np.uint64).tolist()
+    return made
 
 
 @given(cuts=st.lists(st.integers(0, len(PAYLOAD)), max_size=5))
