@@ -17,7 +17,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
-from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS, Verified, verify, verify_step
+from ingest.reader.verify import Verified, verify, verify_step
 from ingest.repairing.commits import commit_from_objects, leaf_of, list_generations, name_in
 from ingest.repairing.loss import LOST, commit_rest, name_of_rest
 from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
@@ -26,7 +26,7 @@ from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
 from ingest.repairing.sketches import entries_of, has_sketches, mend_sketches
 from ingest.repairing.sources import Copies
-from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, MendedTables, mend_tables
+from ingest.repairing.tables import MendedTables, doubtful_tables, mend_tables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 from workers.rules.step import evaluate
@@ -123,7 +123,7 @@ class _StepWork:
         step = self._mend_findings(step)
         step = self._mend_totals(step)
         damages = self._verified(step)
-        if doubtful := _doubtful_tables(damages):
+        if doubtful := doubtful_tables(damages):
             step = self._mend_tables(step.commit, doubtful) or step
             damages = self._verified(step)
         self._mend_sketches(step, damages)
@@ -375,17 +375,6 @@ class _StepWork:
         if self.policy.apply:
             self.objects.put(path, data)
         self.repair.mended.append(Mended(path, origin))
-
-
-def _doubtful_tables(damages: Sequence[Damage]) -> set[str]:
-    """Return the tables that contradict payloads whose checksums are right, by the paths of their chunks."""
-    doubtful = set()
-    for damage in damages:
-        if damage.source and damage.reason.startswith(WRONG_DIGEST):
-            doubtful.add(DIGEST_CHUNK)
-        if damage.source and damage.reason.startswith(WRONG_STATISTICS):
-            doubtful.add(STATISTICS_CHUNK)
-    return doubtful
 
 
 def _is_as_much(remade: Remade, committed: Commit) -> bool:

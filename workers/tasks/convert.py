@@ -164,8 +164,12 @@ class _Conversion:
         sizes = Counter(self._nbytes[place] for place in places)
         root, where = self._job.root, str(self._job.key)
         bases: dict[tuple[str, int], int] = {}
+
+        def is_view(member: tuple[int, int]) -> bool:
+            return self._job.entries[member[0]].view is not None
+
         # Views come last: then it is known where the payloads are that they are a part of.
-        for row, place in sorted(zip(segment.rows, places, strict=True), key=self._is_view):
+        for row, place in sorted(zip(segment.rows, places, strict=True), key=is_view):
             entry, nbytes = self._job.entries[row], self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
@@ -228,7 +232,7 @@ class _Conversion:
         digest = digest_of(piece)
         if digest in seen:
             return digest, UNKNOWN
-        entry_statistics = self._statistics_of(entry)
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         if len(piece):
             entry_statistics.add(piece)
             packer.append(piece)
@@ -245,7 +249,7 @@ class _Conversion:
         is_unique: bool,
     ) -> tuple[bytes, Summary]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
-        entry_statistics = self._statistics_of(entry)
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         running = new_digest()
         for piece in self._pieces(entry, file):
             running.update(piece)
@@ -282,22 +286,17 @@ class _Conversion:
         reversible = device_format.padding_is_zero(payload, host)
         stored = payload if self._job.keep_device_layout or not reversible else host
         stored_bytes = stored.reshape(-1).view(np.uint8).data
-        running = new_digest()
-        running.update(stored_bytes)
-        digest = running.digest()
+        digest = digest_of(stored_bytes)
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
-        entry_statistics = self._statistics_of(entry)
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update_host(host)
             entry_statistics.update_stored(stored_bytes)
             packer.append(stored_bytes)
         self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
-
-    def _is_view(self, member: tuple[int, int]) -> bool:
-        return self._job.entries[member[0]].view is not None
 
     def _convert_view(
         self,
@@ -316,7 +315,7 @@ class _Conversion:
         """
         header, view = entry.header, entry.view
         assert header is not None and view is not None  # noqa: S101, PT018 (for mypy)
-        entry_statistics = self._statistics_of(entry)
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         if base >= 0:
             running = new_digest()
             for piece in file.pieces(self._buffer, header.offset, header.nbytes):
@@ -336,9 +335,6 @@ class _Conversion:
             entry_statistics.add(elements)
             packer.append(elements)
         self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
-
-    def _statistics_of(self, entry: Entry) -> EntryStatistics:
-        return EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""
