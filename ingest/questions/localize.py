@@ -60,7 +60,7 @@ class LocalizedTensor:
     differing: int
     """How many of them may differ; 0 if it is not known."""
     ranges: tuple[DifferingRange, ...]
-    """Every element that differs is in one of them. A tensor of up to 256 KiB is one range."""
+    """Every element that differs is in one of them. A tensor of up to 1 MiB is one range."""
     reason: str
     """Why it is not known where it differs; "" if it is."""
 

@@ -13,9 +13,9 @@ import xxhash
 from workers.model import ceil_div
 
 BLOCK_NBYTES = 64 * 1024
-#: Payloads of up to this many bytes have no digests of blocks: that of the whole says enough of them, and
-#: half of the bytes of a usual dump are in such tensors.
-SMALL_NBYTES = 4 * BLOCK_NBYTES
+#: Payloads of up to this many bytes have no digests of blocks: that of the whole says enough of them.
+#: Most bytes of the largest models are in tensors above it.
+SMALL_NBYTES = 16 * BLOCK_NBYTES
 
 
 class RunningBlockDigests:
