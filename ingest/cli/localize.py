@@ -29,7 +29,7 @@ def command(
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 50,
     json: JsonOption = False,
 ) -> None:
-    """Say where tensors of two steps differ, to 64 KiB, without reading them: also after [bold]gc[/].
+    """Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.
 
     Exits with 5 if any tensor differs.
 

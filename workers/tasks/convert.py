@@ -165,11 +165,11 @@ class _Conversion:
         root, where = self._job.root, str(self._job.key)
         bases: dict[tuple[str, int], int] = {}
 
-        def is_view(member: tuple[int, int]) -> bool:
-            return self._job.entries[member[0]].view is not None
-
         # Views come last: then it is known where the payloads are that they are a part of.
-        for row, place in sorted(zip(segment.rows, places, strict=True), key=is_view):
+        for row, place in sorted(
+            zip(segment.rows, places, strict=True),
+            key=lambda each: self._job.entries[each[0]].view is not None,
+        ):
             entry, nbytes = self._job.entries[row], self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
