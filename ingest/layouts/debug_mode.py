@@ -20,12 +20,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from ingest.layouts.told_statistics import Precision, ToldTensor, reported, writes_later
 from workers.dump.formats.header import MAX_NDIM
 from workers.dump.model import ReportedStatistics, TensorName
 
+_Hash: TypeAlias = int | float | None  # int on its own: it is a hash, and a float is a norm
 #: What the file begins with.
 HEADER = re.compile(rb'\A\s*\{\s*"format"\s*:\s*"torch\.utils\._debug_mode\.DebugMode\.logs"')
 _PRECISION = Precision(digits=15)
@@ -165,7 +166,7 @@ def _rows(source: str, entry: Mapping[str, Any], calls: _Calls, net: str) -> Ite
 
 
 def _told(
-    name: TensorName, described: _Described | None, value: float | None, common: Mapping[str, Any]
+    name: TensorName, described: _Described | None, value: _Hash, common: Mapping[str, Any]
 ) -> ToldTensor:
     attributes = dict(common)
     numbers: dict[str, float] = {}
@@ -183,8 +184,8 @@ def _told(
 
 
 def _paired(
-    described: Sequence[_Described], values: Sequence[float | None]
-) -> list[tuple[_Described | None, float | None]]:
+    described: Sequence[_Described], values: Sequence[_Hash]
+) -> list[tuple[_Described | None, _Hash]]:
     """Return tensors with their hashes; those of which one is not known if there are more of the others."""
     if not values:
         return [(tensor, None) for tensor in described]
@@ -193,7 +194,7 @@ def _paired(
     return list(zip(described, values, strict=True))
 
 
-def _input_hashes(tree: Any) -> list[float | None]:
+def _input_hashes(tree: Any) -> list[_Hash]:
     """Return the hashes of arguments; `out=` is no input, and holds anything."""
     match tree:
         case {"type": "tuple", "items": [arguments, keywords]}:
@@ -203,7 +204,7 @@ def _input_hashes(tree: Any) -> list[float | None]:
             return _leaves(tree)
 
 
-def _leaves(tree: Any, depth: int = 0) -> list[float | None]:
+def _leaves(tree: Any, depth: int = 0) -> list[_Hash]:
     """Return the numbers of a tree in order; what stands for no tensor has none."""
     if not isinstance(tree, dict) or depth > _MAX_DEPTH:
         return []

@@ -33,6 +33,7 @@ _OF_LAYOUT = {
     "torchair": "torchair",
     "sglang": "sglang",
     "transformer_engine": "te",
+    "transformer_engine_statistics": "te",
 }
 
 

@@ -18,7 +18,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from ingest.reader.context.signature import Signature, TensorType
+from workers.store.model import RowKind
+from workers.store.tables import Tables
 
 EXACT, BY_TYPE, AMBIGUOUS = "exact", "by scope and type", "ambiguous"
 
@@ -182,3 +187,9 @@ def _number(op: DumpedOp | GraphOp) -> int:
 
 def _ambiguous(targets: Sequence[GraphOp]) -> OperatorMatch:
     return OperatorMatch(tuple(target.name for target in targets[:_MAX_CANDIDATES]), AMBIGUOUS)
+
+
+def tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
+    """Return the rows of all tensors, those of which only statistics were dumped included, (row,)."""
+    kinds = tables.label("kind")
+    return np.flatnonzero(np.isin(kinds.astype(str), (RowKind.TENSOR.value, RowKind.STATISTICS.value)))

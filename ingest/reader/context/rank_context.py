@@ -9,7 +9,6 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from ingest.reader.context.execution_order import parse_history, parse_order
 from ingest.reader.context.frames import Frame, best_frame, told_frame
@@ -35,6 +34,7 @@ from ingest.reader.context.match import (
     OperatorMatch,
     flatten,
     match_ops,
+    tensor_rows,
 )
 from ingest.reader.context.signature import TensorType
 from ingest.reader.context.training_graph import (
@@ -46,8 +46,6 @@ from ingest.reader.context.training_graph import (
 from ingest.reader.indexed_step import StepSource
 from ingest.reader.indexed_tensor import IndexedTensor
 from workers.model import MIB
-from workers.store.model import RowKind
-from workers.store.tables import Tables
 
 _IR = re.compile(r".*\.ir")
 _ORDER = re.compile(r"ms_execution_order_graph_(\d+)\.csv")
@@ -57,7 +55,6 @@ _BUILT_GRAPH = re.compile(r"ge_proto_.*_Build\.txt")
 _CONFIG = re.compile(r".*\.json")
 _MAX_CONFIG_NBYTES = MIB
 _MAX_BUILT_NBYTES = 256 * MIB
-_TENSOR_KINDS = (RowKind.TENSOR.value, RowKind.STATISTICS.value)
 #: The operator type under which MindSpore dumps weights and inputs of the network.
 _PARAMETER = "Parameter"
 
@@ -241,7 +238,7 @@ class Context:
             UsageError: the step is not in the store.
         """
         tables = self._store.step(self.rank, step).tables
-        nets, counts = np.unique(tables.label("net")[_tensor_rows(tables)].astype(str), return_counts=True)
+        nets, counts = np.unique(tables.label("net")[tensor_rows(tables)].astype(str), return_counts=True)
         candidates = {str(net): int(count) for net, count in zip(nets, counts, strict=True) if net}
         if len(candidates) < 2:
             return choose_training_graph(candidates)
@@ -310,7 +307,7 @@ class Context:
     def _dumped_ops(self, step: int | None, graph: str) -> list[DumpedOp]:
         """Return the operators of one step and graph that were dumped; with graph "", those of all graphs."""
         tables = self._store.step(self.rank, step).tables
-        rows = _tensor_rows(tables)
+        rows = tensor_rows(tables)
         if graph:
             rows = rows[tables.label("graph")[rows] == graph]
         first: dict[str, int] = {}
@@ -397,8 +394,3 @@ def _line_of_record(tensor: IndexedTensor) -> SourceLine | None:
 def _graph_number(pattern: re.Pattern[str], file: KeptFile) -> str:
     match = pattern.fullmatch(file.name)
     return match[1] if match else ""
-
-
-def _tensor_rows(tables: Tables) -> npt.NDArray[np.int64]:
-    kinds = tables.label("kind")
-    return np.flatnonzero(np.isin(kinds.astype(str), _TENSOR_KINDS))

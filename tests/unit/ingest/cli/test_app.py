@@ -24,7 +24,6 @@ HEAVY = (
     "zarr",
     "dask",
     "distributed",
-    "pydantic_settings",
     "structlog",
     "fsspec",
 )

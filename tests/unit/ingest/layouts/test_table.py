@@ -19,6 +19,12 @@ EVIDENCE = {
     "vllm": "module_calls.txt",
     "mindspore_raw": "w_output_0_shape_2_Float32_DefaultFormat.bin",
 }
+CONTENT = {
+    "transformer_engine_statistics": b"2026-01-01 00:00:00,000 - INFO - a_weight_max \t "
+    b"iteration=000008 \t value=1\n",
+    "torchtitan_numerics": b"Total captured activations: 0\n",
+    "debug_mode": b'{"format": "torch.utils._debug_mode.DebugMode.logs", "version": 1, "logs": []}',
+}
 
 
 @pytest.mark.parametrize("name", ["systems", "types", "formats"])
@@ -51,14 +57,15 @@ def test_each_place_in_the_table_is_found_as_that_layout(
     layout: Layout, system: System, tmp_path: Path
 ) -> None:
     """By the walk that `ingest` makes, among all layouts, not by the pattern alone."""
-    is_file = system.place.endswith(".pt")
+    is_file = any(pattern.match_path(system.place) is not None for pattern in layout.file_patterns)
     directory, _, file_name = system.place.rpartition("/")
     name = file_name if is_file else EVIDENCE.get(layout.name, "file")
-    path = f"{directory}/{name}" if is_file else f"{system.place}/{name}"
+    path = f"{directory}/{name}".lstrip("/") if is_file else f"{system.place}/{name}"
     (tmp_path / "dump" / path).parent.mkdir(parents=True)
-    (tmp_path / "dump" / path).write_bytes(npy_bytes(np.zeros(0, np.float32)))
+    content = CONTENT.get(layout.name) or npy_bytes(np.zeros(0, np.float32))
+    (tmp_path / "dump" / path).write_bytes(content)
     dump = find_dump(tmp_path / "dump")
-    (listing,) = [one for one in dump.scan({}).listings if one.files]
+    (listing,) = [one for one in dump.scan({}).listings if one.files and one.places]
     holding = max((located for located in listing.places), key=lambda located: len(located.place.path))
     place = directory if is_file else system.place
     assert (holding.layout.name, holding.place.directory) == (layout.name, place)

@@ -138,6 +138,7 @@ def test_transformer_engine_is_told_layers_and_steps() -> None:
         ("cann", "worldsize2_global_rank1/20240801041010/0/x", "torchair"),
         ("msprobe+cann", "step0/rank0/x", "msprobe"),
         ("sglang", "step=0", "sglang"),
+        ("transformer_engine_statistics", "nvdlfw_inspect_globalrank-0.log", "te"),
     ],
 )
 def test_the_system_follows_from_the_layout(layouts: str, source: str, system: str) -> None:

@@ -1,0 +1,99 @@
+"""Logs of many steps: each step has its lines, also while the log grows."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.layouts import sections
+from ingest.layouts.sections import LogSections, read_section, runs
+from ingest.layouts.te_statistics import LINE
+
+
+def line(step: int, text: str = "a_weight_max", second: int = 0) -> bytes:
+    stamp = f"2026-01-01 00:00:{second:02},000"
+    return f"{stamp} - INFO - {text} \t\t iteration={step:06} \t\t value=1.0\n".encode()
+
+
+def texts(log: LogSections, path: Path) -> dict[int, bytes | None]:
+    return {step: read_section(path, section, 1 << 20) for step, section in log.update(path).items()}
+
+
+@given(st.lists(st.integers(0, 3), max_size=12), st.integers(1, 400))
+def test_lines_are_those_of_their_steps_however_the_log_grows(steps: list[int], cut: int) -> None:
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"sections-{os.getpid()}.log"  # noqa: S108
+    content = b"head\n" + b"".join(map(line, steps))
+    log = LogSections(LINE)
+    try:
+        for end in (*range(0, len(content), cut), len(content)):
+            path.write_bytes(content[:end])
+            read = texts(log, path)
+        assert read == {step: line(step) * steps.count(step) for step in set(steps)}
+    finally:
+        path.unlink()
+
+
+def test_only_the_last_step_is_unfinished_and_only_new_lines_change_a_section(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(line(0) + line(1))
+    log = LogSections(LINE)
+    before = log.update(path)
+    with path.open("ab") as file:
+        file.write(line(2))
+    after = log.update(path)
+    assert [section.is_last for section in before.values()] == [False, True]
+    assert [section.is_last for section in after.values()] == [False, False, True]
+    assert (after[0], after[1].ranges, after[1].changed_ns) == (
+        before[0],
+        before[1].ranges,
+        before[1].changed_ns,
+    )
+
+
+def test_log_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(line(0) + line(1))
+    log = LogSections(LINE)
+    first = log.update(path)
+    path.write_bytes(line(0, "b_weight_max") + line(1) + line(2))
+    second = log.update(path)
+    assert set(second) == {0, 1, 2}
+    assert second[0].nbytes == first[0].nbytes
+    assert second[0].changed_ns != first[0].changed_ns
+
+
+def test_time_is_that_of_the_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(line(0) + line(0, second=7))
+    (section,) = LogSections(LINE).update(path).values()
+    assert section.changed_ns // 1_000_000 == 1767225607000
+
+
+def test_what_cannot_be_read_has_no_sections(tmp_path: Path) -> None:
+    log = LogSections(LINE)
+    assert log.update(tmp_path / "none") == {}
+    assert log.update(tmp_path) == {}
+    os.mkfifo(tmp_path / "fifo")
+    assert log.update(tmp_path / "fifo") == {}
+    (tmp_path / "log").write_bytes(line(0))
+    (section,) = log.update(tmp_path / "log").values()
+    assert read_section(tmp_path / "log", section, section.nbytes - 1) is None
+    assert read_section(tmp_path / "none", section, 1000) is None
+
+
+def test_runs_of_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "_MAX_RUNS", 3)
+    monkeypatch.setattr(sections, "_PIECE_NBYTES", 2 * len(line(0)))
+    (tmp_path / "log").write_bytes((line(0) + line(1)) * 50)
+    log = LogSections(LINE)
+    assert set(log.update(tmp_path / "log")) == {0, 1}
+    assert not log.is_whole
+
+
+def test_lines_without_a_step_belong_to_the_one_before() -> None:
+    content = b"?\n" + line(0) + b"more\n" + line(1)
+    first, second = runs(content, LINE)
+    assert content[first[1] : first[2]] == line(0) + b"more\n"
+    assert content[second[1] : second[2]] == line(1)

@@ -1,0 +1,79 @@
+"""What statistics by torch's definitions say about elements, and what they do not."""
+
+import json
+import math
+
+import pytest
+
+from ingest.layouts.told_statistics import (
+    Precision,
+    ToldTensor,
+    known,
+    number_row,
+    reported,
+    statistics_of,
+    writes_later,
+)
+from workers.dump.model import TensorName
+
+NAN, INF = math.nan, math.inf
+NAME = TensorName(op_type="Module", op_name="fc", io="input", slot=0)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "counts"),
+    [
+        (-1.0, 2.0, (0, 0, 0)),
+        (NAN, NAN, (1, NAN, NAN)),
+        (-1.0, INF, (0, 1, 0)),
+        (-INF, INF, (0, 1, 1)),
+        (-INF, 2.0, (0, 0, 1)),
+    ],
+)
+def test_extremes_tell_what_is_not_finite(low: float, high: float, counts: tuple[float, ...]) -> None:
+    told = statistics_of({"min": low, "max": high}, [], (2,))
+    assert (told.nan_count, told.pos_inf_count, told.neg_inf_count) == pytest.approx(counts, nan_ok=True)
+    assert told.min == pytest.approx(low if math.isfinite(low) else NAN, nan_ok=True)
+    assert told.max == pytest.approx(high if math.isfinite(high) else NAN, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("norms", "counts"),
+    [([1.5], (0, 0, 0)), ([NAN], (1, NAN, NAN)), ([INF], (NAN, 1, NAN)), ([1.5, NAN], (1, NAN, NAN))],
+)
+def test_norms_tell_what_is_not_finite(norms: list[float], counts: tuple[float, ...]) -> None:
+    told = statistics_of({}, norms, None)
+    assert (told.nan_count, told.pos_inf_count, told.neg_inf_count) == pytest.approx(counts, nan_ok=True)
+    assert math.isnan(told.count)
+
+
+def test_norm_of_zero_is_that_of_zeros() -> None:
+    told = statistics_of({}, [0.0], (3, 2))
+    assert (told.count, told.min, told.max, told.mean, told.l2_norm) == (6, 0, 0, 0, 0)
+
+
+def test_nothing_is_concluded_from_nothing() -> None:
+    """Not even a count: it would look as if a NaN had made the rest unknown."""
+    assert all(math.isnan(value) for value in statistics_of({}, [], (3,)).as_row())
+
+
+def test_other_statistics_are_rows_of_their_own() -> None:
+    told = ToldTensor(NAME, {"max": 2.0, "underflows%": 12.5, "l1_norm": INF}, tensor="x.pt")
+    tensor, share, norm = reported("log", told, Precision(decimals=4))
+    assert (tensor.name, tensor.tensor, tensor.decimals) == (NAME, "x.pt", 4)
+    assert json.loads(tensor.attributes) == {"decimals": 4, "not_finite": {"l1_norm": "inf"}}
+    assert (share.name.io, share.statistics.mean, share.statistics.count) == (
+        "statistic.input.underflows%",
+        12.5,
+        1,
+    )
+    # Of what is not finite, its tensor tells: this row is not one more with an Inf.
+    assert all(math.isnan(value) for value in norm.statistics.as_row())
+    assert json.loads(norm.attributes)["value"] == "inf"
+    assert number_row("log", NAME, -2.0, Precision()).statistics.l2_norm == 2
+
+
+def test_collectives_return_before_they_have_written() -> None:
+    assert writes_later("aten.all_gather_into_tensor")
+    assert not writes_later("aten.mm")
+    assert known(1.0, None, 2.0) == [1.0, 2.0]
