@@ -156,14 +156,12 @@ class _Conversion:
             self._arrays[self._place[row]] += first
 
     def _convert_rows(self, segment: Segment, packer: _AnyPacker) -> None:
-        # By meaning: equal bytes of different types, which share the array `bytes`, have different
-        # statistics.
+        # By meaning: equal bytes of different types, which share an array, have different statistics.
         seen: dict[object, dict[bytes, int]] = {}
         places = [self._place[row] for row in segment.rows]
         sizes = Counter(self._nbytes[place] for place in places)
         root, where = self._job.root, str(self._job.key)
         bases: dict[tuple[str, int], int] = {}
-
         # Views come last: then it is known where the payloads are that they are a part of.
         for row, place in sorted(
             zip(segment.rows, places, strict=True),
