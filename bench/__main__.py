@@ -30,6 +30,7 @@ PARTS = {
     "comparing": "two ranks against each other, against numpy file by file",
     "consolidating": "a question about all ranks and steps; the cost of adding a step, and of idle rounds",
     "rules": "ingesting with anomaly rules, against ingesting without",
+    "sketches": "histograms: the kernel against numpy, and ingesting with them against without",
     "memory": "peak memory of a worker",
     "device": "tensors in the layouts of accelerators",
     "small": "many small files, steps, ranks",

@@ -4,6 +4,7 @@
 this module loads all of them at once, which takes two seconds.
 """
 
+from ingest.consolidating.sketching import SketchReport
 from ingest.dump_configs.checking.check import CheckedConfig, check_dump_config
 from ingest.findings.anomalies import Anomalies, anomalies
 from ingest.findings.backtest import RuleTest
@@ -16,11 +17,14 @@ from ingest.questions.compare import Comparison, compare, load_layout_map, load_
 from ingest.questions.compare.growth import ErrorGrowth, error_growth
 from ingest.questions.divergence import Divergence, divergence
 from ingest.questions.divergence.broken_links import BrokenLinks, broken_links
+from ingest.questions.localize import Localized, localize
 from ingest.questions.missing import MissingItem, MissingItems, missing
 from ingest.questions.next_dump import DumpCost, NextDump, dump_cost, next_dump
 from ingest.questions.origin import OriginAnswer, origin
 from ingest.questions.placement.layout_answer import Layout
 from ingest.questions.placement.within import layout
+from ingest.questions.precision import PrecisionAnswer, precision
+from ingest.questions.quantiles import QuantilesAnswer, quantiles
 from ingest.questions.trampled import Trampled, TrampledTensors, trampled
 from ingest.questions.trend import heatmap, trend
 from ingest.reader.anatomy import Anatomy
@@ -44,6 +48,7 @@ from ingest.store_gc.policy import GcPolicy
 from ingest.store_gc.run import apply_gc, plan_gc
 from ingest.wiring.consolidation import consolidate
 from ingest.wiring.services import ingest_dump
+from ingest.wiring.sketching import sketch
 from workers.arrays.statistics import Statistics
 from workers.errors import (
     AccessDenied,
@@ -84,14 +89,18 @@ __all__ = [
     "Incident",
     "Incidents",
     "Layout",
+    "Localized",
     "MissingItem",
     "MissingItems",
     "Neighbour",
     "NextDump",
     "OriginAnswer",
+    "PrecisionAnswer",
+    "QuantilesAnswer",
     "Recorder",
     "RepairReport",
     "RuleTest",
+    "SketchReport",
     "Snapshot",
     "SourceLine",
     "Statistics",
@@ -127,16 +136,20 @@ __all__ = [
     "load_layout_map",
     "load_mapping",
     "load_thresholds",
+    "localize",
     "missing",
     "next_dump",
     "open_store",
     "origin",
     "plan_gc",
+    "precision",
+    "quantiles",
     "record",
     "repair",
     "report",
     "save_npy",
     "should_stop",
+    "sketch",
     "test_rules",
     "trampled",
     "trend",

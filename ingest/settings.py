@@ -86,6 +86,8 @@ class Settings(BaseModel):
     """How the ranks of the job are laid out (tp=2,dp=4), the last axis varies fastest; empty: as told."""
     keep_device_layout: bool = False
     """Whether tensors stay in the accelerator's memory layout. Part of every fingerprint."""
+    sketches: bool = True
+    """Whether histograms of tensors are stored: they answer questions when the tensors are gone."""
     pool: bool = False
     """Whether tensors that several ranks share are stored once. It takes `consolidate --follow` beside it."""
     replace: bool = False

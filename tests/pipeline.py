@@ -31,6 +31,7 @@ def plan_all(
     *,
     leave_out_tensors: str = "",
     layout: str = "",
+    sketches: bool = False,
 ) -> list[StepPlan]:
     """Plan every step of a dump as if it were complete."""
     tree = find_dump(dump, layout=layout)
@@ -43,6 +44,7 @@ def plan_all(
             grid or Grid(),
             rules,
             leave_out_tensors=leave_out_tensors,
+            sketches=sketches,
         )
         for listing in tree.scan({}).listings
         if listing.files
@@ -61,6 +63,7 @@ def ingest_directly(
     rules: RuleSet | None = None,
     *,
     layout: str = "",
+    sketches: bool = False,
 ) -> list[CommitSummary]:
     """Ingest every step of a dump into a store, complete or not."""
-    return [run(plan) for plan in plan_all(dump, store, grid, rules, layout=layout)]
+    return [run(plan) for plan in plan_all(dump, store, grid, rules, layout=layout, sketches=sketches)]

@@ -67,6 +67,11 @@ COMMANDS = (
     ),
     CommandSummary("compare", _ASK, "Compare two steps, ranks, runs or dumps, tensor by tensor."),
     CommandSummary(
+        "localize",
+        _ASK,
+        "Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.",
+    ),
+    CommandSummary(
         "layout",
         _ASK,
         "Show how the ranks of a run hold its tensors, and name ranks that hold what they should not.",
@@ -76,6 +81,16 @@ COMMANDS = (
     ),
     CommandSummary(
         "heatmap", _ASK, "Show a statistic of one tensor, or of several together, over ranks and steps."
+    ),
+    CommandSummary(
+        "precision",
+        _ASK,
+        "Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.",
+    ),
+    CommandSummary(
+        "quantiles",
+        _ASK,
+        "Show percentiles of the finite elements of tensors, also after their elements are gone.",
     ),
     CommandSummary(
         "show",
@@ -115,6 +130,11 @@ COMMANDS = (
         "consolidate",
         _MAINTAIN,
         "Update the consolidated view: one array per statistic over step, rank and tensor.",
+    ),
+    CommandSummary(
+        "sketch",
+        _MAINTAIN,
+        "Add histograms to steps that were committed without them, from the tensors in the store.",
     ),
     CommandSummary(
         "gc",

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ _Result = TypeVar("_Result")
 EXIT_FAILED, EXIT_USAGE, EXIT_DAMAGE, EXIT_PARTLY, EXIT_DIFFERENT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
 #: How long a command may take to stop after Ctrl-C, in seconds.
 INTERRUPTED_S = 4.5
+#: How long a signal may go unheard, in seconds.
+_HEARD_S = 0.2
 _CLEAR_LINE, _SHOW_CURSOR = "\x1b[K", "\x1b[?25h"
 
 
@@ -125,6 +127,9 @@ def run_beside(work: Callable[[], _Result]) -> _Result:
             future.set_exception(exc)
 
     threading.Thread(target=run, name="work", daemon=True).start()
+    # The kernel may give a signal to any thread. Only if it is this one, a wait without an end is interrupted.
+    while not future.done():
+        wait([future], timeout=_HEARD_S)
     return future.result()
 
 

@@ -15,8 +15,9 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.ranges import format_ranges
 from ingest.reader.snapshot import LeftOut, Snapshot, take_snapshot
+from ingest.reader.step_histograms import read_entries
 from workers.rules.load import load_rules, rules_like
-from workers.rules.step import evaluate
+from workers.rules.step import evaluate, needs_histograms
 from workers.rules.values import Rule, RuleSet
 from workers.store.model import Evaluated, Finding
 
@@ -188,7 +189,9 @@ def _evaluate_steps(rules: RuleSet, snapshot: Snapshot, tallies: Mapping[str, _R
         return readable
     for key in readable.keys:
         step = readable.chosen[key]
-        _count(tallies, evaluate(rules, step.tables, key), str(key), key.rank, key.step or 0)
+        entries = read_entries(step) if needs_histograms(rules) else None
+        found = evaluate(rules, step.tables, key, entries)
+        _count(tallies, found, str(key), key.rank, key.step or 0)
         step.forget_tables()
     return readable
 

@@ -99,6 +99,7 @@ def plan_step(
     *,
     leave_out_tensors: str = "",
     rewrites: int = 0,
+    sketches: bool = False,
     shared: Shared | None = None,
 ) -> StepPlan:
     """Return the plan for converting one step. The same listing gives the same plan, everywhere.
@@ -111,6 +112,7 @@ def plan_step(
         rules: evaluated when the step is committed; what is stored of the dump does not depend on them.
         leave_out_tensors: why the payloads of tensors are not stored; "" if they are.
         rewrites: how often the files were written anew behind their times since they were committed first.
+        sketches: whether histograms of tensors are stored; what is stored besides does not depend on it.
         shared: what other ranks are expected to have, too; None for nothing.
     """
     listing = inspected.listing
@@ -135,6 +137,7 @@ def plan_step(
             entries={},
             keep_device_layout=grid.keep_device_layout,
             without_tensors=bool(leave_out_tensors),
+            sketches=sketches,
         ).of(entries)
         for number, segments in enumerate(_segments(rows, arrays, pooled, grid))
     )
@@ -150,6 +153,7 @@ def plan_step(
         problems=tuple(str(problem) for problem in (*listing.problems, *inspected.description.problems)),
         rules=rules,
         without_tensors=leave_out_tensors,
+        sketches=sketches,
         poison=inspected.poison,
         reported={number: row.reported for number, row in enumerate(rows) if row.reported is not None},
     )

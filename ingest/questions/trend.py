@@ -17,7 +17,7 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.choice import Choice
 from ingest.reader.snapshot import Snapshot, ask_of_undamaged, take_snapshot
 from ingest.reader.step_statistics import StepStatistics
-from ingest.reader.tensor_filter import FilterFields, TensorFilter
+from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
 from workers.arrays.statistics import COUNT_FIELDS, FIELDS
 from workers.errors import UsageError
 from workers.store.blocks import Block
@@ -120,7 +120,7 @@ def trend(
         DamagedStore: no step can be read.
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    chosen = _choice(pattern, conditions)
+    chosen = with_pattern(pattern, conditions)
     return ask_of_undamaged(snapshot, lambda readable: trend_of(readable, chosen, stat))
 
 
@@ -146,19 +146,6 @@ def trend_of(snapshot: Snapshot, chosen: FilterFields, stat: str) -> pd.DataFram
     )
     frame.attrs = {"statistic": statistic, **_not_used(snapshot)}
     return frame
-
-
-def _choice(pattern: str | None, conditions: FilterFields) -> FilterFields:
-    """Return the conditions with the pattern among them.
-
-    Raises:
-        UsageError: there is a name besides the pattern.
-    """
-    if pattern is None:
-        return conditions
-    if conditions.get("name") is not None:
-        raise UsageError(f"the pattern {pattern!r} and a name exclude each other", hint="Give one of them.")
-    return {**conditions, "name": pattern}
 
 
 def _trend_columns(
@@ -223,7 +210,7 @@ def heatmap(
         DamagedStore: no step can be read.
     """
     snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
-    chosen = _choice(pattern, conditions)
+    chosen = with_pattern(pattern, conditions)
     return ask_of_undamaged(snapshot, lambda readable: heatmap_of(readable, chosen, stat, aggregate))
 
 

@@ -109,6 +109,19 @@ class TensorFilter:
         )
 
 
+def with_pattern(pattern: str | None, conditions: FilterFields) -> FilterFields:
+    """Return the conditions with a glob for the name among them.
+
+    Raises:
+        UsageError: there is a name besides the pattern.
+    """
+    if pattern is None:
+        return conditions
+    if conditions.get("name") is not None:
+        raise UsageError(f"the pattern {pattern!r} and a name exclude each other", hint="Give one of them.")
+    return {**conditions, "name": pattern}
+
+
 def checked_role(text: str) -> str:
     """Return the role that a user named, in any case and with `-` or a space for `_`; plurals are understood.
 

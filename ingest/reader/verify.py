@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,19 +12,25 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
-from workers.arrays import device_format
+from ingest.reader.step_histograms import read_entries
+from workers.arrays.block_digests import RunningBlockDigests
 from workers.arrays.digest import new_digest
-from workers.arrays.dtypes import unpack
-from workers.arrays.statistics import FIELDS, RunningStatistics
+from workers.arrays.statistics import FIELDS
 from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
 from workers.model import MIB, StepKey
-from workers.store import commit, metadata, pool
+from workers.store import block_digests, commit, histograms, metadata, pool, sketch_tables
 from workers.store.model import RowKind
+from workers.store.recomputed import RecomputedStatistics
 
 _PIECE_NBYTES = 16 * MIB
 #: What is said of a payload whose checksums are right.
 WRONG_DIGEST = "the digest does not match"
 WRONG_STATISTICS = "the statistics do not match"
+#: The same by the path of a table of sketches.
+WRONG_SKETCHES = {
+    histograms.TABLE.path: "the histogram does not match",
+    block_digests.TABLE.path: "the digests of its blocks do not match",
+}
 _STATISTICS_DO = ", although the statistics do"
 
 
@@ -85,11 +90,14 @@ def verify_step(
     rows = [int(row) for row in np.flatnonzero(table.number("offset") >= 0) if step.has_payload(int(row))]
     yield from _verify_totals(step)
     yield from _verify_findings(step)
+    sketches, damages = _verify_sketches(step)
+    yield from damages
     for row, pieces in step.payloads(rows, _PIECE_NBYTES):
-        reason = _payload_damage(step, row, pieces)
+        reason = _payload_damage(step, row, pieces, sketches.get(row))
         if reason:
             # What agrees with the payload in one table shows that the other table is wrong.
-            is_of_index = reason.startswith(WRONG_STATISTICS) or reason.endswith(_STATISTICS_DO)
+            is_of_index = reason.startswith((WRONG_STATISTICS, *WRONG_SKETCHES.values()))
+            is_of_index |= reason.endswith(_STATISTICS_DO)
             source = str(table.label("source")[row])
             yield Damage(step.key, source, reason, row=-1 if is_of_index else row)
         done.files += 1
@@ -163,21 +171,58 @@ def _verify_findings(step: Step) -> Iterator[Damage]:
         yield Damage(step.key, "", exc.message)
 
 
-def _payload_damage(step: Step, row: int, pieces: Iterator[bytearray]) -> str:
-    """Return how the payload of a row contradicts its digest or statistics; "" if it does not."""
+def _verify_sketches(step: Step) -> tuple[dict[int, dict[str, npt.NDArray[np.int64]]], list[Damage]]:
+    """Return by row what the tables of sketches have of it, by their paths, and which tables are damaged.
+
+    The sums of histograms are compared with the counts among the statistics, without the tensors.
+    """
+    by_row: dict[int, dict[str, npt.NDArray[np.int64]]] = {}
+    damages = []
+    for table in sketch_tables.TABLES:
+        try:
+            entries = read_entries(step, table)
+            if table is histograms.TABLE:
+                histograms.of_tables(step.tables, entries, str(step.key))
+        except DamagedStore as exc:
+            path = f"{step.commit.prefix}/{table.chunk}"
+            damages.append(Damage(step.key, "", exc.message, path=path))
+            continue
+        for row, of_row in table.own(entries).items():
+            by_row.setdefault(row, {})[table.path] = of_row
+    return by_row, damages
+
+
+def _payload_damage(
+    step: Step,
+    row: int,
+    pieces: Iterator[bytearray],
+    sketches: Mapping[str, npt.NDArray[np.int64]] | None = None,
+) -> str:
+    """Return how the payload of a row contradicts digest, statistics or sketches; "" if it does not."""
     table = step.tables
     payload_digest = new_digest()
-    recomputed = RecomputedStatistics(step, row)
+    sketches = sketches or {}
+    recomputed = RecomputedStatistics(step, row, with_histogram=histograms.TABLE.path in sketches)
+    blocks = RunningBlockDigests()
+    has_blocks = block_digests.TABLE.path in sketches
     try:
         for piece in pieces:
             payload_digest.update(piece)
             recomputed.update(piece)
+            if has_blocks:
+                blocks.update(memoryview(piece))
     except DamagedStore as exc:
         return exc.message
     wrong_statistics = _differing_statistics(step, row, recomputed.result())
     if payload_digest.digest() != table.digest[row].tobytes():
         return WRONG_DIGEST if wrong_statistics != [] else f"{WRONG_DIGEST}{_STATISTICS_DO}"
-    return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}" if wrong_statistics else ""
+    if wrong_statistics:
+        return f"{WRONG_STATISTICS}: {', '.join(wrong_statistics)}"
+    made = {histograms.TABLE.path: recomputed.histogram_rows, block_digests.TABLE.path: blocks.result}
+    for path, stored in sketches.items():
+        if not np.array_equal(stored.ravel(), made[path]().ravel()):
+            return WRONG_SKETCHES[path]
+    return ""
 
 
 def _differing_statistics(
@@ -190,42 +235,6 @@ def _differing_statistics(
     differ = ~np.isclose(stored, recomputed, rtol=1e-9, atol=_rounding(stored), equal_nan=True)
     differ &= np.isin(FIELDS, step.commit.nodes["statistics"]["attributes"]["fields"])  # not newer ones
     return [name for name, differs in zip(FIELDS, differ, strict=True) if differs]
-
-
-class RecomputedStatistics:
-    """The statistics of one row, computed from its payload; only if the stored ones were computed, too."""
-
-    def __init__(self, step: Step, row: int) -> None:
-        """Prepare for a row of a step."""
-        self._step, self._row = step, row
-        self._running: RunningStatistics | None = None
-        if step.tables.label("statistics_from")[row] == "computed":
-            self._element = step.element(row)
-            self._left = math.prod(step.shape(row))
-            self._device = step.device(row) if step.is_in_device_layout(row) else None
-            self._payload: list[bytes] = []
-            self._running = RunningStatistics()
-
-    def update(self, piece: bytearray) -> None:
-        """Add a piece of the payload."""
-        if self._running is None:
-            return
-        if self._device is not None:
-            self._payload.append(bytes(piece))
-            return
-        values = unpack(piece, self._element, self._left)
-        self._left -= values.size
-        self._running.update(values)
-
-    def result(self) -> npt.NDArray[np.float64] | None:
-        """Return the statistics, (len(FIELDS),); None if the stored ones were not computed."""
-        if self._running is None:
-            return None
-        if self._device is not None:
-            payload = np.frombuffer(b"".join(self._payload), np.uint8)
-            host = device_format.to_host(payload, self._device, self._step.shape(self._row), self._element)
-            self._running.update(host.reshape(-1))
-        return np.array(self._running.result().as_row())
 
 
 def _rounding(stored: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import xxhash
 
 from ingest.reader.step import Step
-from workers.store import commit, metadata, tables
+from workers.store import commit, metadata, sketch_tables, tables
 from workers.store.pool_packer import PackedInPool
 from workers.store.record import StepContents
 from workers.store.tables import LABELS, NUMBERS, Tables
@@ -59,7 +59,7 @@ def commit_rest(
     pooled |= {made.path: made.array for made in made_in_pool.values() if made is not None}
     built = _without(step.tables, lost, made_in_pool)
     documents, chunks = tables.encode(built)
-    chunks |= _findings(step)
+    chunks |= _kept_tables(step)
     nodes = _nodes(step, documents, stored)
     summary = replace(
         committed.summary,
@@ -110,16 +110,17 @@ def _without(
     return Tables(labels, numbers, built.shape, built.digest, built.statistics)
 
 
-def _findings(step: Step) -> dict[str, bytes]:
-    """Return the chunks of the findings, by path in the generation."""
+def _kept_tables(step: Step) -> dict[str, bytes]:
+    """Return the chunks of findings and sketches, by path in the generation."""
     prefix = step.commit.prefix
-    paths = [f"{path}/c/0/0" for path, node in step.commit.nodes.items() if _is_findings_table(path, node)]
+    paths = [f"{path}/c/0/0" for path, node in step.commit.nodes.items() if _is_kept_table(path, node)]
     contents = step.objects.get_many([f"{prefix}/{path}" for path in paths])
     return {key[len(prefix) + 1 :]: data for key, data in contents.items()}
 
 
-def _is_findings_table(path: str, node: metadata.Document) -> bool:
-    return path.startswith("findings/") and node.get("node_type") == "array"
+def _is_kept_table(path: str, node: metadata.Document) -> bool:
+    is_kept = path.startswith("findings/") or path in sketch_tables.PATHS
+    return is_kept and node.get("node_type") == "array"
 
 
 def _nodes(

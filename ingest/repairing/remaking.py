@@ -91,7 +91,12 @@ class Dumps:
                 yield dump
 
     def remake(
-        self, key: StepKey, names: Collection[str] | None, record: CommitRecord | None
+        self,
+        key: StepKey,
+        names: Collection[str] | None,
+        record: CommitRecord | None,
+        *,
+        sketches: bool | Collection[str] = False,
     ) -> Remade | None:
         """Return a generation as a dump gives it; None if no dump gives one of these names.
 
@@ -101,10 +106,14 @@ class Dumps:
             key: the step.
             names: of generations; None for whatever the dump gives with the first grid.
             record: the commit, if it is known.
+            sketches: whether with histograms, or the names of the generations that have them.
         """
         for dump in self.of(record):
             try:
-                for plan in self._plans(dump, key, record, names):
+                for planned in self._plans(dump, key, record, names):
+                    name = planned.fingerprint
+                    is_sketched = sketches if isinstance(sketches, bool) else name in sketches
+                    plan = planned.with_sketches() if is_sketched else planned
                     receipts = tuple(dry_run(job) for job in plan.jobs)
                     return Remade(plan, receipts, assemble(plan, receipts))
             except (DumpIngestError, OSError):

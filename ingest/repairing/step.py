@@ -17,19 +17,20 @@ from ingest.reader.catalog import Catalog
 from ingest.reader.damage import Damage
 from ingest.reader.step import Step
 from ingest.reader.step_findings import findings_of
-from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS, Verified, verify, verify_step
+from ingest.reader.verify import Verified, verify, verify_step
 from ingest.repairing.commits import commit_from_objects, leaf_of, list_generations, name_in
 from ingest.repairing.loss import LOST, commit_rest, name_of_rest
 from ingest.repairing.payloads import DamagedShard, Payloads, reasons_of
 from ingest.repairing.pooled import PooledShards, steps_referring
 from ingest.repairing.remaking import Dumps, Remade
 from ingest.repairing.result import Lost, Mended, StepRepair
+from ingest.repairing.sketches import entries_of, has_sketches, mend_sketches
 from ingest.repairing.sources import Copies
-from ingest.repairing.tables import DIGEST_CHUNK, STATISTICS_CHUNK, MendedTables, mend_tables
+from ingest.repairing.tables import MendedTables, doubtful_tables, mend_tables
 from workers.errors import DamagedStore, SourceChanged, StepRemoved, TensorsRemoved
 from workers.model import StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, metadata, pool
+from workers.store import commit, findings, metadata, pool, sketch_tables
 from workers.store.commit import Commit
 from workers.store.model import Origin
 from workers.store.objects import ObjectStore
@@ -122,9 +123,10 @@ class _StepWork:
         step = self._mend_findings(step)
         step = self._mend_totals(step)
         damages = self._verified(step)
-        if doubtful := _doubtful_tables(damages):
+        if doubtful := doubtful_tables(damages):
             step = self._mend_tables(step.commit, doubtful) or step
             damages = self._verified(step)
+        self._mend_sketches(step, damages)
         self._mend_payloads(step, damages)
         self._write_commit(leaf, step.commit)
 
@@ -147,7 +149,8 @@ class _StepWork:
     def _commit_from_dump(self, leaf: bytes) -> Commit | None:
         names = list_generations(self.objects, self.key)
         named = name_in(leaf)
-        remade = self.dumps.remake(self.key, [named] if named else names or None, None)
+        sketched = [name for name in names if has_sketches(self.objects, self.key, name)]
+        remade = self.dumps.remake(self.key, [named] if named else names or None, None, sketches=sketched)
         if remade is None:
             return None
         self._remade.append(remade)
@@ -237,7 +240,7 @@ class _StepWork:
             rules, summary = self.dumps.rules, step.commit.summary
             if rules is None or self.key.step is None:
                 raise _Unmendable(f"{step.commit.prefix}/{findings.GROUP}", exc.message) from exc
-            result = evaluate(rules, step.tables, self.key)
+            result = evaluate(rules, step.tables, self.key, entries_of(step))
             documents, chunks = findings.encode(rules.definitions, result)
             origin = f"{_FROM_INDEX}, by the rules of the commit"
             committed = step.commit
@@ -267,6 +270,15 @@ class _StepWork:
             return step
         self.repair.mended.append(Mended(f"{self.key.path}/{LEAF}", _FROM_INDEX))
         return Step(self.objects, _with(step.commit, step.commit.nodes, **counts), step.tables)
+
+    def _mend_sketches(self, step: Step, damages: Sequence[Damage]) -> None:
+        names, record = [step.commit.fingerprint], step.commit.record
+        mended = mend_sketches(
+            step, damages, lambda: self.dumps.remake(self.key, names, record, sketches=True)
+        )
+        self.repair.lost += mended.lost
+        for path, data in mended.chunks.items():
+            self._put(f"{step.commit.prefix}/{path}", data, mended.origin)
 
     # -- payloads
 
@@ -347,7 +359,8 @@ class _StepWork:
 
     def _commit_new_generation(self, committed: Commit) -> bool:
         """Commit what the dump has of the step, if it is as much as the commit says; return whether it is."""
-        remade = self.dumps.remake(self.key, None, committed.record)
+        sketches = sketch_tables.has_sketches(committed.nodes)
+        remade = self.dumps.remake(self.key, None, committed.record, sketches=sketches)
         if remade is None or not _is_as_much(remade, committed):
             return False
         self.repair.generation = remade.plan.fingerprint
@@ -362,17 +375,6 @@ class _StepWork:
         if self.policy.apply:
             self.objects.put(path, data)
         self.repair.mended.append(Mended(path, origin))
-
-
-def _doubtful_tables(damages: Sequence[Damage]) -> set[str]:
-    """Return the tables that contradict payloads whose checksums are right, by the paths of their chunks."""
-    doubtful = set()
-    for damage in damages:
-        if damage.source and damage.reason.startswith(WRONG_DIGEST):
-            doubtful.add(DIGEST_CHUNK)
-        if damage.source and damage.reason.startswith(WRONG_STATISTICS):
-            doubtful.add(STATISTICS_CHUNK)
-    return doubtful
 
 
 def _is_as_much(remade: Remade, committed: Commit) -> bool:

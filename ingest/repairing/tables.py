@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ingest.reader.damage import Damage
 from ingest.reader.step import Step
-from ingest.reader.verify import RecomputedStatistics
+from ingest.reader.verify import WRONG_DIGEST, WRONG_STATISTICS
 from ingest.repairing.remaking import Remade
 from workers.arrays.digest import new_digest
 from workers.errors import DamagedStore
@@ -18,6 +19,7 @@ from workers.model import MIB
 from workers.store import metadata, tables
 from workers.store.commit import Commit
 from workers.store.objects import ObjectStore
+from workers.store.recomputed import RecomputedStatistics
 from workers.store.tables import Tables
 
 _PIECE_NBYTES = 16 * MIB
@@ -138,3 +140,14 @@ def _from_payloads(
     mended = Tables(built.labels, built.numbers, built.shape, digest, statistics)
     _, chunks = tables.encode(mended)
     return MendedTables(mended, {key: chunks[key] for key in damaged}, RECOMPUTED_FROM)
+
+
+def doubtful_tables(damages: Sequence[Damage]) -> set[str]:
+    """Return the tables that contradict payloads whose checksums are right, by the paths of their chunks."""
+    doubtful = set()
+    for damage in damages:
+        if damage.source and damage.reason.startswith(WRONG_DIGEST):
+            doubtful.add(DIGEST_CHUNK)
+        if damage.source and damage.reason.startswith(WRONG_STATISTICS):
+            doubtful.add(STATISTICS_CHUNK)
+    return doubtful

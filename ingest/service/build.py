@@ -78,6 +78,8 @@ class ServiceOptions:
     again."""
     task_timeout_s: float = 600.0
     """How long a task may run on one worker, besides a second for each MiB that it reads."""
+    sketches: bool = False
+    """Whether histograms of tensors are stored."""
     pool: bool = False
     """Whether what ranks share is stored once, in the pool of a step."""
     quiet_clock: QuietClock = field(default_factory=QuietClock)
@@ -132,6 +134,7 @@ def build_service(
         options.grid,
         options.rules,
         options.host,
+        options.sketches,
         SharedTensors(patient) if options.pool else None,
     )
     decider = Decider(planner, committed)

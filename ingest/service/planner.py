@@ -26,6 +26,8 @@ class Planner:
     """What to look for in each step when it is committed."""
     host: str = field(default_factory=socket.gethostname)
     """What this host is called in commits: device ids mean something on their host only."""
+    sketches: bool = False
+    """Whether histograms of tensors are stored."""
     shared: SharedTensors | None = None
     """Tells what goes into the pool; None if nothing does."""
 
@@ -41,5 +43,6 @@ class Planner:
             self.rules,
             leave_out_tensors=leave_out_tensors,
             rewrites=rewrites,
+            sketches=self.sketches,
             shared=None if self.shared is None or leave_out_tensors else self.shared.of(listing.key),
         )

@@ -46,6 +46,7 @@ def options_of(settings: Settings, *, retry_forever: bool = False, dry_run: bool
         patience_s=min(_PATIENCE_S, settings.store_timeout_s) if retry_forever else settings.store_timeout_s,
         task_timeout_s=settings.task_timeout_s,
         pool=settings.pool,
+        sketches=settings.sketches,
     )
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.dumps import DumpLibrary
 from tests.npy_files import MadeDump
+from tests.pipeline import ingest_directly
 from workers.store import zarr_dtypes
 
 # The same examples in every run of the continuous integration; others, each time, for whoever changes code.
@@ -22,6 +24,14 @@ def made(tmp_path: Path) -> MadeDump:
     dump = MadeDump(tmp_path / "dump")
     dump.root.mkdir()
     return dump
+
+
+@pytest.fixture(scope="session")
+def sketched_store(dumps: DumpLibrary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of two ranks with histograms: a NaN is born in step 2 of rank 1. Not to be changed."""
+    store = tmp_path_factory.mktemp("sketched") / "run.zarr"
+    ingest_directly(dumps["nan-log-2rank"] / "dump", store, sketches=True)
+    return store
 
 
 @pytest.fixture

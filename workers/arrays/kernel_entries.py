@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numba import types
 
-from workers.arrays import kernel_loops
+from workers.arrays import histogram_loops, kernel_loops
 from workers.arrays.lazy_compile import compile_now
 
 carray: Any = vars(numba)["carray"]  # the type stubs of numba lack it
@@ -31,12 +31,16 @@ class MadeEntry(NamedTuple):
 
 def compile_all() -> list[MadeEntry]:
     """Compile the entries for each type of element."""
+    compile_now(histogram_loops.__name__)
     compile_now(kernel_loops.__name__)  # what numba compiles must not meet a function that still waits
     return [
         *(_made(f"f{size}", _floats(size), "anaa") for size in (4, 8)),
         *(_made(f"{kind}{size}", _integers(kind, size), "ana") for kind in "iu" for size in (2, 4, 8)),
         _made("codes", _codes(), "anaaa"),
         _made("widen_half", _widen_half(), "ana"),
+        _made("histogram_f4", _histogram_f4(), "ana"),
+        _made("histogram_f8", _histogram_f8(), "anaa"),
+        _made("histogram_sparse", _histogram_sparse(), "anna"),
     ]
 
 
@@ -106,5 +110,33 @@ def _widen_half() -> Callable[..., None]:
 
     def entry(half: Any, n: int, out: Any) -> None:
         run(carray(half, (n,), np.uint16), carray(out, (n,), np.float32), carray(out, (n,), np.int32))
+
+    return entry
+
+
+def _histogram_f4() -> Callable[..., None]:
+    run, shape = histogram_loops.count_float32, (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, tables: Any) -> None:
+        run(carray(x, (n,), np.int32), carray(tables, shape, np.int64))
+
+    return entry
+
+
+def _histogram_f8() -> Callable[..., None]:
+    run, shape = histogram_loops.count_float64, (histogram_loops.TABLES, histogram_loops.WIDTH)
+
+    def entry(x: Any, n: int, bin_of: Any, tables: Any) -> None:
+        run(carray(x, (n,), np.int64), carray(bin_of, (4096,), np.uint16), carray(tables, shape, np.int64))
+
+    return entry
+
+
+def _histogram_sparse() -> Callable[..., None]:
+    run, shape = histogram_loops.write_sparse, (histogram_loops.TABLES, histogram_loops.WIDTH)
+    places = (histogram_loops.LAST + 2, 3)
+
+    def entry(tables: Any, pos_inf: int, neg_inf: int, out: Any) -> None:
+        run(carray(tables, shape, np.int64), pos_inf, neg_inf, carray(out, places, np.int64))
 
     return entry

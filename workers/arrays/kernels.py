@@ -37,25 +37,25 @@ def accumulate(values: npt.NDArray[Any], state: npt.NDArray[np.float64]) -> None
         state: from `new_state`.
     """
     kind, size = values.dtype.kind, values.dtype.itemsize
-    entries = _entries()
+    loops = entries()
     if kind == "f":
-        if entries is not None:
-            entries[f"f{size}"](address(values), values.size, _scratch.address, address(state))
+        if loops is not None:
+            loops[f"f{size}"](address(values), values.size, _scratch.address, address(state))
             return
         scratch = _scratch.memory
         kinds = values.dtype, f"i{size}", f"u{size}"
         views = (*(scratch.view(kind) for kind in kinds), scratch)
         kernel_loops.accumulate_floats(tuple(values.view(kind) for kind in kinds), views, state)
-    elif entries is not None:
-        entries[f"{kind}{size}"](address(values), values.size, address(state))
+    elif loops is not None:
+        loops[f"{kind}{size}"](address(values), values.size, address(state))
     else:
         kernel_loops.accumulate_integers(values, _COUNT_LIKE[size], state)
 
 
 def accumulate_codes(
     codes: npt.NDArray[np.uint8], values: npt.NDArray[np.float64], state: npt.NDArray[np.float64]
-) -> None:
-    """Add elements of one byte to `state`.
+) -> npt.NDArray[np.int64]:
+    """Add elements of one byte to `state`; return how often each of the 256 bytes occurs.
 
     Args:
         codes: 1-D and contiguous, the bytes of the elements.
@@ -63,19 +63,20 @@ def accumulate_codes(
             finite values must be finite.
         state: from `new_state`.
     """
-    entries = _entries()
-    if entries is not None:
-        entries["codes"](address(codes), codes.size, address(values), _scratch.address, address(state))
+    loops = entries()
+    if loops is not None:
+        loops["codes"](address(codes), codes.size, address(values), _scratch.address, address(state))
     else:
         tables = _scratch.memory[: 4 * 256].view(np.int64).reshape(4, 256)
         kernel_loops.accumulate_codes(codes, values, tables, state)
+    return _scratch.memory[:256].view(np.int64)
 
 
 def widen_half(half: npt.NDArray[np.float16], out: npt.NDArray[np.float32]) -> None:
     """Write elements of float16 to `out` as float32, without loss and five times as fast as numpy."""
-    entries = _entries()
-    if entries is not None:
-        entries["widen_half"](address(half), half.size, address(out))
+    loops = entries()
+    if loops is not None:
+        loops["widen_half"](address(half), half.size, address(out))
     else:
         kernel_loops.widen_half(half.view(np.uint16), out, out.view(np.int32))
 
@@ -106,7 +107,7 @@ _scratch = _Scratch()
 
 
 @cache
-def _entries() -> dict[str, Callable[..., None]] | None:
+def entries() -> dict[str, Callable[..., None]] | None:
     """Return the loops as object code, by kind and size of the elements; None if that was not made yet."""
     from workers.arrays import kernel_objects  # deferred: llvmlite takes 0.05 s, and readers need no loop
 
@@ -115,11 +116,11 @@ def _entries() -> dict[str, Callable[..., None]] | None:
 
 def warm_up() -> None:
     """Load the loops, or compile them and keep them, for every type of element."""
-    if _entries() is None:
+    if entries() is None:
         from workers.arrays import kernel_objects  # deferred: as above
 
         kernel_objects.make()
-        _entries.cache_clear()
+        entries.cache_clear()
     for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
         accumulate(np.zeros(1, code), new_state())
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())

@@ -28,7 +28,19 @@ import numpy.typing as npt
 
 from workers.arrays import kernel_loops, kernels
 from workers.arrays.dtypes import FLOAT8, ElementType, from_name
-from workers.arrays.kernel_loops import FINITE, M2, MAX, MEAN, MIN, ORIGIN, POSITIVE, UNIT
+from workers.arrays.kernel_loops import (
+    FINITE,
+    M2,
+    MAX,
+    MEAN,
+    MIN,
+    NEG_INF,
+    ORIGIN,
+    POS_INF,
+    POSITIVE,
+    UNIT,
+)
+from workers.arrays.running_histogram import RunningHistogram
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -118,9 +130,11 @@ _in_order: Callable[[tuple[float, ...]], tuple[float, ...]] = itemgetter(
 class RunningStatistics:
     """Statistics of a tensor that arrives in pieces."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_histogram: bool = False) -> None:
+        """Begin with no elements; `with_histogram` counts them by power of two in the same pass."""
         self._state = kernels.new_state()
         self._complex = False
+        self._histogram = RunningHistogram() if with_histogram else None
 
     def update(self, values: Array) -> None:
         """Add a piece: a 1-D array of any type that `has_statistics`, of either byte order.
@@ -128,7 +142,10 @@ class RunningStatistics:
         Packed elements must be unpacked, as `workers.arrays.dtypes.unpack` returns them.
         """
         if values.dtype.itemsize == 1:
-            kernels.accumulate_codes(values.view(np.uint8), _meanings(values.dtype), self._state)
+            meanings = _meanings(values.dtype)
+            counts = kernels.accumulate_codes(values.view(np.uint8), meanings, self._state)
+            if self._histogram is not None:
+                self._histogram.update_codes(counts, meanings)
             return
         if values.dtype.kind == "c" or values.dtype == _COMPLEX32:
             self._complex = True
@@ -137,7 +154,9 @@ class RunningStatistics:
             return
         native = _COMPILED.get(values.dtype)
         if native == values.dtype:
-            kernels.accumulate(values, self._state)
+            # In blocks, so that the second look at the elements finds them in the cache.
+            for block in (values,) if self._histogram is None else _blocks(values):
+                self._accumulate(block)
             return
         # Half precision and bfloat16 widen to float32 without loss. All blocks use one array: new ones
         # would cost more than the arithmetic on them.
@@ -148,7 +167,7 @@ class RunningStatistics:
                 kernels.widen_half(block, converted)
             else:
                 np.copyto(converted, block)
-            kernels.accumulate(converted, self._state)
+            self._accumulate(converted)
 
     def result(self) -> Statistics:
         """Return the statistics of all pieces so far."""
@@ -171,6 +190,20 @@ class RunningStatistics:
         else:
             state[MEAN] = min(max(_scaled(mean, unit), state[MIN]), state[MAX])
         return _in_order((*state, std, l2_norm))
+
+    def histogram_rows(self) -> npt.NDArray[np.int64]:
+        """Return the histogram of all pieces so far, (bin, 3); see `workers.arrays.histogram.FIELDS`.
+
+        Empty if none is computed, or if the elements are complex.
+        """
+        if self._histogram is None:
+            return np.zeros((0, 3), np.int64)
+        return self._histogram.rows(int(self._state[POS_INF]), int(self._state[NEG_INF]))
+
+    def _accumulate(self, block: Array) -> None:
+        kernels.accumulate(block, self._state)
+        if self._histogram is not None:
+            self._histogram.update(block)
 
     def _update_complex(self, block: Array) -> None:
         finite = np.isfinite(block)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator, model_validator
 
 from workers.arrays.filter import Filter
+from workers.arrays.number_formats import format_named
 from workers.errors import UsageError
 from workers.rules.names import REGEX
 from workers.rules.ranges import parse_range
@@ -177,7 +178,8 @@ class BoundedRule(StepRule):
 
     @model_validator(mode="after")
     def _has_a_bound(self) -> BoundedRule:
-        bounds = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
+        own = [name for name in type(self).model_fields if name not in COMMON_FIELDS]
+        bounds = [name for name in own if name.rpartition("_")[2] in ("gt", "ge", "lt", "le")]
         if all(getattr(self, name) is None for name in bounds):
             message = f"needs at least one of {', '.join(bounds)}"
             raise ValueError(message)
@@ -254,6 +256,42 @@ class Condition(StepRule):
 
     kind: Literal["condition"]
     where: Annotated[str, Field(min_length=1)]
+
+
+class Cast(BoundedRule):
+    """What a cast to another format of numbers would lose, at least, from the histogram."""
+
+    kind: Literal["cast"]
+    format: Annotated[str, Field(min_length=1)]
+    """float16, bfloat16, e4m3, e5m2, or bits and bias such as e4m3b11."""
+    scaling: Literal["none", "current"] = "none"
+    """`current`: the largest magnitude of the tensor becomes the largest number of the format."""
+    overflow_gt: Share | None = None
+    """Fires if a larger share of the elements becomes infinite or NaN."""
+    underflow_gt: Share | None = None
+    """Fires if a larger share of the elements becomes zero."""
+
+    @field_validator("format")
+    @classmethod
+    def _is_a_format(cls, value: str) -> str:
+        try:
+            target = format_named(value)
+        except UsageError as exc:
+            raise ValueError(f"{exc.message}. {exc.hint}") from exc
+        if target.block:
+            raise ValueError(f"{value} has blocks, of which a histogram gives upper bounds only")
+        return value
+
+
+class Percentile(BoundedRule):
+    """A percentile of the finite elements that is certainly beyond a bound, from the histogram."""
+
+    kind: Literal["percentile"]
+    percent: Annotated[float, Field(ge=0, le=100)]
+    magnitude: bool = True
+    """Of the magnitudes."""
+    gt: Number | None = None
+    lt: Number | None = None
 
 
 Statistic: TypeAlias = Literal["l2_norm", "std", "mean", "min", "max"]

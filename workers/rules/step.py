@@ -6,11 +6,12 @@ Names are matched only for the rows that exceed a threshold, which in a healthy 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from workers.errors import DumpIngestError
 from workers.model import StepKey
 from workers.rules.step_columns import StepColumns
-from workers.rules.step_kinds import EVALUATORS, RowHits
+from workers.rules.step_kinds import EVALUATORS, OF_HISTOGRAMS, RowHits
 from workers.rules.values import Rule, RuleSet, evaluated
 from workers.store.model import Evaluated, Finding
 from workers.store.tables import Tables
@@ -19,12 +20,20 @@ from workers.store.tables import Tables
 _REASON = 500
 
 
-def evaluate(rules: RuleSet, tables: Tables, key: StepKey) -> Evaluated:
+def evaluate(
+    rules: RuleSet, tables: Tables, key: StepKey, entries: npt.NDArray[np.int64] | None = None
+) -> Evaluated:
     """Return what the rules find in one step of one rank. A rule that fails is named; the others count.
 
     Memory: a few columns of float64, and the findings: at most the limit of each rule.
+
+    Args:
+        rules: the rules.
+        tables: index and statistics of the step.
+        key: the step.
+        entries: those of its histograms; None if it has none. See `workers.store.histograms`.
     """
-    columns = StepColumns(tables, key)
+    columns = StepColumns(tables, key, entries)
     findings: list[list[Finding]] = []
     totals: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -39,6 +48,11 @@ def evaluate(rules: RuleSet, tables: Tables, key: StepKey) -> Evaluated:
             findings.append(of_rule)
             totals[rule.name] = total
     return evaluated(rules, findings, totals, failed)
+
+
+def needs_histograms(rules: RuleSet) -> bool:
+    """Return whether a rule looks at histograms, which whoever evaluates it must read."""
+    return any(rule.kind in OF_HISTOGRAMS for rule in rules.step_rules)
 
 
 def _evaluate(rule: Rule, columns: StepColumns) -> tuple[list[Finding], int]:

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.filter import Filter
+from workers.arrays.histogram import Histogram
 from workers.arrays.statistics import FIELDS
+from workers.errors import UsageError
 from workers.model import StepKey
 from workers.rules.names import is_chosen
 from workers.rules.values import Rule
+from workers.store import histograms
 from workers.store.model import RowKind
 from workers.store.names import tensor_name
 from workers.store.roles import roles_of_tables
@@ -36,6 +39,8 @@ class StepColumns:
 
     tables: Tables
     key: StepKey
+    entries: npt.NDArray[np.int64] | None = None
+    """Those of the histograms of the step; None if they are not known."""
     _names: dict[int, str] = field(default_factory=dict)
     _statistics: dict[str, Values] = field(default_factory=dict)
 
@@ -67,6 +72,22 @@ class StepColumns:
         if name == "spread":
             return self.statistic("max") - self.statistic("min")
         return np.where(self.is_tensor, self.tables.statistic(name), np.nan)
+
+    @cached_property
+    def histograms(self) -> dict[int, Histogram]:
+        """Return by row the histograms of its tensors of real numbers.
+
+        Raises:
+            UsageError: the step has such tensors without a histogram.
+        """
+        entries = histograms.TABLE.empty() if self.entries is None else self.entries
+        known = histograms.of_tables(self.tables, entries, str(self.key))
+        if missing := len(histograms.counted_rows(self.tables)) - len(known):
+            raise UsageError(
+                f"{missing} tensors have no histogram",
+                hint="The setting `sketches` adds them to new steps, `dump-ingest sketch` to old ones.",
+            )
+        return known
 
     @cached_property
     def _roles(self) -> npt.NDArray[Any]:

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.arrays.dtypes import LIMITS
+from workers.arrays.number_formats import format_named
+from workers.arrays.rounding import losses, scale_for
 from workers.rules.step_columns import StepColumns, Values
 from workers.rules.values import Rule
 from workers.store.model import RowKind
@@ -48,6 +50,8 @@ class RowHits:
 Evaluator: TypeAlias = Callable[[Rule, StepColumns], Iterator[RowHits]]
 #: By kind. If a row exceeds several thresholds, the first one counts.
 EVALUATORS: dict[str, Evaluator] = {}
+#: The kinds that look at histograms.
+OF_HISTOGRAMS = frozenset(["cast", "percentile"])
 
 
 def _evaluates(*kinds: str) -> Callable[[Evaluator], Evaluator]:
@@ -165,6 +169,40 @@ def _overflow(_: Rule, columns: StepColumns) -> Iterator[RowHits]:
 def _condition(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
     # The condition itself is evaluated together with the selector.
     yield _flagged(columns.is_tensor, lambda _row, _value: rule.where)
+
+
+@_evaluates("cast")
+def _cast(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    """Compare what is certainly lost: the lower of two bounds."""
+    target = format_named(rule["format"])
+    elements = columns.statistic("count")
+    lost = {"overflow": np.full(len(elements), np.nan), "underflow": np.full(len(elements), np.nan)}
+    for row, histogram in columns.histograms.items():
+        scale = 1.0
+        if rule["scaling"] == "current":
+            scale = scale_for(histogram.largest, target, powers_of_two=False)
+        in_row = losses(histogram, target, scale)
+        lost["overflow"][row] = in_row.overflow.low / elements[row]
+        lost["underflow"][row] = in_row.underflow.low / elements[row]
+    for what, shares in lost.items():
+        threshold = rule[f"{what}_gt"]
+        if threshold is not None:
+            words = f"of its elements would {what} in {target.name}"
+            yield RowHits(shares > threshold, shares, threshold, lambda _, share, w=words: f"{share:.3%} {w}")  # type: ignore[misc]
+
+
+@_evaluates("percentile")
+def _percentile(rule: Rule, columns: StepColumns) -> Iterator[RowHits]:
+    """Compare what is certain: the lower bound with what it may exceed, the upper one with the other."""
+    low, high = (np.full(len(columns.is_tensor), np.nan) for _ in range(2))
+    for row, histogram in columns.histograms.items():
+        bounds = histogram.quantile(rule["percent"] / 100, magnitude=rule["magnitude"])
+        low[row], high[row] = bounds.low, bounds.high
+    what = f"percentile {rule['percent']:g}" + (" of |x|" if rule["magnitude"] else "")
+    if rule["gt"] is not None:
+        yield _beyond(low, rule["gt"], above=True, what=f"{what}, at least", relation=">")
+    if rule["lt"] is not None:
+        yield _beyond(high, rule["lt"], above=False, what=f"{what}, at most", relation="<")
 
 
 def _flagged(mask: npt.NDArray[np.bool_], describe: Callable[[int, float], str]) -> RowHits:

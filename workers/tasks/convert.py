@@ -30,8 +30,10 @@ from workers.store.pool_packer import PackedInPool, PoolPacker
 from workers.store.shards import Packer, ShardCounter, ShardPacker
 from workers.store.uploads import Uploads
 from workers.tasks.entry_statistics import (
-    UNKNOWN_ROW,
+    UNKNOWN,
     EntryStatistics,
+    Summaries,
+    Summary,
     elements_in,
     meaning,
     to_convert,
@@ -117,7 +119,7 @@ class _Conversion:
         n = len(job.entries)
         self._offsets = [-1] * n
         self._digests = [bytes(DIGEST_BYTES)] * n
-        self._statistics = [UNKNOWN_ROW] * n
+        self._summaries = Summaries(n)
         self._in_device_layout = [False] * n
         self._arrays = [-1] * n
         self._pooled: list[PackedInPool] = []
@@ -154,15 +156,17 @@ class _Conversion:
             self._arrays[self._place[row]] += first
 
     def _convert_rows(self, segment: Segment, packer: _AnyPacker) -> None:
-        # By meaning: equal bytes of different types, which share the array `bytes`, have different
-        # statistics.
+        # By meaning: equal bytes of different types, which share an array, have different statistics.
         seen: dict[object, dict[bytes, int]] = {}
         places = [self._place[row] for row in segment.rows]
         sizes = Counter(self._nbytes[place] for place in places)
         root, where = self._job.root, str(self._job.key)
         bases: dict[tuple[str, int], int] = {}
         # Views come last: then it is known where the payloads are that they are a part of.
-        for row, place in sorted(zip(segment.rows, places, strict=True), key=self._is_view):
+        for row, place in sorted(
+            zip(segment.rows, places, strict=True),
+            key=lambda each: self._job.entries[each[0]].view is not None,
+        ):
             entry, nbytes = self._job.entries[row], self._nbytes[place]
             if self._begin is not None:
                 self._begin(row)
@@ -211,26 +215,26 @@ class _Conversion:
         """
         start = packer.position
         if self._nbytes[place] <= len(self._buffer):
-            digest, row = self._convert_whole(entry, file, packer, seen)
+            digest, summary = self._convert_whole(entry, file, packer, seen)
         else:
-            digest, row = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
+            digest, summary = self._convert_in_pieces(entry, file, packer, seen, is_unique=is_unique)
         self._in_device_layout[place] = entry.header is not None and entry.header.device is not None
-        self._record(place, entry, digest, seen, start=start, row=row)
+        self._record(place, entry, digest, seen, start=start, summary=summary)
 
     def _convert_whole(
         self, entry: Entry, file: OpenFile, packer: _AnyPacker, seen: dict[bytes, int]
-    ) -> tuple[bytes, tuple[float, ...]]:
+    ) -> tuple[bytes, Summary]:
         """Convert a payload of a single piece; return its digest, and its statistics unless it is a copy."""
         piece = next(self._pieces(entry, file), self._buffer[:0])
         digest = digest_of(piece)
         if digest in seen:
-            return digest, UNKNOWN_ROW
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+            return digest, UNKNOWN
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         if len(piece):
-            entry_statistics.update(piece)
+            entry_statistics.add(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        return digest, entry_statistics.row()
+        return digest, entry_statistics.summary()
 
     def _convert_in_pieces(
         self,
@@ -240,24 +244,24 @@ class _Conversion:
         seen: dict[bytes, int],
         *,
         is_unique: bool,
-    ) -> tuple[bytes, tuple[float, ...]]:
+    ) -> tuple[bytes, Summary]:
         """Convert a payload of several pieces; return its digest, and its statistics unless it is a copy."""
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         running = new_digest()
         for piece in self._pieces(entry, file):
             running.update(piece)
             if is_unique:
-                entry_statistics.update(piece)
+                entry_statistics.add(piece)
                 packer.append(piece)
         digest = running.digest()
         if digest in seen:
-            return digest, UNKNOWN_ROW
+            return digest, UNKNOWN
         # A payload that may be a copy is read twice: only the digest of the whole tells.
         for piece in self._pieces(entry, file) if not is_unique else ():
-            entry_statistics.update(piece)
+            entry_statistics.add(piece)
             packer.append(piece)
         entry_statistics.update_slabs(lambda ranges: self._ranges(entry, file, ranges))
-        return digest, entry_statistics.row()
+        return digest, entry_statistics.summary()
 
     def _convert_from_device(
         self,
@@ -279,21 +283,17 @@ class _Conversion:
         reversible = device_format.padding_is_zero(payload, host)
         stored = payload if self._job.keep_device_layout or not reversible else host
         stored_bytes = stored.reshape(-1).view(np.uint8).data
-        running = new_digest()
-        running.update(stored_bytes)
-        digest = running.digest()
+        digest = digest_of(stored_bytes)
         self._in_device_layout[place] = stored is payload
         self._nbytes[place] = stored.nbytes
         same_meaning = seen.setdefault(meaning(entry) if stored is payload else header.element.name, {})
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         start = packer.position
         if digest not in same_meaning:
             entry_statistics.update_host(host)
+            entry_statistics.update_stored(stored_bytes)
             packer.append(stored_bytes)
-        self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
-
-    def _is_view(self, member: tuple[int, int]) -> bool:
-        return self._job.entries[member[0]].view is not None
+        self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
 
     def _convert_view(
         self,
@@ -312,7 +312,7 @@ class _Conversion:
         """
         header, view = entry.header, entry.view
         assert header is not None and view is not None  # noqa: S101, PT018 (for mypy)
-        entry_statistics = EntryStatistics(entry, len(self._buffer))
+        entry_statistics = EntryStatistics(entry, len(self._buffer), sketches=self._job.sketches)
         if base >= 0:
             running = new_digest()
             for piece in file.pieces(self._buffer, header.offset, header.nbytes):
@@ -320,7 +320,7 @@ class _Conversion:
                 entry_statistics.update(piece)
             self._digests[place] = running.digest()
             self._offsets[place] = base + (header.offset - view.base) // header.element.itemsize
-            self._statistics[place] = entry_statistics.row()
+            self._summaries.keep(place, entry_statistics.summary())
             self._duplicates += 1
             self._duplicate_bytes += entry.nbytes
             return
@@ -329,9 +329,9 @@ class _Conversion:
         same_meaning = seen.setdefault(header.element.name, {})
         start = packer.position
         if digest not in same_meaning:
-            entry_statistics.update(elements)
+            entry_statistics.add(elements)
             packer.append(elements)
-        self._record(place, entry, digest, same_meaning, start=start, row=entry_statistics.row())
+        self._record(place, entry, digest, same_meaning, start=start, summary=entry_statistics.summary())
 
     def _pieces(self, entry: Entry, file: OpenFile) -> Iterator[memoryview]:
         lead = entry.header.lead if entry.header else b""
@@ -353,7 +353,7 @@ class _Conversion:
         seen: dict[bytes, int],
         *,
         start: int,
-        row: tuple[float, ...],
+        summary: Summary,
     ) -> None:
         """Record the result of an entry. A copy has the offset and the statistics of the original."""
         self._digests[place] = digest
@@ -361,14 +361,14 @@ class _Conversion:
             twin = seen[digest]
             self._offsets[place] = self._offsets[twin]
             self._arrays[place] = self._arrays[twin]
-            self._statistics[place] = self._statistics[twin]
+            self._summaries.share(place, twin)
             if entry.header is not None:
                 self._duplicates += 1
                 self._duplicate_bytes += entry.nbytes
         else:
             seen[digest] = place
             self._offsets[place] = start
-            self._statistics[place] = row
+            self._summaries.keep(place, summary)
 
     def receipt(self, seconds: float) -> Receipt:
         """Return the receipt of all segments that were run."""
@@ -377,7 +377,7 @@ class _Conversion:
             rows=np.fromiter(self._job.entries, np.int64, len(self._job.entries)),
             offsets=np.array(self._offsets, np.int64),
             digests=np.frombuffer(b"".join(self._digests), np.uint8).reshape(-1, DIGEST_BYTES),
-            statistics=np.array(self._statistics, np.float64),
+            **self._summaries.columns(list(self._job.entries)),
             nbytes=np.array(self._nbytes, np.int64),
             in_device_layout=np.array(self._in_device_layout, np.bool_),
             ends=self._ends,

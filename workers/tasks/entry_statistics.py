@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from workers.arrays import device_format, statistics
+from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
 from workers.arrays.dtypes import ElementType, unpack
+from workers.arrays.histogram import has_histogram
 from workers.arrays.statistics import RunningStatistics, has_statistics
 from workers.arrays.strided import StridedView, elements_of
 from workers.dump.source import OpenFile
 from workers.errors import SourceChanged
 from workers.model import MIB
+from workers.store import block_digests, histograms
 from workers.store.model import RowKind
 from workers.tasks.model import Entry
 
@@ -50,14 +54,58 @@ def meaning(entry: Entry) -> object:
     return (header.element.name, header.device, header.shape) if header.device else header.element.name
 
 
-UNKNOWN_ROW = statistics.UNKNOWN.as_row()
+class Summary(NamedTuple):
+    """What is kept of the values of an entry."""
+
+    statistics: tuple[float, ...]
+    """In the order of `workers.arrays.statistics.FIELDS`."""
+    histogram: npt.NDArray[np.int64]
+    """(bin, 3); see `workers.arrays.histogram.FIELDS`. Empty if there is none."""
+    blocks: npt.NDArray[np.int64]
+    """(block, 1): see `workers.arrays.block_digests`. Empty for a payload of one block."""
+
+
+UNKNOWN = Summary(statistics.UNKNOWN.as_row(), np.zeros((0, 3), np.int64), np.zeros((0, 1), np.int64))
+
+
+class Summaries:
+    """What is kept of the values of the entries of a job, by their places in it."""
+
+    def __init__(self, entries: int) -> None:
+        # A list, because it is set value by value, for which arrays take longer.
+        self._statistics = [UNKNOWN.statistics] * entries
+        self._histograms: dict[int, npt.NDArray[np.int64]] = {}
+        self._blocks: dict[int, npt.NDArray[np.int64]] = {}
+
+    def keep(self, place: int, summary: Summary) -> None:
+        """Keep what was found out about an entry."""
+        self._statistics[place] = summary.statistics
+        if len(summary.histogram):
+            self._histograms[place] = summary.histogram
+        if len(summary.blocks) > 1:
+            self._blocks[place] = summary.blocks
+
+    def share(self, place: int, twin: int) -> None:
+        """Give a copy the statistics of the original, whose sketches are its own, too."""
+        self._statistics[place] = self._statistics[twin]
+
+    def columns(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Return the columns of a receipt, by name; `rows` are those of the index, by place."""
+        return {
+            "statistics": np.array(self._statistics, np.float64),
+            "histograms": histograms.TABLE.gathered(rows, self._histograms),
+            "block_digests": block_digests.TABLE.gathered(rows, self._blocks),
+        }
 
 
 class EntryStatistics:
     """The running statistics of an entry; unknown unless it is a tensor of numbers."""
 
-    def __init__(self, entry: Entry, limit_nbytes: int) -> None:
-        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`."""
+    def __init__(self, entry: Entry, limit_nbytes: int, *, sketches: bool = False) -> None:
+        """Prepare for an entry. If it is in device layout, each slab takes up to `limit_nbytes`.
+
+        With `sketches`, its histogram and the digests of its blocks are computed in the same pass.
+        """
         header = entry.header
         self._header = header
         countable = is_counted(entry) and header is not None and has_statistics(header.element)
@@ -66,8 +114,11 @@ class EntryStatistics:
             # A device layout has padding, whose elements do not count.
             self._slabs = device_format.slabs(header.device, header.shape, header.element, limit_nbytes)
             countable = self._slabs is not None
-        self._running = RunningStatistics() if countable else None
+        with_histogram = sketches and header is not None and has_histogram(header.element)
+        self._running = RunningStatistics(with_histogram=with_histogram) if countable else None
         self._left = header.size if header else 0
+        has_blocks = sketches and entry.kind is RowKind.TENSOR and entry.nbytes > SMALL_NBYTES
+        self._blocks = RunningBlockDigests() if has_blocks else None
 
     def update(self, piece: memoryview) -> None:
         """Add a piece of the payload, unless the tensor is added by slabs."""
@@ -90,9 +141,25 @@ class EntryStatistics:
         if self._running is not None:
             self._running.update(values.reshape(-1))
 
-    def row(self) -> tuple[float, ...]:
-        """Return them as a row of the table."""
-        return self._running.row() if self._running else UNKNOWN_ROW
+    def add(self, piece: memoryview) -> None:
+        """Add a piece of the payload, which is stored as it is."""
+        self.update(piece)
+        self.update_stored(piece)
+
+    def update_stored(self, piece: memoryview) -> None:
+        """Add a piece of the payload as it is stored."""
+        if self._blocks is not None:
+            self._blocks.update(piece)
+
+    def summary(self) -> Summary:
+        """Return what was found out."""
+        if self._running is None and self._blocks is None:
+            return UNKNOWN
+        row, bins = UNKNOWN.statistics, UNKNOWN.histogram
+        if self._running is not None:
+            row, bins = self._running.row(), self._running.histogram_rows()
+        blocks = UNKNOWN.blocks if self._blocks is None else self._blocks.result()[:, np.newaxis]
+        return Summary(row, bins, blocks)
 
 
 def elements_in(

@@ -14,6 +14,7 @@ from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
+from workers.store import block_digests, histograms
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 from workers.store.pool import PooledArray
 
@@ -103,6 +104,8 @@ class ShardJob:
     """Whether tensors stay in the layout of the accelerator."""
     without_tensors: bool = False
     """Whether payloads of tensors are read for their digests and statistics only, and not stored."""
+    sketches: bool = False
+    """Whether histograms of tensors are computed, and digests of their blocks."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -146,6 +149,13 @@ class StepPlan:
     generation and no other. None: it replaces any."""
     without_tensors: str = ""
     """Why the payloads of its tensors are not stored; "" if they are."""
+    sketches: bool = False
+    """Whether histograms of its tensors are stored, and digests of their blocks. Not part of the fingerprint:
+    they add to a generation."""
+
+    def with_sketches(self) -> StepPlan:
+        """Return the plan that also stores sketches."""
+        return replace(self, sketches=True, jobs=tuple(replace(job, sketches=True) for job in self.jobs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,5 +194,9 @@ class Receipt:
     duplicate_bytes: int
     """Payload bytes of the duplicates."""
     seconds: float
+    histograms: npt.NDArray[np.int64] = field(default_factory=histograms.TABLE.empty)
+    """Shape (entry, len(histograms.TABLE.fields)): those of the tensors that are not duplicates."""
+    block_digests: npt.NDArray[np.int64] = field(default_factory=block_digests.TABLE.empty)
+    """Shape (entry, len(block_digests.TABLE.fields)): those of large ones of the same tensors."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

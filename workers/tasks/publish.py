@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from workers import events
 from workers.dump import paths
 from workers.errors import DamagedStore, DumpIngestError, SourceChanged
 from workers.model import SourceFile, StepKey
 from workers.rules.step import evaluate
-from workers.store import commit, findings, metadata, tables
+from workers.store import block_digests, commit, findings, histograms, metadata, tables
 from workers.store.model import CommitSummary, Evaluated, RowKind
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects
@@ -44,7 +45,7 @@ class Assembled:
     nodes: Mapping[str, metadata.Document]
     """Metadata of every array and group of the generation, by path in it."""
     chunks: Mapping[str, bytes]
-    """Index, statistics and findings, by path in the generation."""
+    """Index, statistics, findings and sketches, by path in the generation."""
     contents: StepContents
     without_tensors: WithoutTensors | None
 
@@ -85,8 +86,9 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
         raise DumpIngestError(f"{plan.key}: receipts do not cover all jobs of the plan")
     entries = EntryColumns.of(plan.entries)
     built = build_tables(entries, plan.reported, receipts)
-    result = _evaluate(plan, built)
-    documents, chunks = _encode(plan, built, result)
+    bins = _histograms(receipts, built)
+    result = _evaluate(plan, built, bins)
+    documents, chunks = _encode(plan, receipts, built, bins, result)
     without = _without_tensors(plan)
     nodes = _nodes(plan, receipts, documents, has_tensors=without is None)
     shards = {key: size for receipt in receipts for key, size in receipt.stored.items()}
@@ -113,22 +115,40 @@ def assemble(plan: StepPlan, receipts: Sequence[Receipt]) -> Assembled:
     return Assembled(built, summary, nodes, chunks, contents, without)
 
 
-def _evaluate(plan: StepPlan, built: Tables) -> Evaluated | None:
+def _histograms(receipts: Sequence[Receipt], built: Tables) -> npt.NDArray[np.int64]:
+    """Return the entries of the histograms of all tensors."""
+    entries = histograms.TABLE.joined(receipt.histograms for receipt in receipts)
+    return histograms.without_copies(entries, built) if built.has_views else entries
+
+
+def _evaluate(plan: StepPlan, built: Tables, bins: npt.NDArray[np.int64]) -> Evaluated | None:
     """Return what the rules find; None if the plan has no rules, or the files belong to no step."""
     if plan.rules is None or plan.key.step is None:
         return None
-    return evaluate(plan.rules, built, plan.key)
+    return evaluate(plan.rules, built, plan.key, bins)
 
 
 def _encode(
-    plan: StepPlan, built: Tables, result: Evaluated | None
+    plan: StepPlan,
+    receipts: Sequence[Receipt],
+    built: Tables,
+    bins: npt.NDArray[np.int64],
+    result: Evaluated | None,
 ) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
-    """Return the metadata and the chunks of index, statistics and findings."""
+    """Return the metadata and the chunks of index, statistics, findings and sketches."""
     documents, chunks = tables.encode(built)
     if plan.rules is not None and result is not None:
         finding_documents, finding_chunks = findings.encode(plan.rules.definitions, result)
         documents |= finding_documents
         chunks |= finding_chunks
+    # Equal bytes of different types are payloads of their own when they are converted.
+    blocks = block_digests.without_copies(
+        block_digests.TABLE.joined(receipt.block_digests for receipt in receipts), built
+    )
+    for table, rows in ((histograms.TABLE, bins), (block_digests.TABLE, blocks)):
+        table_documents, table_chunks = table.encode(rows)
+        documents |= table_documents
+        chunks |= table_chunks
     return documents, chunks
 
 

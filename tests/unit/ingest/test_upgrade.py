@@ -109,17 +109,27 @@ WORDS: dict[str, list[str] | None] = {
     "gc": ["STORE"],
     "heatmap": ["STORE", "x"],
     "ingest": ["DUMP", "--store", "STORE"],
+    "localize": ["STORE@0,1", "STORE@1,1"],
     "ls": ["STORE"],
     "origin": ["STORE"],
+    "precision": ["STORE"],
+    "quantiles": ["STORE"],
     "repair": ["STORE"],
     "report": ["STORE", "--out", "OUT"],
     "rules": ["test", "STORE"],
     "serve": ["STORE", "--listen", "127.0.0.1:0"],
     "show": ["STORE", "x", "-r", "0", "-n", "1"],
+    "sketch": ["STORE"],
     "trend": ["STORE", "x"],
     "verify": ["STORE"],
     "watch": ["DUMP", "--store", "STORE", "--metrics", ""],
 }
+
+
+def _placed(word: str, places: dict[str, str]) -> str:
+    """Return a word of a command with the path that its name, before a rank and step, stands for."""
+    name, at, choice = word.partition("@")
+    return places.get(name, name) + at + choice
 
 
 @pytest.mark.parametrize("command", sorted(listed.name for listed in COMMANDS))
@@ -132,7 +142,7 @@ def test_newer_store_is_refused_and_left_alone(command: str, old: Path, packed: 
     newer(old)
     before = checker.objects(old)
     places = {"STORE": str(old), "OUT": str(tmp_path / "out"), "DUMP": str(packed / "run")}
-    result = CliRunner().invoke(app, [command, *(places.get(word, word) for word in words)])
+    result = CliRunner().invoke(app, [command, *(_placed(word, places) for word in words)])
     assert isinstance(result.exception, StoreFormatError), (result.exception, result.output)
     assert exit_code_of(result.exception) == 1
     assert "store format 3" in result.exception.message

@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
     dump = MadeDump(root / "dump")
     fill(dump)
-    ingest_directly(dump.root, root / "run.zarr", rules=load_rules().enabled)
+    ingest_directly(dump.root, root / "run.zarr", rules=load_rules().enabled, sketches=True)
     consolidate(root / "run.zarr")
     return root
 
@@ -49,6 +49,6 @@ def lone_store(tmp_path: Path) -> Path:
     """A store whose dump is gone."""
     dump = MadeDump(tmp_path / "dump")
     fill(dump)
-    ingest_directly(dump.root, tmp_path / "lone.zarr", rules=load_rules().enabled)
+    ingest_directly(dump.root, tmp_path / "lone.zarr", rules=load_rules().enabled, sketches=True)
     shutil.rmtree(dump.root)
     return tmp_path / "lone.zarr"

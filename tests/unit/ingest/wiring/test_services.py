@@ -82,3 +82,8 @@ def test_a_store_exists_once_something_is_committed(made: MadeDump, store: Path)
     ingest_directly(made.root, store)
     assert has_store(chosen)
     assert [row.phase for row in explain_steps(made.root, chosen)] == ["committed"]
+
+
+def test_sketches_are_kept_unless_a_setting_says_otherwise() -> None:
+    assert options_of(settings()).sketches
+    assert not options_of(settings(sketches=False)).sketches

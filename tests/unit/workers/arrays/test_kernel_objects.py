@@ -44,8 +44,8 @@ def test_the_bits_are_those_of_numba(code: str, monkeypatch: pytest.MonkeyPatch)
     if code[0] == "f":
         values[5::7], values[6::11] = np.nan, np.inf
     states = []
-    for entries in (kernels._entries, lambda: None):
-        monkeypatch.setattr(kernels, "_entries", entries)
+    for entries in (kernels.entries, lambda: None):
+        monkeypatch.setattr(kernels, "entries", entries)
         states.append(kernels.new_state())
         kernels.accumulate(values, states[-1])
     assert states[0].tobytes() == states[1].tobytes()

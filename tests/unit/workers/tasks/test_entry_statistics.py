@@ -15,7 +15,7 @@ from workers.errors import SourceChanged
 from workers.model import SourceFile
 from workers.store.model import RowKind
 from workers.tasks.entry_statistics import (
-    UNKNOWN_ROW,
+    UNKNOWN,
     EntryStatistics,
     elements_in,
     is_counted,
@@ -39,11 +39,11 @@ def test_pieces_add_up_to_the_statistics_of_the_tensor() -> None:
     running = EntryStatistics(entry(), 1024)
     for piece in (VALUES.tobytes()[:8], VALUES.tobytes()[8:]):
         running.update(memoryview(piece))
-    row = dict(zip(FIELDS, running.row(), strict=True))
+    row = dict(zip(FIELDS, running.summary().statistics, strict=True))
     assert (row["count"], row["nan_count"], row["min"], row["max"]) == (6, 1, -4, 6)
     whole = EntryStatistics(entry(), 1024)
     whole.update_host(VALUES)
-    np.testing.assert_allclose(whole.row(), running.row(), rtol=1e-12)
+    np.testing.assert_allclose(whole.summary().statistics, running.summary().statistics, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_other_rows_have_none(uncounted: Entry) -> None:
     assert not is_counted(uncounted)
     running = EntryStatistics(uncounted, 1024)
     running.update(memoryview(VALUES.tobytes()))
-    np.testing.assert_equal(running.row(), UNKNOWN_ROW)
+    assert running.summary() is UNKNOWN
     assert not to_convert(uncounted)
 
 

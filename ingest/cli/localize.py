@@ -1,0 +1,64 @@
+"""`dump-ingest localize`: where tensors of two steps differ, without reading them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import ingest
+from ingest.cli.exits import EXIT_DIFFERENT
+from ingest.cli.options import JsonOption
+from ingest.cli.printing import limited, print_json, print_table, say, say_rest, shape_text, short_name
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
+
+if TYPE_CHECKING:  # it imports numpy, and --help needs none of it
+    from ingest.questions.localize import DifferingRange
+
+_COLUMNS = ("name", "shape", "blocks", "differ", "elements")
+#: Ranges of one tensor that the table shows.
+_SHOWN = 3
+
+
+@takes_tensor_options
+def command(
+    a: Annotated[str, typer.Argument(metavar="A", help="A step of a rank: STORE@RANK,STEP.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The reference, in the same form.")],
+    *,
+    chosen: Conditions,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 50,
+    json: JsonOption = False,
+) -> None:
+    """Say where tensors of two steps differ, to 64 KiB, without reading them: also after gc.
+
+    Exits with 5 if any tensor differs.
+
+    [bold]dump-ingest localize run.zarr@0,40 run.zarr@1,40 --role weight[/]
+    """
+    answer = ingest.localize(a, b, **chosen)
+    if json:
+        print_json(answer.to_dict())
+    else:
+        shown = limited(answer.tensors, limit)
+        rows = [
+            (
+                short_name(tensor.name),
+                shape_text(tensor.shape),
+                str(tensor.blocks),
+                str(tensor.differing) if not tensor.reason else "-",
+                tensor.reason or _ranges_text(tensor.ranges),
+            )
+            for tensor in shown
+        ]
+        if rows:
+            print_table(_COLUMNS, rows, right=("blocks", "differ"))
+        say_rest(len(answer.tensors), len(shown), "tensors")
+        say(f"{answer.equal} tensors are equal, {answer.only_in_a} are in A alone", label="note")
+    if answer.tensors:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _ranges_text(ranges: tuple[DifferingRange, ...]) -> str:
+    texts = [f"{list(part.first)} to {list(part.last)}" for part in ranges[:_SHOWN]]
+    more = len(ranges) - len(texts)
+    return "; ".join(texts) + (f"; and {more} more" if more else "")

@@ -1,0 +1,99 @@
+"""`dump-ingest precision`: which tensors would overflow or underflow in other formats of numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import ingest
+from ingest.cli.exits import exit_if_damaged
+from ingest.cli.opening import open_store
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    PartialOption,
+    PatternArgument,
+    RanksOption,
+    StepOption,
+    StoreArgument,
+)
+from ingest.cli.printing import limited, print_json, print_table, say, say_left_out, say_rest
+from ingest.cli.sketch_report import precision_row, say_without
+from ingest.cli.tensor_options import Conditions, takes_tensor_options
+
+_COLUMNS = ("format", "overflow", "underflow", "rank", "step", "headroom", "per step", "overflows", "name")
+_RIGHT = ("overflow", "underflow", "rank", "step", "headroom", "per step", "overflows")
+
+
+@takes_tensor_options
+def command(
+    store: StoreArgument = None,
+    pattern: PatternArgument = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="FORMAT",
+            help="A format: float16, bfloat16, e4m3, e5m2, mxfp8, nvfp4, or bits and bias: e5m7, e4m3b11; "
+            "may be repeated. Default: all with names.",
+            show_default=False,
+        ),
+    ] = None,
+    scaling: Annotated[
+        str,
+        typer.Option(
+            metavar="HOW", help="What tensors are multiplied by before the cast: none, current or delayed."
+        ),
+    ] = "none",
+    powers_of_two: Annotated[
+        bool, typer.Option("--powers-of-two", help="Round scales down to powers of two: exact answers.")
+    ] = False,
+    rank: RanksOption = None,
+    step: StepOption = None,
+    *,
+    chosen: Conditions,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="With --json: also each step and rank, not only the worst.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many tensors; 0: all.")] = 50,
+    include_partial: PartialOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Name the tensors that would overflow or underflow in float16, float8, ...: the worst first.
+
+    Shares of all elements, in the step and rank that lose most. From histograms, so also after [bold]gc[/].
+    [bold]<[/] is an upper bound, [bold]headroom[/] how often the tensor may double until it overflows,
+    [bold]overflows[/] the step in which its growth would end that.
+
+    [bold]dump-ingest precision run.zarr --role gradient --format e5m2[/]
+    [bold]dump-ingest precision run.zarr '*Adam*' --format e4m3 --scaling delayed --powers-of-two[/]
+    """
+    answer = ingest.precision(
+        open_store(store, config),
+        pattern,
+        formats,
+        scaling=scaling,
+        powers_of_two=powers_of_two,
+        rank=rank,
+        step=step,
+        include_partial=include_partial,
+        **chosen,
+    )
+    if json:
+        print_json(answer.to_dict(rows=rows))
+    else:
+        lossy = [tensor for tensor in answer.tensors if tensor.first_step is not None]
+        foreseen = [tensor for tensor in answer.tensors if tensor.overflows_at is not None]
+        named = [*lossy, *(tensor for tensor in foreseen if tensor.first_step is None)]
+        shown = limited(named, limit)
+        if shown:
+            print_table(_COLUMNS, map(precision_row, shown), right=_RIGHT)
+        else:
+            say("no tensor would lose anything", label="note")
+        say_rest(len(named), len(shown), "tensors and formats")
+    say_without(answer.without)
+    say_left_out(answer.left_out)
+    exit_if_damaged([left for left in answer.left_out if left.is_damaged])

@@ -1,0 +1,61 @@
+"""`dump-ingest sketch`: add histograms to steps that were committed without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from ingest.cli.exits import EXIT_DAMAGE
+from ingest.cli.opening import load_settings_with_store
+from ingest.cli.options import (
+    ConfigOption,
+    JsonOption,
+    RanksOption,
+    SchedulerOption,
+    StepOption,
+    StoreArgument,
+    WorkersOption,
+)
+from ingest.cli.printing import counted, err, is_terminal, print_json, say
+
+if TYPE_CHECKING:
+    from workers.tasks.sketch import Sketched
+
+
+def command(
+    store: StoreArgument = None,
+    rank: RanksOption = None,
+    step: StepOption = None,
+    scheduler: SchedulerOption = None,
+    workers: WorkersOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add histograms to steps that were committed without them, from the tensors in the store.
+
+    [bold]precision[/] and [bold]quantiles[/] answer from them, also when the tensors are gone. You may stop
+    this at any time, and run it again. Exits with 3 if a step is damaged.
+
+    [bold]dump-ingest sketch run.zarr[/]
+    """
+    from ingest.wiring.sketching import sketch  # deferred: dask and numba take 1 s to import
+
+    settings = load_settings_with_store(config, store=store, scheduler=scheduler, workers=workers).settings
+    report = sketch(settings.store or "", rank=rank, step=step, settings=settings, progress=_say_step)
+    if json:
+        print_json(report.to_dict())
+    else:
+        had = f"; {counted(report.had, 'step')} had them" if report.had else ""
+        err.print(f"histograms added to {counted(len(report.added), 'step')}{had}")
+    for left in report.left:
+        say(f"{left.key}: {left.left}", label="left out")
+    for reason in report.damaged:
+        say(reason, label="damaged", style="bold red")
+    if report.damaged:
+        raise typer.Exit(EXIT_DAMAGE)
+
+
+def _say_step(sketched: Sketched) -> None:
+    if is_terminal() and not sketched.left:
+        err.print(f"{sketched.key}: {counted(sketched.tensors, 'tensor')}")

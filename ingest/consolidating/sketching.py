@@ -1,0 +1,101 @@
+"""Adds histograms to steps that were committed without them, a task for each step of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ingest.dispatch.window import run_in_order
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.damage import Damage
+from workers.model import StepKey
+from workers.store.prefetch import prefetch
+from workers.store.sketch_tables import has_sketches
+from workers.tasks.sketch import Sketched, SketchJob, sketch
+
+if TYPE_CHECKING:  # importing distributed takes 0.5 s
+    from distributed import Client
+
+RunSketches: TypeAlias = Callable[[Sequence[SketchJob]], Iterable[Sketched]]
+"""Runs tasks, and returns their results in the order of the tasks."""
+
+_THREADS = 2
+#: Tasks on a Dask cluster at once.
+_TASKS_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SketchReport:
+    """What became of the steps of a store."""
+
+    steps: tuple[Sketched, ...]
+    """Those that had no histograms, by step and rank."""
+    had: int
+    """How many others had them already."""
+    damaged: tuple[str, ...] = ()
+    """Steps whose commit is damaged, and how."""
+
+    @property
+    def added(self) -> tuple[Sketched, ...]:
+        """The steps that have histograms now."""
+        return tuple(step for step in self.steps if step.tensors)
+
+    @property
+    def left(self) -> tuple[Sketched, ...]:
+        """The steps that were left as they were."""
+        return tuple(step for step in self.steps if step.left)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+
+        def place(key: StepKey) -> dict[str, Any]:
+            return {"rank": key.rank, "step": key.step}
+
+        return {
+            "added": [{**place(step.key), "tensors": step.tensors} for step in self.added],
+            "had": self.had,
+            "left": [{**place(step.key), "reason": step.left} for step in self.left],
+            "damaged": list(self.damaged),
+        }
+
+
+def in_threads(jobs: Sequence[SketchJob]) -> Iterator[Sketched]:
+    """Run the tasks in threads of this process."""
+    return prefetch(jobs, sketch, ahead=_THREADS, threads=_THREADS, name="dump-ingest-sketch")
+
+
+def on_cluster(client: Client) -> RunSketches:
+    """Return a function that runs tasks on a Dask cluster, at most `_TASKS_AT_ONCE` at once."""
+    return lambda jobs: run_in_order(client, sketch, jobs, ahead=_TASKS_AT_ONCE - 1)
+
+
+def sketch_steps(
+    catalog: Catalog,
+    run: RunSketches,
+    rank: Choice = None,
+    step: Choice = None,
+    progress: Callable[[Sketched], None] = lambda _: None,
+) -> SketchReport:
+    """Add histograms to the steps that lack them. Safe to stop, to run again, and to run twice at once.
+
+    Args:
+        catalog: the store.
+        run: runs the tasks.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all, and the run files, if None.
+        progress: is called with each step when it is done.
+
+    Raises:
+        UsageError: a rank or step is not in the store.
+        StoreError: the store refused. What was added stays.
+    """
+    damages: list[Damage] = []
+    chosen = catalog.select(rank, step, damages=damages)
+    lacking = [opened.key for opened in chosen if not has_sketches(opened.commit.nodes)]
+    done = []
+    for sketched in run([SketchJob(catalog.objects.address, key) for key in lacking]):
+        progress(sketched)
+        done.append(sketched)
+    return SketchReport(tuple(done), len(chosen) - len(lacking), tuple(map(str, damages)))

@@ -1,0 +1,233 @@
+"""`localize`: where tensors of two steps differ, by the digests of their blocks: no tensor is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.compare.selection import parse_selection
+from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.reader.catalog import Catalog, open_catalog
+from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.step import Step
+from ingest.reader.step_histograms import read_entries
+from ingest.reader.tensor_filter import FilterFields, TensorFilter, with_pattern
+from workers.arrays.block_digests import BLOCK_NBYTES, SMALL_NBYTES, blocks_of, differing_runs
+from workers.errors import UsageError
+from workers.store import block_digests
+from workers.store.blocks import TensorKey, tensors_of
+from workers.store.model import RowKind
+
+#: Why it is not known where a tensor differs.
+_NO_DIGESTS = "no digests of its blocks"
+_OTHER_FORM = "another type or shape"
+_IN_DEVICE_LAYOUT = "stored in device layout"
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingRange:
+    """Elements next to one another, in the order of the dump, among which some differ."""
+
+    begin: int
+    end: int
+    """Behind the last one."""
+    first: tuple[int, ...]
+    """The index of the first of them."""
+    last: tuple[int, ...]
+    """The index of the last of them."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"begin": self.begin, "end": self.end, "first": list(self.first), "last": list(self.last)}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalizedTensor:
+    """A tensor that differs, and where."""
+
+    name: str
+    net: str
+    graph: str
+    dtype: str
+    shape: tuple[int, ...]
+    blocks: int
+    """How many blocks of 64 KiB its payload has."""
+    differing: int
+    """How many of them may differ; 0 if it is not known."""
+    ranges: tuple[DifferingRange, ...]
+    """Every element that differs is in one of them. A tensor of up to 1 MiB is one range."""
+    reason: str
+    """Why it is not known where it differs; "" if it is."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "name": self.name,
+            "net": self.net,
+            "graph": self.graph,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "blocks": self.blocks,
+            "differing": self.differing,
+            "ranges": [part.to_dict() for part in self.ranges],
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Localized:
+    """Where the tensors of two steps differ."""
+
+    a: str
+    b: str
+    equal: int
+    """How many of the tensors that both have are bit for bit equal."""
+    tensors: tuple[LocalizedTensor, ...]
+    """Those that differ, in order of execution in A."""
+    only_in_a: int
+    """How many of the chosen tensors B does not have."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "only_in_a": self.only_in_a,
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+        }
+
+
+def localize(
+    a: str | Step, b: str | Step, pattern: str | None = None, **conditions: Unpack[FilterFields]
+) -> Localized:
+    """Return where the tensors of two steps differ, to 64 KiB, without reading them: also after `gc`.
+
+    Tensors are compared with those of the same name, bit for bit, by digests: XXH3-128 of the whole, then
+    XXH3-64 of each block. Only what was dumped with its elements is compared.
+
+    Args:
+        a: `run.zarr@RANK,STEP`, or an open step.
+        b: the reference, in the same form.
+        pattern: a glob for the names of tensors; all if None.
+        conditions: what else a tensor must fulfil in A; see `FilterFields`.
+
+    Raises:
+        UsageError: a step is not in the store, or no tensor of A fulfils the conditions.
+        DamagedStore: an index or the digests of blocks are damaged.
+    """
+    first, second = _opened(a), _opened(b)
+    condition = TensorFilter(with_pattern(pattern, conditions), COLUMNS)
+    keys, others = _dumped(first), _dumped(second)
+    chosen = set(first.rows(condition))
+    rows = {key: row for key, row in keys.items() if row in chosen}
+    if not rows:
+        raise nothing_chosen(condition, list(keys))
+    shared = {key: (row, others[key]) for key, row in rows.items() if key in others}
+    differing = {
+        key: pair
+        for key, pair in shared.items()
+        if first.tables.digest[pair[0]].tobytes() != second.tables.digest[pair[1]].tobytes()
+    }
+    return Localized(
+        _name(first),
+        _name(second),
+        len(shared) - len(differing),
+        tuple(_localized(first, second, differing)),
+        len(rows) - len(shared),
+    )
+
+
+def _opened(side: str | Step) -> Step:
+    if isinstance(side, Step):
+        return side
+    selection = parse_selection(side)
+    if selection.rank is None or selection.step is None:
+        raise UsageError(
+            f"{side} does not name a rank and a step", hint="Write STORE@RANK,STEP: run.zarr@0,3."
+        )
+    catalog: Catalog = open_catalog(selection.where)
+    return catalog.step(selection.rank, selection.step)
+
+
+def _name(step: Step) -> str:
+    return f"{step.address.url}@{step.key.rank},{step.key.step}"
+
+
+def _dumped(step: Step) -> dict[TensorKey, int]:
+    """Return the rows of the tensors whose elements were dumped."""
+    rows, keys = tensors_of(step.tables)
+    kinds = step.tables.label("kind")
+    return {
+        key: row for row, key in zip(rows.tolist(), keys, strict=True) if kinds[row] == RowKind.TENSOR.value
+    }
+
+
+def _localized(
+    first: Step, second: Step, differing: dict[TensorKey, tuple[int, int]]
+) -> Iterator[LocalizedTensor]:
+    if not differing:
+        return
+    known = [
+        block_digests.by_digest(read_entries(step, block_digests.TABLE), step.tables)
+        for step in (first, second)
+    ]
+    for key, (row, other) in differing.items():
+        nbytes = int(first.tables.number("nbytes")[row])
+        runs, reason = _runs(first, second, row, other, known)
+        yield LocalizedTensor(
+            name=key.name,
+            net=key.net,
+            graph=key.graph,
+            dtype=str(first.tables.label("dtype")[row]),
+            shape=first.shape(row),
+            blocks=blocks_of(nbytes),
+            differing=sum(end - begin for begin, end in runs),
+            ranges=tuple(_range(first, row, run) for run in runs),
+            reason=reason,
+        )
+
+
+def _runs(
+    first: Step, second: Step, row: int, other: int, known: list[dict[bytes, npt.NDArray[np.int64]]]
+) -> tuple[list[tuple[int, int]], str]:
+    """Return the runs of blocks that differ; or none, and why that is not known."""
+    forms = [
+        (step.element(place), step.shape(place), bool(step.tables.number("fortran_order")[place]))
+        for step, place in ((first, row), (second, other))
+    ]
+    if forms[0] != forms[1]:
+        return [], _OTHER_FORM
+    if first.is_in_device_layout(row) or second.is_in_device_layout(other):
+        return [], _IN_DEVICE_LAYOUT
+    nbytes = int(first.tables.number("nbytes")[row])
+    if nbytes <= SMALL_NBYTES:
+        return [(0, blocks_of(nbytes))], ""
+    digests = [
+        of_step.get(step.tables.digest[place].tobytes())
+        for of_step, step, place in zip(known, (first, second), (row, other), strict=True)
+    ]
+    if digests[0] is None or digests[1] is None:
+        return [], _NO_DIGESTS
+    return differing_runs(digests[0], digests[1]), ""
+
+
+def _range(step: Step, row: int, run: tuple[int, int]) -> DifferingRange:
+    """Return the elements of a run of blocks. One that lies in two blocks counts to both."""
+    shape, bits = step.shape(row), step.element(row).bits
+    size = math.prod(shape)
+    begin = run[0] * BLOCK_NBYTES * 8 // bits
+    end = min(-(-run[1] * BLOCK_NBYTES * 8 // bits), size)
+    order = "F" if step.tables.number("fortran_order")[row] else "C"
+    first, last = (_index(place, shape, order) for place in (begin, end - 1))
+    return DifferingRange(begin, end, first, last)
+
+
+def _index(place: int, shape: tuple[int, ...], order: str) -> tuple[int, ...]:
+    index = np.unravel_index(place, shape, "F" if order == "F" else "C") if shape else ()
+    return tuple(map(int, index))

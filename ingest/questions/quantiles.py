@@ -1,0 +1,195 @@
+"""`quantiles`: percentiles of tensors, from their histograms, or exactly from their elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from ingest.questions.sketched_tensors import SketchedTensor, SketchedTensors
+from ingest.reader.anatomy.order_keys import widened
+from ingest.reader.anatomy.percentiles import percentiles
+from ingest.reader.catalog import Catalog
+from ingest.reader.choice import Choice
+from ingest.reader.snapshot import LeftOut, Snapshot, ask_of_undamaged, take_snapshot
+from ingest.reader.tensor import SMALL_NBYTES, Tensor
+from ingest.reader.tensor_filter import FilterFields, with_pattern
+from workers.arrays.histogram import Bounds
+from workers.errors import UsageError
+
+DEFAULT_PERCENTS = (0.0, 1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0, 99.9, 100.0)
+#: The limit of tensors in one answer.
+MAX_ROWS = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class TensorQuantiles:
+    """Percentiles of the finite elements of one tensor of one step and rank."""
+
+    rank: int
+    step: int
+    name: str
+    net: str
+    graph: str
+    dtype: str
+    finite: int
+    """How many elements are finite."""
+    percentiles: dict[float, Bounds]
+    """By percentage: NaN if no element is finite."""
+
+    @property
+    def exactness(self) -> str:
+        """`exact` if every percentile is, else `bounded`."""
+        return "exact" if all(_is_known(bounds) for bounds in self.percentiles.values()) else "bounded"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        listed = [
+            {"percent": percent, "low": bounds.low, "high": bounds.high}
+            for percent, bounds in self.percentiles.items()
+        ]
+        named = {name: getattr(self, name) for name in ("rank", "step", "name", "net", "graph", "dtype")}
+        return {**named, "finite": self.finite, "exactness": self.exactness, "percentiles": listed}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantilesAnswer:
+    """Percentiles of tensors, by step, rank and order of execution."""
+
+    store: str
+    magnitude: bool
+    tensors: tuple[TensorQuantiles, ...]
+    without: int
+    """How many of the chosen tensors, counted in each step and rank, have no histogram."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Steps that the answer is not about, and why."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "store": self.store,
+            "magnitude": self.magnitude,
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+            "without": self.without,
+            "left_out": [left.to_dict() for left in self.left_out],
+        }
+
+
+def quantiles(
+    store: Catalog,
+    pattern: str | None = None,
+    percents: Sequence[float] | None = None,
+    *,
+    magnitude: bool = False,
+    exact: bool = False,
+    rank: Choice = None,
+    step: Choice = None,
+    include_partial: bool = False,
+    **conditions: Unpack[FilterFields],
+) -> QuantilesAnswer:
+    """Return percentiles of the finite elements of tensors, as `numpy.percentile` defines them.
+
+    Histograms give two bounds, which differ by a factor of two at most unless numpy interpolates between
+    elements of different bins; the smallest and the largest element are exact. So the answer is the same
+    after `gc` has removed the tensors.
+
+    Args:
+        store: the store.
+        pattern: a glob for the names of tensors; all if None.
+        percents: which percentiles, 0 to 100; `DEFAULT_PERCENTS` if None.
+        magnitude: whether of the magnitudes.
+        exact: whether to read the elements of tensors that the store still has.
+        rank: one rank, or several; all if None.
+        step: one step, or several; all if None.
+        include_partial: also use steps with quarantined or missing files.
+        conditions: what else a tensor must fulfil in a step; see `FilterFields`.
+
+    Raises:
+        UsageError: a percentage is out of range, no tensor matches, or none has a histogram.
+        DamagedStore: no step can be read, or with `exact`, a tensor is damaged.
+    """
+    wanted = percents or DEFAULT_PERCENTS
+    if bad := [percent for percent in wanted if not 0 <= percent <= 100]:
+        raise UsageError(f"{bad[0]} is not a percentage", hint="Percentiles are 0 to 100.")
+    chosen = with_pattern(pattern, conditions)
+    snapshot = take_snapshot(store, rank, step, include_partial=include_partial)
+
+    def ask(readable: Snapshot) -> QuantilesAnswer:
+        tensors = SketchedTensors(readable, chosen)
+        answers = [
+            _of_tensor(tensor, wanted, readable if exact else None, magnitude=magnitude)
+            for tensor in _limited(tensors)
+        ]
+        return QuantilesAnswer(
+            store.url,
+            magnitude,
+            tuple(answers),
+            tensors.without,
+            readable.left_out,
+        )
+
+    return ask_of_undamaged(snapshot, ask)
+
+
+def _limited(tensors: SketchedTensors) -> Iterator[SketchedTensor]:
+    for number, tensor in enumerate(tensors):
+        if number == MAX_ROWS:
+            raise UsageError(
+                f"more than {MAX_ROWS} tensors match", hint="Narrow the pattern, or choose ranks and steps."
+            )
+        yield tensor
+
+
+def _of_tensor(
+    tensor: SketchedTensor, percents: Sequence[float], snapshot: Snapshot | None, *, magnitude: bool
+) -> TensorQuantiles:
+    """Return the percentiles of a tensor, from its elements if a snapshot is given that has them."""
+    histogram = tensor.histogram
+    known = {percent: histogram.quantile(percent / 100, magnitude=magnitude) for percent in percents}
+    step = snapshot.step(tensor.rank, tensor.step) if snapshot is not None else None
+    if step is not None and step.has_payload(tensor.row) and histogram.finite:
+        values = _from_elements(Tensor(step, tensor.row), histogram.finite, percents, magnitude=magnitude)
+        known = {percent: Bounds(value, value) for percent, value in values.items()}
+    return TensorQuantiles(
+        rank=tensor.rank,
+        step=tensor.step,
+        name=tensor.key.name,
+        net=tensor.key.net,
+        graph=tensor.key.graph,
+        dtype=tensor.dtype,
+        finite=histogram.finite,
+        percentiles=known,
+    )
+
+
+def _from_elements(
+    tensor: Tensor, finite: int, percents: Sequence[float], *, magnitude: bool
+) -> dict[float, float]:
+    kept = [_finite(piece, magnitude=magnitude) for piece in tensor.pieces()] if _is_small(tensor) else None
+
+    def read() -> Iterator[npt.NDArray[Any]]:
+        yield from kept or (_finite(piece, magnitude=magnitude) for piece in tensor.pieces())
+
+    dtype = next(read()).dtype
+    return percentiles(read, finite, dtype, percents)
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.nbytes <= SMALL_NBYTES
+
+
+def _finite(piece: npt.NDArray[Any], *, magnitude: bool) -> npt.NDArray[Any]:
+    wide = widened(piece)
+    if wide.dtype.kind == "f":
+        wide = wide[np.isfinite(wide)]
+    elif magnitude:
+        wide = wide.astype(np.float64)  # the magnitude of the smallest integer is not one of its type
+    return np.abs(wide) if magnitude else wide
+
+
+def _is_known(bounds: Bounds) -> bool:
+    return bounds.is_exact or math.isnan(bounds.low)

@@ -1,0 +1,101 @@
+"""The histograms of the tensors that a question is about, one step of one rank at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ingest.questions.nothing_chosen import nothing_chosen
+from ingest.reader.indexed_step import COLUMNS
+from ingest.reader.snapshot import Snapshot
+from ingest.reader.step import Step
+from ingest.reader.step_histograms import histograms_of
+from ingest.reader.tensor_filter import FilterFields, TensorFilter
+from workers.arrays.histogram import Histogram
+from workers.arrays.statistics import FIELDS
+from workers.errors import UsageError
+from workers.store.blocks import TensorKey, tensors_of
+from workers.store.prefetch import prefetch
+
+#: Steps that are read ahead of need.
+_STEPS_AHEAD = 4
+_COUNT = FIELDS.index("count")
+#: How a store gets what is missing.
+SKETCHES_HINT = (
+    "Tensors of real numbers have them if the setting `sketches` was on when their step was committed; "
+    "`dump-ingest sketch STORE` adds them while the tensors are there."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SketchedTensor:
+    """One tensor of one step and rank."""
+
+    rank: int
+    step: int
+    row: int
+    key: TensorKey
+    dtype: str
+    elements: int
+    """All of its elements, those that are not finite included."""
+    histogram: Histogram
+
+
+@dataclass(slots=True)
+class SketchedTensors:
+    """The tensors that are chosen of a snapshot, and how many of them do not have a histogram."""
+
+    snapshot: Snapshot
+    chosen: FilterFields
+    without: int = 0
+    """Known when the iteration has ended."""
+    _keys: dict[TensorKey, None] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[SketchedTensor]:
+        """Yield the tensors by step, rank and order of execution.
+
+        Raises:
+            UsageError: no tensor is chosen, or none of them has a histogram; raised at the end.
+            DamagedStore: the index or the histograms of a step are damaged.
+        """
+        condition = TensorFilter(self.chosen, COLUMNS)
+        self.without, total = 0, 0
+        for tensors, without, keys in prefetch(
+            self.snapshot.chosen.values(),
+            lambda step: _sketched(step, condition),
+            ahead=_STEPS_AHEAD,
+            threads=2,
+            name="dump-ingest-sketches",
+        ):
+            self.without += without
+            total += len(tensors)
+            self._keys |= dict.fromkeys(keys)
+            yield from tensors
+        if not total and not self.without:
+            raise nothing_chosen(condition, list(self._keys))
+        if not total:
+            raise UsageError("none of the chosen tensors has a histogram", hint=SKETCHES_HINT)
+
+
+def _sketched(step: Step, condition: TensorFilter) -> tuple[list[SketchedTensor], int, list[TensorKey]]:
+    """Return the chosen tensors of a step that have a histogram, how many have none, and all keys."""
+    rows, keys = tensors_of(step.tables)
+    key_of = dict(zip(rows.tolist(), keys, strict=True))
+    chosen = step.rows(condition)
+    known = histograms_of(step) if chosen else {}
+    dtypes = step.tables.label("dtype")
+    tensors = [
+        SketchedTensor(
+            step.key.rank,
+            step.key.step or 0,
+            row,
+            key_of[row],
+            str(dtypes[row]),
+            int(step.tables.statistics[row, _COUNT]),
+            known[row],
+        )
+        for row in chosen
+        if row in known
+    ]
+    step.forget_tables()
+    return tensors, len(chosen) - len(tensors), keys

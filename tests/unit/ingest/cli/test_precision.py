@@ -1,0 +1,34 @@
+"""`dump-ingest precision` as it is typed."""
+
+from pathlib import Path
+
+from tests.cli import Answer
+
+
+def test_tensors_that_lose_something_are_listed(sketched_store: Path, answer: Answer) -> None:
+    done = answer("precision", sketched_store, "-f", "e4m3", "--role", "gradient", "--limit", 3)
+    heading, *lines = done.stdout.splitlines()
+    assert heading.split()[:5] == ["format", "overflow", "underflow", "rank", "step"]
+    assert len(lines) == 3
+    assert all(line.startswith("float8_e4m3fn") and "%" in line for line in lines)
+    assert "the first 3 shown" in done.stderr
+
+
+def test_json_has_every_step_and_rank_on_demand(sketched_store: Path, answer: Answer) -> None:
+    options = ("precision", sketched_store, "Log.*.output.0", "-f", "nvfp4", "--json")
+    made = answer(*options).json
+    assert [(one["name"][:4], one["format"], one["scale"]) for one in made["tensors"]] == [
+        ("Log.", "nvfp4", None)
+    ]
+    assert "rows" not in made
+    rows = answer(*options, "--rows").json["rows"]
+    assert [(row["step"], row["rank"]) for row in rows] == [(s, r) for s in (1, 2, 3) for r in (0, 1)]
+
+
+def test_nothing_to_lose_is_said(sketched_store: Path, answer: Answer) -> None:
+    assert "no tensor would lose" in answer("precision", sketched_store, "Log.*", "-f", "bf16").stderr
+
+
+def test_mistakes_are_explained(nan_store: Path, answer: Answer) -> None:
+    assert "e4m3b11" in answer("precision", nan_store, "-f", "float9", code=2).stderr
+    assert "dump-ingest sketch" in answer("precision", nan_store, "Log.*", code=2).stderr

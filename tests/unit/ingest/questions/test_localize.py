@@ -1,0 +1,86 @@
+"""Flipped bits are found to 64 KiB, also when the tensors are gone."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.questions.localize import localize
+from ingest.store_gc.policy import GcPolicy
+from tests.gc_stores import age
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.arrays.block_digests import BLOCK_NBYTES
+from workers.errors import UsageError
+
+SHAPE = (1400, 200)
+#: Elements of a block of float32.
+BLOCK = BLOCK_NBYTES // 4
+
+
+@pytest.fixture
+def flipped(made: MadeDump, store: Path) -> tuple[ingest.DumpStore, list[int]]:
+    """Two ranks with equal tensors, but for some bits of one; and the elements that differ."""
+    values = np.random.default_rng(5).standard_normal(SHAPE, np.float32)
+    other = values.copy()
+    places = [3, 2 * BLOCK + 7, 3 * BLOCK, math.prod(SHAPE) - 1]
+    other.view(np.uint32).reshape(-1)[places] ^= 1
+    for step in range(2):
+        for rank, written in enumerate((values, other)):
+            made.add(written, tensor_name(time=1), step=step, rank=rank)
+            made.add(values[:3], tensor_name(slot=1, time=2), step=step, rank=rank)
+            made.add(written[:3], tensor_name(slot=2, time=3), step=step, rank=rank)
+            made.add(
+                written.astype("<f8" if rank else "<f4")[:4],
+                tensor_name(slot=3, time=4),
+                step=step,
+                rank=rank,
+            )
+    ingest_directly(made.root, store, sketches=True)
+    return ingest.open_store(store), places
+
+
+def test_every_flipped_bit_is_in_a_block_that_is_named(flipped: tuple[ingest.DumpStore, list[int]]) -> None:
+    store, places = flipped
+    answer = localize(store.step(1, 0), store.step(0, 0))
+    large, small, other_type = answer.tensors
+    assert (answer.equal, answer.only_in_a) == (1, 0)
+    assert (large.blocks, large.differing) == (18, 4)
+    covered = {place for part in large.ranges for place in range(part.begin, part.end)}
+    assert set(places) <= covered
+    assert covered == {*range(BLOCK), *range(2 * BLOCK, 4 * BLOCK), *range(17 * BLOCK, math.prod(SHAPE))}
+    first, middle, last = large.ranges
+    assert (first.first, last.last) == ((0, 0), (1399, 199))
+    assert middle.first == tuple(map(int, np.unravel_index(2 * BLOCK, SHAPE)))
+    assert (small.blocks, small.differing, small.ranges[0].end) == (1, 1, 600)
+    assert (other_type.reason, other_type.ranges) == ("another type or shape", ())
+
+
+def test_the_answer_is_the_same_when_gc_has_removed_the_tensors(
+    flipped: tuple[ingest.DumpStore, list[int]],
+) -> None:
+    store, _ = flipped
+    sides = (f"{store.url}@1,0", f"{store.url}@0,0")
+    before = localize(*sides).to_dict()
+    age(Path(store.url))
+    plan = ingest.plan_gc(store.url, GcPolicy(tensors_around_anomalies=0))
+    assert ingest.apply_gc(store.url, plan).objects
+    assert not ingest.open_store(store.url).step(1, 0).has_tensors
+    assert localize(*sides).to_dict() == before
+
+
+def test_steps_without_sketches_say_so(made: MadeDump, store: Path) -> None:
+    for rank in range(2):
+        made.add(np.full(300_000, rank + 1, "<f4"), tensor_name(time=1), rank=rank)
+    ingest_directly(made.root, store)
+    (tensor,) = localize(f"{store}@0,0", f"{store}@1,0").tensors
+    assert (tensor.reason, tensor.differing) == ("no digests of its blocks", 0)
+
+
+def test_mistakes_are_explained(sketched_store: Path) -> None:
+    with pytest.raises(UsageError, match="does not name a rank and a step"):
+        localize(str(sketched_store), f"{sketched_store}@0,1")
+    with pytest.raises(UsageError, match="no tensor"):
+        localize(f"{sketched_store}@0,1", f"{sketched_store}@1,1", "Nothing*")

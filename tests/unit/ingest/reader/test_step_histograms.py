@@ -1,0 +1,63 @@
+"""The histograms of a step, and verifying them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ingest
+from ingest.reader.step_histograms import histograms_of
+from ingest.reader.verify import WRONG_SKETCHES, verify
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from workers.errors import DamagedStore
+from workers.store import histograms
+from workers.store.commit import Commit
+
+
+@pytest.fixture
+def opened(made: MadeDump, store: Path) -> ingest.DumpStore:
+    """Tensors of real and of complex numbers."""
+    made.add(np.array([1, -2, 0, np.nan, np.inf], "<f4"), tensor_name(time=1), step=0)
+    made.add(np.array([3, 4], "<i2"), tensor_name(slot=1, time=2), step=0)
+    made.add(np.array([1 + 2j], "<c8"), tensor_name(slot=2, time=3), step=0)
+    ingest_directly(made.root, store, sketches=True)
+    return ingest.open_store(store)
+
+
+def rewrite(committed: Commit, store: Path, entries: list[list[int]]) -> None:
+    """Put other histograms of the same shape in their place."""
+    _, chunks = histograms.TABLE.encode(np.array(entries))
+    (store / committed.prefix / histograms.TABLE.chunk).write_bytes(chunks[histograms.TABLE.chunk])
+
+
+def test_tensors_of_real_numbers_have_one(opened: ingest.DumpStore) -> None:
+    step = opened.step(0, 0)
+    known = histograms_of(step)
+    assert sorted(known) == histograms.counted_rows(step.tables) == [0, 1]
+    assert (known[0].finite, known[0].zeros, known[0].largest) == (3, 1, 2)
+    assert known[1].at_most(3).high == 1
+
+
+def test_a_histogram_that_contradicts_statistics_or_tensor_is_damage(
+    opened: ingest.DumpStore, store: Path
+) -> None:
+    committed = opened.step(0, 0).commit
+    assert list(verify(opened)) == []
+    rewrite(committed, store, [[0, -1, 1, 0], [0, 5, 0, 1], [1, 1, 2, 0]])
+    (damage,) = verify(opened)
+    assert damage.reason == WRONG_SKETCHES[histograms.TABLE.path]
+    rewrite(committed, store, [[0, -1, 1, 0], [0, 0, 0, 7], [1, 1, 2, 0]])
+    (damage,) = verify(opened)
+    assert "counts other elements than the statistics" in damage.reason
+    with pytest.raises(DamagedStore, match="histograms of row 0"):
+        histograms_of(ingest.open_store(store).step(0, 0))
+
+
+def test_a_missing_table_is_damage(opened: ingest.DumpStore, store: Path) -> None:
+    path = opened.step(0, 0).commit.prefix + "/" + histograms.TABLE.chunk
+    (store / path).unlink()
+    (damage,) = verify(opened)
+    assert (damage.path, damage.reason) == (path, "rank 0 step 0: histograms is missing")
+    with pytest.raises(DamagedStore, match=r"no step that can be read|histograms is missing"):
+        ingest.precision(ingest.open_store(store))

@@ -1,0 +1,57 @@
+"""Damaged histograms are made again: from the payloads, or else from the dump."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingest.api import open_store, repair
+from tests import checker
+from tests.damages import flip, only
+from workers.store import histograms
+
+CHUNK = f"rank_1/step_2/*/{histograms.TABLE.chunk}"
+
+
+def reasons(store: Path) -> list[str]:
+    return [damage.reason for damage in open_store(store).verify()]
+
+
+def spoil(store: Path) -> None:
+    """Make one histogram that contradicts its tensor, and has its counts."""
+    path = only(store, CHUNK)
+    step = open_store(store).step(1, 2)
+    entries = histograms.TABLE.decode(step.commit.nodes[histograms.TABLE.path], path.read_bytes(), "")
+    entries[[0, 1], 1] = entries[[1, 0], 1]
+    path.write_bytes(histograms.TABLE.encode(np.sort(entries, axis=0))[1][histograms.TABLE.chunk])
+
+
+@pytest.mark.parametrize("dump_is_there", [True, False])
+def test_histograms_come_from_the_payloads(store: Path, lone_store: Path, *, dump_is_there: bool) -> None:
+    damaged = store if dump_is_there else lone_store
+    before = checker.objects(damaged)
+    flip(only(damaged, CHUNK))
+    (reason,) = reasons(damaged)
+    assert "crc32c" in reason
+    done = repair(damaged, apply=True)
+    assert done.is_clean
+    assert [mended.origin for mended in done.repairs[0].mended] == ["the payloads, computed again"]
+    assert checker.objects(damaged) == before
+
+
+def test_histograms_that_contradict_the_payloads_are_made_again(store: Path) -> None:
+    before = checker.objects(store)
+    spoil(store)
+    assert reasons(store)
+    assert repair(store, apply=True).is_clean
+    assert checker.objects(store) == before
+
+
+def test_without_tensors_they_come_from_the_dump_or_are_lost(store: Path, lone_store: Path) -> None:
+    for damaged in (store, lone_store):
+        flip(only(damaged, CHUNK))
+        flip(only(damaged, "rank_1/step_2/*/tensors/float32/c/0"))
+    assert repair(store, apply=True).is_clean
+    done = repair(lone_store, apply=True)
+    assert not done.is_clean
+    assert any("neither its payloads nor a dump" in lost.reason for lost in done.repairs[0].lost)

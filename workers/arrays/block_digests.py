@@ -1,0 +1,70 @@
+"""Digests of the blocks of a payload: where two tensors differ, without reading either.
+
+XXH3-64 (xxHash 0.8) of each 64 KiB of the payload as it is stored, and of the rest. Two blocks that differ
+have the same digest with a probability of 2**-64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from workers.model import ceil_div
+
+BLOCK_NBYTES = 64 * 1024
+#: Payloads of up to this many bytes have no digests of blocks: that of the whole says enough of them.
+#: Most bytes of the largest models are in tensors above it.
+SMALL_NBYTES = 16 * BLOCK_NBYTES
+
+
+class RunningBlockDigests:
+    """The digests of the blocks of a payload that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._digests: list[int] = []
+        self._begun = xxhash.xxh3_64()
+        self._filled = 0
+
+    def update(self, piece: memoryview) -> None:
+        """Add the next piece, of any number of bytes."""
+        at = 0
+        if self._filled:
+            at = min(BLOCK_NBYTES - self._filled, len(piece))
+            self._add(piece[:at])
+        while len(piece) - at >= BLOCK_NBYTES:
+            self._digests.append(xxhash.xxh3_64_intdigest(piece[at : at + BLOCK_NBYTES]))
+            at += BLOCK_NBYTES
+        if at < len(piece):
+            self._add(piece[at:])
+
+    def result(self) -> npt.NDArray[np.int64]:
+        """Return the digests of all blocks, (block,), as signed integers."""
+        rest = [self._begun.intdigest()] if self._filled else []
+        return np.array([*self._digests, *rest], np.uint64).view(np.int64)
+
+    def _add(self, part: memoryview) -> None:
+        self._begun.update(part)
+        self._filled += len(part)
+        if self._filled == BLOCK_NBYTES:
+            self._digests.append(self._begun.intdigest())
+            self._begun.reset()
+            self._filled = 0
+
+
+def blocks_of(nbytes: int) -> int:
+    """Return how many blocks a payload has."""
+    return ceil_div(nbytes, BLOCK_NBYTES)
+
+
+def differing_runs(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the runs of blocks that differ, as begin and end, from the digests of two payloads of one size.
+
+    Raises:
+        ValueError: the payloads have different numbers of blocks.
+    """
+    if len(first) != len(second):
+        message = f"{len(first)} blocks and {len(second)}"
+        raise ValueError(message)
+    edges = np.flatnonzero(np.diff(first != second, prepend=False, append=False))
+    return [(int(begin), int(end)) for begin, end in edges.reshape(-1, 2)]

@@ -1,0 +1,37 @@
+"""The histogram of a tensor that arrives in blocks; see `workers.arrays.histogram`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays import histogram_kernels as kernels
+
+
+class RunningHistogram:
+    """The histogram of a tensor that arrives in blocks, which `RunningStatistics` passes on."""
+
+    def __init__(self) -> None:
+        self._tables = kernels.new_tables()
+
+    def update(self, values: npt.NDArray[Any]) -> None:
+        """Add a block: 1-D, of float32, float64 or integers, in native byte order.
+
+        Integers of 64 bits above 2**53 are rounded to float64.
+        """
+        kernels.count_floats(values if values.dtype.kind == "f" else values.astype(np.float64), self._tables)
+
+    def update_codes(self, counts: npt.NDArray[np.int64], meanings: npt.NDArray[np.float64]) -> None:
+        """Add elements of one byte: how often each of the 256 bytes occurs, and what each means."""
+        kernels.count_codes(counts, meanings, self._tables)
+
+    def rows(self, pos_inf: int, neg_inf: int) -> npt.NDArray[np.int64]:
+        """Return the histogram as it is stored, (bin, 3); see `FIELDS`.
+
+        Args:
+            pos_inf: how many of the elements are +Inf.
+            neg_inf: how many are -Inf.
+        """
+        return kernels.sparse(self._tables, pos_inf, neg_inf)

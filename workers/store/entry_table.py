@@ -1,0 +1,90 @@
+"""Tables of a generation whose rows are entries of the rows of the index: none, one, or many for each.
+
+A table is one chunk, (entry, field) int64, whose first field is the row of the index. If there are no
+entries, the table does not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.errors import DamagedStore
+from workers.store import metadata, tables
+
+ROW = "row"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTable:
+    """The format of one table."""
+
+    path: str
+    """Of the array in the generation."""
+    own_fields: tuple[str, ...]
+    """Its fields besides the row."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields, in order."""
+        return (ROW, *self.own_fields)
+
+    @property
+    def chunk(self) -> str:
+        """The key of the chunk in the generation."""
+        return f"{self.path}/c/0/0"
+
+    def empty(self) -> npt.NDArray[np.int64]:
+        """Return no entries, (0, len(fields))."""
+        return np.zeros((0, len(self.fields)), np.int64)
+
+    def gathered(
+        self, rows: Sequence[int], of_places: Mapping[int, npt.NDArray[np.int64]]
+    ) -> npt.NDArray[np.int64]:
+        """Return the entries of several rows, (entry, len(fields)).
+
+        Args:
+            rows: rows of the index.
+            of_places: by place in `rows`, its entries without the row, (entry, len(own_fields)).
+        """
+        if not of_places:
+            return self.empty()
+        numbers = np.repeat([rows[place] for place in of_places], [len(part) for part in of_places.values()])
+        return np.column_stack([numbers, np.concatenate(list(of_places.values()))])
+
+    def joined(self, parts: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+        """Return the entries of all parts, by row."""
+        entries = np.concatenate([self.empty(), *parts])
+        return entries[np.argsort(entries[:, 0], kind="stable")]
+
+    def encode(self, entries: npt.NDArray[np.int64]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:
+        """Return the metadata and the chunk, by path in the generation; none for no entries."""
+        if not len(entries):
+            return {}, {}
+        shape = (len(entries), len(self.fields))
+        document = metadata.table_array(shape, "int64", ("entry", "field"), self.fields)
+        return {self.path: document}, {self.chunk: tables.encode_table(entries, "int64")}
+
+    def decode(self, document: metadata.Document, chunk: bytes | None, where: str) -> npt.NDArray[np.int64]:
+        """Return the entries, (entry, len(fields)).
+
+        Raises:
+            DamagedStore: the table is missing or damaged; `where` names the step.
+        """
+        where = f"{where}: {self.path}"
+        if chunk is None:
+            raise DamagedStore(f"{where} is missing")
+        shape = tables.shape_of(document, where)
+        stored = tables.fields_of(document, shape[1], where)
+        if not set(self.fields) <= set(stored):
+            raise DamagedStore(f"{where} does not have the columns {', '.join(self.fields)}")
+        table = tables.decode_table(chunk, "int64", shape, where)
+        return np.ascontiguousarray(table[:, [stored.index(field) for field in self.fields]])
+
+    def own(self, entries: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.int64]]:
+        """Return by row of the index its own entries without the row, (entry, len(own_fields))."""
+        starts = np.flatnonzero(np.diff(entries[:, 0], prepend=-1))
+        return dict(zip(entries[starts, 0].tolist(), np.split(entries[:, 1:], starts[1:]), strict=False))

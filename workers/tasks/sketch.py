@@ -1,0 +1,130 @@
+"""`sketch`: the Dask task that adds sketches to a step which was committed without them.
+
+Idempotent. The payloads are read from the store; the dump is not needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from workers.arrays.block_digests import SMALL_NBYTES, RunningBlockDigests
+from workers.errors import DamagedStore, StepRemoved, TensorsRemoved
+from workers.model import MIB, StepKey
+from workers.store import block_digests, commit, histograms, metadata, sketch_tables
+from workers.store.commit import Commit
+from workers.store.extending import extend
+from workers.store.model import RowKind, StoreAddress
+from workers.store.opening import open_objects
+from workers.store.recomputed import RecomputedStatistics
+from workers.store.step import StoredStep
+
+_PIECE_NBYTES = 16 * MIB
+HAS_SKETCHES = "it has histograms"
+
+
+@dataclass(frozen=True, slots=True)
+class SketchJob:
+    """One step of one rank to add sketches to."""
+
+    store: StoreAddress
+    key: StepKey
+
+
+@dataclass(frozen=True, slots=True)
+class Sketched:
+    """What became of it."""
+
+    key: StepKey
+    tensors: int = 0
+    """How many distinct tensors have a histogram now; those of zeros alone need none."""
+    left: str = ""
+    """Why the step was left as it is; "" if it was not."""
+
+
+def sketch(job: SketchJob) -> Sketched:
+    """Add the sketches of its tensors to a step, unless it has them.
+
+    Memory: the index of the step, the sketches, and what `StoredStep.payloads` takes.
+
+    Raises:
+        StoreError: the store refused. The step is as it was.
+    """
+    objects = open_objects(job.store)
+    try:
+        present = commit.read(objects, job.key)
+        if present is None:
+            return Sketched(job.key, left="it was removed")
+        if why := _why_left(present):
+            return Sketched(job.key, left=why)
+        sketches = sketches_of(StoredStep(objects, present))
+    except (DamagedStore, StepRemoved, TensorsRemoved) as exc:
+        return Sketched(job.key, left=exc.message)
+    if not sketches.documents:
+        return Sketched(job.key)
+    if not extend(objects, present, sketches.documents, sketches.chunks):
+        return Sketched(job.key, left="it was committed again, or removed, meanwhile")
+    return Sketched(job.key, tensors=sketches.tensors)
+
+
+def _why_left(present: Commit) -> str:
+    """Return why a step needs no sketches, or cannot get them; "" if it can."""
+    if sketch_tables.has_sketches(present.nodes):
+        return HAS_SKETCHES
+    return "" if present.without_tensors is None else str(present.without_tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Sketches:
+    """The tables of the sketches of a step, encoded."""
+
+    tensors: int
+    """How many tensors have a histogram."""
+    documents: dict[str, metadata.Document] = field(default_factory=dict)
+    """Metadata of the tables that have entries, by path in the generation."""
+    chunks: dict[str, bytes] = field(default_factory=dict)
+    """Their chunks, by path in the generation."""
+
+
+def sketches_of(step: StoredStep) -> Sketches:
+    """Return the sketches of a step, computed from its payloads.
+
+    Raises:
+        DamagedStore: the index or a payload is damaged.
+        StepRemoved, TensorsRemoved: they were removed since the step was opened.
+    """
+    table = step.tables
+    counted = set(histograms.distinct(histograms.counted_rows(table), table))
+    large = _large_payloads(step)
+    is_stored = (table.number("size") > 0) & (table.number("offset") >= 0)
+    rows = [row for row in sorted(counted | large) if is_stored[row]]
+    bins: dict[int, npt.NDArray[np.int64]] = {}
+    blocks: dict[int, npt.NDArray[np.int64]] = {}
+    for row, pieces in step.payloads(rows, _PIECE_NBYTES):
+        recomputed, running = RecomputedStatistics(step, row, with_histogram=True), RunningBlockDigests()
+        for piece in pieces:
+            if row in counted:
+                recomputed.update(piece)
+            if row in large:
+                running.update(memoryview(piece))
+        if row in counted and len(of_row := recomputed.histogram_rows()):
+            bins[row] = of_row
+        if row in large:
+            blocks[row] = running.result()[:, np.newaxis]
+    made = Sketches(len(bins))
+    for entry_table, of_places in ((histograms.TABLE, bins), (block_digests.TABLE, blocks)):
+        gathered = entry_table.gathered(range(len(table.labels)), of_places)
+        documents, chunks = entry_table.encode(entry_table.joined([gathered]))
+        made.documents.update(documents)
+        made.chunks.update(chunks)
+    return made
+
+
+def _large_payloads(step: StoredStep) -> set[int]:
+    """Return the rows of tensors with payloads of several blocks; of equal payloads, one row."""
+    table = step.tables
+    is_large = (table.label("kind") == RowKind.TENSOR.value) & (table.number("nbytes") > SMALL_NBYTES)
+    rows = np.flatnonzero(is_large).tolist()
+    return set(block_digests.distinct(rows, table))
