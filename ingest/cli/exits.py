@@ -127,7 +127,7 @@ def run_beside(work: Callable[[], _Result]) -> _Result:
             future.set_exception(exc)
 
     threading.Thread(target=run, name="work", daemon=True).start()
-    # The kernel may give a signal to any thread. Only if it is this one, a wait without an end is interrupted.
+    # The kernel may give a signal to any thread, and interrupts a wait without an end only in that one.
     while not future.done():
         wait([future], timeout=_HEARD_S)
     return future.result()
