@@ -54,6 +54,10 @@ class UsageError(DumpIngestError):
     reason = "usage"
 
 
+class StoreMissing(UsageError):
+    """There is no store at a place that could hold one."""
+
+
 class TensorsRemoved(UsageError):
     """The step is kept without the payloads of its tensors; index, digests and statistics are kept."""
 

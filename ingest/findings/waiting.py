@@ -10,7 +10,7 @@ from enum import StrEnum
 from ingest.findings.incidents.find import incidents
 from ingest.findings.incidents.incident import Incident
 from ingest.reader.catalog import Catalog, open_catalog
-from workers.errors import UsageError
+from workers.errors import StoreMissing, UsageError
 from workers.model import StepKey
 
 #: How long a store must be as it is to be idle, in seconds.
@@ -65,7 +65,7 @@ def wait(
         poll_s: how long to pause between two looks, in seconds; longer if the store is large.
 
     Raises:
-        UsageError: there is no such event, or the number of the step is missing.
+        UsageError: there is no such event, the number of the step is missing, or the URL is none of a store.
         StoreError: the store cannot be reached.
     """
     return wait_with(
@@ -91,7 +91,7 @@ def wait_with(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Waited:
-    """Wait as `wait` does, for a store that a function opens; it raises `UsageError` if there is none yet."""
+    """Wait as `wait` does, for a store that a function opens; that raises `StoreMissing` if there is none."""
     if until not in tuple(Until):
         raise UsageError(f"nothing to wait for is called {until!r}", hint=f"Known: {', '.join(Until)}.")
     if until == Until.STEP and step is None:
@@ -115,7 +115,7 @@ def _open(open_store: Callable[[], Catalog]) -> Catalog | None:
     """Open a store; None if there is none yet."""
     try:
         return open_store()
-    except UsageError:
+    except StoreMissing:
         return None
 
 

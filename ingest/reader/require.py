@@ -6,7 +6,7 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
-from workers.errors import DumpIngestError, StoreFormatError, UsageError
+from workers.errors import DumpIngestError, StoreFormatError, StoreMissing, UsageError
 from workers.store import commit
 from workers.store.objects import ObjectStore
 from workers.store.record import missing_root
@@ -16,7 +16,8 @@ def require_store(objects: ObjectStore, url: str) -> None:
     """Raise an error unless the place holds a store.
 
     Raises:
-        UsageError: it does not.
+        StoreMissing: it could, and does not.
+        UsageError: it holds something else.
         StoreFormatError: a newer version of dump-ingest wrote it.
         DamagedStore: its root is damaged, or missing although it holds commits.
     """
@@ -37,7 +38,7 @@ def require_store(objects: ObjectStore, url: str) -> None:
     if objects.is_local and path.is_dir() and (root := _dump_at(path)) is not None:
         hint = f"Ingest it first: dump-ingest ingest {shlex.quote(str(root))} --store run.zarr"
         raise UsageError(f"{url} holds a dump, not a store", hint=hint)
-    raise UsageError(f"{url}: no dump-ingest store", hint=hint)
+    raise StoreMissing(f"{url}: no dump-ingest store", hint=hint)
 
 
 def _hint_for_file(path: Path) -> str:

@@ -97,6 +97,7 @@ OPERATOR_KEYS = {
     "position": (int, type(None)),
     "parent": (str, type(None)),
     "kernel_args": (dict, type(None)),
+    "fused_from": list,
 }
 ELEMENT_KEYS = {
     "producers": list,

@@ -25,6 +25,7 @@ def test_what_works_is_reported_and_nothing_is_left_behind(
         "identity",
         "settings",
         "dump",
+        "dump configuration",
         "disk",
         "store",
         "clock",

@@ -50,9 +50,20 @@ def url(
 _TALKATIVE = {"DUMP_INGEST_LOG_LEVEL": "debug", "DUMP_INGEST_WEBHOOK_TOKEN": CANARY, "COLUMNS": "300"}
 
 
+#: Of a dump by MindSpore, for `check`.
+_CONFIGURATION = """{
+    "common_dump_settings": {
+        "dump_mode": 0, "path": "/dump", "net_name": "Net", "iteration": "all", "input_output": 0,
+        "kernels": [], "support_device": [0]
+    },
+    "e2e_dump_settings": {"enable": true, "trans_flag": true}
+}"""
+
+
 @pytest.fixture
 def dump(tmp_path: Path) -> MadeDump:
     """Two ranks of two steps, with a NaN."""
+    (tmp_path / "data_dump.json").write_text(_CONFIGURATION)
     made = MadeDump(tmp_path / "dump")
     for rank in range(2):
         for step in range(2):
@@ -90,6 +101,15 @@ def _commands(dump: Path, store: str, target: Path) -> dict[str, list[list[objec
         "compare": [["compare", f"{store}@0", f"{store}@1", "--json"]],
         "trend": [["trend", store, name, "--json"]],
         "heatmap": [["heatmap", store, name, "--json"]],
+        "precision": [["precision", store, "--json"]],
+        "quantiles": [["quantiles", store, name, "--json"]],
+        "localize": [["localize", f"{store}@0,0", f"{store}@1,0", "--json"]],
+        "sketch": [["sketch", store, "--json"]],
+        "layout": [["layout", store, "--json"]],
+        "trampled": [["trampled", store, "--json"]],
+        "next": [["next", store, name, "--for", "tensor", "--json"]],
+        "check": [["check", dump.with_name("data_dump.json"), "--store", store]],
+        "wait": [["wait", store, "--until", "step", "0", "--timeout", "1", "--json"]],
         "show": [["show", store, "--step", "0", "--rank", "0", name]],
         "export": [["export", store, target, "--json"]],
         "verify": [["verify", store, "--json"]],

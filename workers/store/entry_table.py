@@ -57,7 +57,7 @@ class EntryTable:
 
     def joined(self, parts: Iterable[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
         """Return the entries of all parts, by row."""
-        entries = np.concatenate([self.empty(), *parts])
+        entries = np.concatenate([self.empty(), *(part for part in parts if len(part))])
         return entries[np.argsort(entries[:, 0], kind="stable")]
 
     def encode(self, entries: npt.NDArray[np.int64]) -> tuple[dict[str, metadata.Document], dict[str, bytes]]:

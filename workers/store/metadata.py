@@ -31,7 +31,7 @@ WITHOUT_TENSORS_FORMAT_VERSION = 3
 #: The same for a leaf with parts of files, or with views: an older version would export their files wrong.
 VIEWS_FORMAT_VERSION = 4
 #: The same for a leaf that refers to the pool: an older version would report its tensors as missing.
-POOL_FORMAT_VERSION = 6
+POOL_FORMAT_VERSION = 5
 #: The newest format of a leaf that this version reads.
 NEWEST_LEAF_FORMAT_VERSION = POOL_FORMAT_VERSION
 #: The oldest format that this version reads. Format 1 was never released.

@@ -14,7 +14,6 @@ from workers.dump.formats.header import TensorHeader
 from workers.dump.model import ReportedStatistics, TensorName
 from workers.model import SourceFile, StepKey
 from workers.rules.values import RuleSet
-from workers.store import block_digests, histograms
 from workers.store.model import ArraySpec, Origin, RowKind, StoreAddress
 from workers.store.pool import PooledArray
 
@@ -73,6 +72,10 @@ def payload_nbytes(kind: RowKind, header: TensorHeader | None, file_nbytes: int)
     if kind is RowKind.STATISTICS:
         return 0
     return header.nbytes if header else file_nbytes
+
+
+def _no_entries() -> npt.NDArray[np.int64]:
+    return np.zeros((0, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +197,9 @@ class Receipt:
     duplicate_bytes: int
     """Payload bytes of the duplicates."""
     seconds: float
-    histograms: npt.NDArray[np.int64] = field(default_factory=histograms.TABLE.empty)
-    """Shape (entry, len(histograms.TABLE.fields)): those of the tensors that are not duplicates."""
-    block_digests: npt.NDArray[np.int64] = field(default_factory=block_digests.TABLE.empty)
-    """Shape (entry, len(block_digests.TABLE.fields)): those of large ones of the same tensors."""
+    histograms: npt.NDArray[np.int64] = field(default_factory=_no_entries)
+    """Entries of `workers.store.histograms.TABLE`: those of the tensors that are not duplicates."""
+    block_digests: npt.NDArray[np.int64] = field(default_factory=_no_entries)
+    """Entries of `workers.store.block_digests.TABLE`: those of large ones of the same tensors."""
     pooled: tuple[PooledRows, ...] = ()
     """What was packed into the pool; `stored` and `ends` do not have it."""

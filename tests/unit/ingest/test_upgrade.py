@@ -99,6 +99,7 @@ def newer(store: Path) -> None:
 #: What each command is given, with STORE for the store. None: it opens no store.
 WORDS: dict[str, list[str] | None] = {
     "anomalies": ["STORE"],
+    "check": None,
     "compare": ["STORE", "STORE"],
     "config": None,
     "consolidate": ["STORE"],
@@ -109,8 +110,10 @@ WORDS: dict[str, list[str] | None] = {
     "gc": ["STORE"],
     "heatmap": ["STORE", "x"],
     "ingest": ["DUMP", "--store", "STORE"],
+    "layout": ["STORE"],
     "localize": ["STORE@0,1", "STORE@1,1"],
     "ls": ["STORE"],
+    "next": ["STORE"],
     "origin": ["STORE"],
     "precision": ["STORE"],
     "quantiles": ["STORE"],
@@ -120,8 +123,10 @@ WORDS: dict[str, list[str] | None] = {
     "serve": ["STORE", "--listen", "127.0.0.1:0"],
     "show": ["STORE", "x", "-r", "0", "-n", "1"],
     "sketch": ["STORE"],
+    "trampled": ["STORE"],
     "trend": ["STORE", "x"],
     "verify": ["STORE"],
+    "wait": ["STORE", "--until", "idle", "--timeout", "1"],
     "watch": ["DUMP", "--store", "STORE", "--metrics", ""],
 }
 

@@ -55,7 +55,7 @@ def test_small_file_is_read_and_nothing_else(tmp_path: Path) -> None:
 def test_file_that_is_too_large_to_be_a_small_one_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.layouts.walk._MAX_SMALL_FILE_NBYTES", 5)
+    monkeypatch.setattr("ingest.layouts.walk.MAX_SMALL_FILE_NBYTES", 5)
     (tmp_path / "file").write_bytes(b"12345")
     assert read_small(tmp_path / "file") == b"12345"
     (tmp_path / "file").write_bytes(b"123456")

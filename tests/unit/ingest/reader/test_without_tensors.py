@@ -77,9 +77,9 @@ def test_an_older_version_is_told_to_upgrade(store: Path) -> None:
     document = json.loads(path.read_text())
     record = document["attributes"][metadata.ATTRIBUTE]
     assert record["format_version"] == metadata.WITHOUT_TENSORS_FORMAT_VERSION
-    record["format_version"] = metadata.VIEWS_FORMAT_VERSION + 1
+    record["format_version"] = metadata.NEWEST_LEAF_FORMAT_VERSION + 1
     path.write_text(json.dumps(document))
-    with pytest.raises(StoreFormatError, match="store format 5"):
+    with pytest.raises(StoreFormatError, match="store format 6"):
         DumpStore(open_objects(StoreAddress(str(store)))).step(1, 2)
 
 

@@ -35,5 +35,7 @@ def test_containers_are_written_by_name() -> None:
         "pt",
         "safetensors",
         "npz",
+        "distcp",
+        "tensor_proto",
         "raw",
     ]
