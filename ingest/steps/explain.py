@@ -73,7 +73,7 @@ def explain_table(
         table: the steps. Ranks without run files get no row for them.
         policy: by which is decided about steps.
         now: the time by the clock of the service.
-        rows: of steps that are explained already.
+        rows: the rows of steps that were explained before.
     """
     known = rows or {}
     states = [
