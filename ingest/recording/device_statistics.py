@@ -12,10 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.recording.torch_module import Torch, TorchTensor
+from workers.arrays.statistics import FIELDS
 
 _PIECE = 1 << 24
-#: What is computed of each piece, in order.
-_SUMS = ("count", "nan", "pos_inf", "neg_inf", "zero", "negative", "positive", "min", "max", "mean", "m2")
+#: What is computed of each piece, in order: counts of `FIELDS`, and what the others follow from.
+_COUNTS = (
+    "count",
+    "nan_count",
+    "pos_inf_count",
+    "neg_inf_count",
+    "zero_count",
+    "negative_count",
+    "positive_count",
+)
+_SUMS = (*_COUNTS, "min", "max", "mean", "m2")
 
 
 def pieces_of(tensor: TorchTensor, torch: Torch) -> TorchTensor:
@@ -72,23 +82,36 @@ def _of_finite(
 
 
 def merge_pieces(pieces: npt.NDArray[np.float64], *, is_complex: bool) -> tuple[float, ...]:
-    """Return the statistics in the order of `FIELDS`.
+    """Return the statistics in the order of `FIELDS`; NaN for those that are not computed here.
 
     Args:
         pieces: (piece, sum), from `pieces_of`.
         is_complex: whether the elements are complex, so that only some fields are known.
     """
-    counts = pieces[:, : _SUMS.index("min")].sum(axis=0)
+    counts = pieces[:, : len(_COUNTS)].sum(axis=0)
     finite = pieces[:, 0] - pieces[:, 1:4].sum(axis=1)
-    filled = pieces[finite > 0]
-    numbers = finite[finite > 0]
+    known = dict(zip(_COUNTS, counts.tolist(), strict=True))
+    if finite.any():
+        known |= _merged(pieces[finite > 0], finite[finite > 0], is_complex=is_complex)
+    return tuple(known.get(name, math.nan) for name in FIELDS)
+
+
+def _merged(
+    pieces: npt.NDArray[np.float64], numbers: npt.NDArray[np.float64], *, is_complex: bool
+) -> dict[str, float]:
+    """Return the statistics of finite elements by name.
+
+    Args:
+        pieces: (piece, sum): those that have any.
+        numbers: (piece,): how many each has.
+        is_complex: whether they are complex.
+    """
+    low, high, means, m2 = (pieces[:, _SUMS.index(name)] for name in ("min", "max", "mean", "m2"))
     total = float(numbers.sum())
-    if not total:
-        return (*map(float, counts), *[math.nan] * 5)
-    low, high, means, m2 = (filled[:, _SUMS.index(name)] for name in ("min", "max", "mean", "m2"))
     mean = float((means * (numbers / total)).sum())
     deviations = float(m2.sum() + (numbers * (means - mean) ** 2).sum())
-    std, l2_norm = math.sqrt(deviations / total), math.sqrt(deviations + total * mean * mean)
+    l2_norm = math.sqrt(deviations + total * mean * mean)
     if is_complex:
-        return (*map(float, counts), math.nan, math.nan, math.nan, math.nan, l2_norm)
-    return (*map(float, counts), float(low.min()), float(high.max()), mean, std, l2_norm)
+        return {"l2_norm": l2_norm}
+    std = math.sqrt(deviations / total)
+    return {"min": float(low.min()), "max": float(high.max()), "mean": mean, "std": std, "l2_norm": l2_norm}
