@@ -69,8 +69,8 @@ _COUNT, _EXTREME, _MOMENT = ({"kind": kind} for kind in ("count", "extreme", "mo
 class Statistics:
     """What is known of the values of one tensor; NaN for what is unknown.
 
-    This is the only list of all statistics: tables, cubes, conditions and trends derive names, order and kinds
-    from it. Whoever needs only some of them names these.
+    This is the only list of all statistics: tables, cubes, conditions and trends derive names, order and
+    kinds from it. Whoever needs only some of them names these.
 
     `count` is the number of elements; `negative_count` and `positive_count` include infinities.
     `std` is the population standard deviation. Counts may be of either type here; those that users get, by
