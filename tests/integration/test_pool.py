@@ -115,7 +115,7 @@ def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:
     pooled.take(RANKS, 1, replicas(1))
     commits = [pooled.commit(rank, 1) for rank in range(RANKS)]
     assert len({tuple(made.record.pool) for made in commits}) == 1
-    assert commits[0].record.format_version == 6
+    assert commits[0].record.format_version == 5
     assert pooled.commit(0, 0).record.format_version == 2
     stored = sum(sum(pooled.objects.sizes(f"rank_{rank}/step_1").values()) for rank in range(RANKS))
     assert stored + sum(pooled.pool(1).values()) < 0.75 * sum(alone)
@@ -445,8 +445,8 @@ def test_verify_names_what_is_missing_in_the_pool(pooled: PooledRun, what: str) 
 def test_an_older_version_refuses_a_step_that_uses_the_pool(pooled: PooledRun) -> None:
     pooled.take(1, 1, replicas(1))
     record = (pooled.store / "rank_0/step_1/zarr.json").read_text()
-    assert '"format_version":6' in record
-    assert '"format_version":6' not in (pooled.store / "rank_0/step_0/zarr.json").read_text()
+    assert '"format_version":5' in record
+    assert '"format_version":5' not in (pooled.store / "rank_0/step_0/zarr.json").read_text()
 
 
 # -- the whole service
