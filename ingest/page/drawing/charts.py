@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 520.0, 190.0, 60.0, 34.0, 14.0
+_LINES_WIDTH, _LINES_HEIGHT = 1080.0, 230.0
+#: The most points of a line that are marked, from its beginning on.
+_POINTS = 200
 #: The ratio of the greatest to the least value above which an axis is logarithmic.
 _LOGARITHMIC = 1000
 
@@ -92,62 +95,92 @@ def series_by_rank(frame: pd.DataFrame, before: str = "") -> list[Series]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Plane:
+    """Where steps and values lie in a picture of lines."""
+
+    first: int
+    last: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, steps: Sequence[int], finite: Sequence[float]) -> _Plane:
+        """Return the plane that holds all steps, and all values that are finite."""
+        first, last = (steps[0], steps[-1]) if steps else (0, 1)
+        low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
+        return cls(first, last, low, high)
+
+    @property
+    def bottom(self) -> float:
+        """Where the axis of steps lies."""
+        return _LINES_HEIGHT - _BOTTOM
+
+    def x(self, step: float) -> float:
+        """Return where a step lies."""
+        share = (step - self.first) / max(self.last - self.first, 1)
+        return _LEFT + 30 + share * (_LINES_WIDTH - _LEFT - 50)
+
+    def y(self, value: float) -> float:
+        """Return where a finite value lies; far apart and positive, on a logarithmic axis."""
+        low, high = self.low, self.high
+        if low == high:
+            share = 0.5
+        elif low > 0 and high / low > _LOGARITHMIC:
+            share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+        else:
+            share = (value / 2 - low / 2) / (high / 2 - low / 2)
+        return self.bottom - 4 - share * (self.bottom - _TOP - 22)
+
+
 def series_picture(series: Sequence[Series], label: str, here: int | None = None) -> Markup:
     """Return lines over steps. A cross at the top says NaN or Inf; a vertical line is the step looked at."""
     finite = [value for line in series for value in line.statistics if math.isfinite(value)]
     steps = sorted({step for line in series for step in line.steps})
-    low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    is_logarithmic = low > 0 and high / low > _LOGARITHMIC
-    width, height = 1080.0, 230.0
-    first, last = (steps[0], steps[-1]) if steps else (0, 1)
-
-    def x(step: float) -> float:
-        return _LEFT + 30 + (step - first) / max(last - first, 1) * (width - _LEFT - 50)
-
-    def y(value: float) -> float:
-        if low == high:
-            share = 0.5
-        elif is_logarithmic:
-            share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
-        else:
-            share = (value / 2 - low / 2) / (high / 2 - low / 2)
-        return height - _BOTTOM - 4 - share * (height - _BOTTOM - _TOP - 22)
-
+    plane = _Plane.of(steps, finite)
     parts = []
     if here is not None:
-        parts.append(tag("line", x1=x(here), x2=x(here), y1=_TOP, y2=height - _BOTTOM, class_="lane"))
+        at = plane.x(here)
+        parts.append(tag("line", x1=at, x2=at, y1=_TOP, y2=plane.bottom, class_="lane"))
     for place, line in enumerate(series):
-        css = f"s{place % 8}"
-        points = [
-            (x(step), y(value))
-            for step, value in zip(line.steps, line.statistics, strict=True)
-            if math.isfinite(value)
-        ]
-        path = "M" + "L".join(f"{at[0]:.1f} {at[1]:.1f}" for at in points) if points else ""
-        parts.append(tag("path", tag("title", line.name), d=path, class_=f"series {css}"))
-        parts += [tag("circle", cx=at[0], cy=at[1], r=2.6, class_=f"series {css}") for at in points[:200]]
-        for step, is_bad in zip(line.steps, line.bad, strict=True):
-            if is_bad:
-                at, top = x(step), _TOP + 4 + 3 * (place % 3)
-                d = f"M{at - 4:.1f} {top - 4}l8 8m0 -8l-8 8"
-                parts.append(
-                    tag(
-                        "path",
-                        tag("title", f"{line.name}: NaN or Inf in step {step}"),
-                        d=d,
-                        class_="edge crossing",
-                    )
-                )
-    parts.append(tag("line", x1=_LEFT, x2=width, y1=height - _BOTTOM, y2=height - _BOTTOM, class_="baseline"))
+        parts += [*_line(plane, place, line), *_crosses(plane, place, line)]
+    parts += _labels(plane, steps, has_values=bool(finite))
+    return picture(_LINES_WIDTH, _LINES_HEIGHT, parts, label)
+
+
+def _line(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
+    """Yield a line and its first points."""
+    css = f"s{place % 8}"
+    points = [
+        (plane.x(step), plane.y(value))
+        for step, value in zip(line.steps, line.statistics, strict=True)
+        if math.isfinite(value)
+    ]
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) if points else ""
+    yield tag("path", tag("title", line.name), d=path, class_=f"series {css}")
+    yield from (tag("circle", cx=x, cy=y, r=2.6, class_=f"series {css}") for x, y in points[:_POINTS])
+
+
+def _crosses(plane: _Plane, place: int, line: Series) -> Iterator[Markup]:
+    """Yield a cross for each step with NaN or Inf; those of neighbouring lines do not hide each other."""
+    top = _TOP + 4 + 3 * (place % 3)
+    for step, is_bad in zip(line.steps, line.bad, strict=True):
+        if is_bad:
+            title = tag("title", f"{line.name}: NaN or Inf in step {step}")
+            cross = f"M{plane.x(step) - 4:.1f} {top - 4}l8 8m0 -8l-8 8"
+            yield tag("path", title, d=cross, class_="edge crossing")
+
+
+def _labels(plane: _Plane, steps: Sequence[int], *, has_values: bool) -> Iterator[Markup]:
+    """Yield the axis of steps, some of their numbers, and the least and the greatest value."""
+    yield tag("line", x1=_LEFT, x2=_LINES_WIDTH, y1=plane.bottom, y2=plane.bottom, class_="baseline")
     every = max(-(-len(steps) // 16), 1)
-    parts += [text(x(step), height - _BOTTOM + 16, str(step), class_="mid") for step in steps[::every]]
-    parts.append(
-        text(_LEFT - 4, y(high) + 4 if finite else _TOP, number(high) if finite else "", class_="end")
-    )
-    if low != high and finite:
-        parts.append(text(_LEFT - 4, y(low) + 4, number(low), class_="end"))
-    parts.append(text(_LEFT, height - 2, "step", class_="axis"))
-    return picture(width, height, parts, label)
+    yield from (text(plane.x(step), plane.bottom + 16, str(step), class_="mid") for step in steps[::every])
+    if has_values:
+        yield text(_LEFT - 4, plane.y(plane.high) + 4, number(plane.high), class_="end")
+        if plane.low != plane.high:
+            yield text(_LEFT - 4, plane.y(plane.low) + 4, number(plane.low), class_="end")
+    yield text(_LEFT, _LINES_HEIGHT - 2, "step", class_="axis")
 
 
 def _baseline() -> Markup:

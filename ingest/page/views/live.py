@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from ingest.findings.stored import read_series
@@ -22,41 +23,59 @@ def show(asked: Asked) -> dict[str, Any]:
     """Return the progress of each rank, the newest commits and the newest findings."""
     moment = asked.moment
     steps = [opened for opened in moment.steps if opened.key.step is not None]
-    newest = sorted(steps, key=_committed_at, reverse=True)[:_NEWEST]
-    last_step = moment.numbers[-1] if steps else None
-    latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
-    commits = Counter(opened.key.rank for opened in steps)
-    ranks = [_rank_row(latest[rank], commits[rank], last_step or 0) for rank in moment.ranks]
-    findings = [
-        finding
-        for opened in sorted(moment.steps, key=lambda opened: -(opened.key.step or 0))[:_NEWEST]
-        for finding in _counted_findings(opened.commit.summary)
+    newest = [
+        {**summary_row(opened.commit.summary), "committed_at": _committed_at(opened)}
+        for opened in sorted(steps, key=_committed_at, reverse=True)[:_NEWEST]
     ]
-    totals: Counter[str] = Counter()
-    for opened in steps:
-        summary = opened.commit.summary
-        totals.update({name: getattr(summary, name) for name in ("tensors", "raw_bytes", "stored_bytes")})
-    watched = asked.watched
-    answering = [] if watched is None else [one for one in watched.watchers if not one.problem]
-    shown = lines(asked, ("ls", asked.url), "[step for step in store.select()]")
-    commands = [shown.shell, *(command("watch", "--explain", "--from", one.url) for one in answering[:1])]
+    last_step = moment.numbers[-1] if steps else None
+    ranks = _ranks(moment, steps, last_step or 0)
     return {
-        "watched": watched,
-        "live": None if watched is None or not answering else _live(watched),
+        **_watched(asked),
         "replicas": _replicas(moment),
         "last_step": last_step,
         "ranks": ranks,
         "behind": [row for row in ranks if row["behind"]],
-        "newest": [
-            {**summary_row(opened.commit.summary), "committed_at": _committed_at(opened)} for opened in newest
-        ],
-        "findings": findings[:_FINDINGS],
+        "newest": newest,
+        "findings": _findings(moment),
         "damages": moment.damages,
-        "totals": totals,
+        "totals": _totals(steps),
         "commits": len(steps),
-        "since": _committed_at(newest[0]) if newest else None,
-        "lines": Lines("\n".join(commands), shown.python),
+        "since": newest[0]["committed_at"] if newest else None,
     }
+
+
+def _watched(asked: Asked) -> dict[str, Any]:
+    """Return what watchers answer, and the commands that say the same."""
+    watched = asked.watched
+    answering = [] if watched is None else [watcher for watcher in watched.watchers if not watcher.problem]
+    shown = lines(asked, ("ls", asked.url), "[step for step in store.select()]")
+    asking = [command("watch", "--explain", "--from", watcher.url) for watcher in answering[:1]]
+    return {
+        "watched": watched,
+        "live": None if watched is None or not answering else _live(watched),
+        "lines": Lines("\n".join([shown.shell, *asking]), shown.python),
+    }
+
+
+def _ranks(moment: Moment, steps: Sequence[Step], last_step: int) -> list[dict[str, Any]]:
+    latest = {opened.key.rank: opened for opened in steps}  # they are in order: the last one of a rank stays
+    commits = Counter(opened.key.rank for opened in steps)
+    return [_rank_row(latest[rank], commits[rank], last_step) for rank in moment.ranks]
+
+
+def _findings(moment: Moment) -> list[dict[str, Any]]:
+    """Return the findings of the newest steps."""
+    newest = sorted(moment.steps, key=lambda opened: -(opened.key.step or 0))[:_NEWEST]
+    findings = [finding for opened in newest for finding in _counted_findings(opened.commit.summary)]
+    return findings[:_FINDINGS]
+
+
+def _totals(steps: Sequence[Step]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for opened in steps:
+        summary = opened.commit.summary
+        totals.update({name: getattr(summary, name) for name in ("tensors", "raw_bytes", "stored_bytes")})
+    return totals
 
 
 def _live(watched: Watched) -> dict[str, Any]:
