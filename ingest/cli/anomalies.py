@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged
+from ingest.cli.exits import exit_if_damaged, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import (
@@ -81,8 +81,8 @@ def _list_incidents(answer: ingest.Incidents, limit: int, *, as_json: bool) -> N
     say_left_out(answer.left_out)
     _say_totals("incident", len(answer.incidents), answer.by_severity, len(shown))
     _say_not_evaluated((*answer.not_evaluated, *answer.damaged))
-    left_out = [str(left) for left in answer.left_out if left.is_damaged]
-    exit_if_damaged([*answer.damaged, *left_out])
+    exit_if_damaged(answer.damaged)
+    exit_if_left_out_damaged(answer.left_out)
 
 
 def _list_findings(answer: ingest.Anomalies, limit: int, *, as_json: bool) -> None:

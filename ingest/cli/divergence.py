@@ -9,7 +9,7 @@ import typer
 
 import ingest
 from ingest.cli.divergence_links import print_links, report_links
-from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_damaged
+from ingest.cli.exits import EXIT_DIFFERENT, EXIT_FAILED, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -112,7 +112,7 @@ def command(
     say_left_out(answer.left_out)
     for note in answer.notes:
         say(note, label="note", style="dim")
-    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    exit_if_left_out_damaged(answer.left_out)
     if not answer.agree or (broken is not None and broken.links):
         raise typer.Exit(EXIT_DIFFERENT)
     if not answer.groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DIFFERENT, exit_if_damaged
+from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
 from ingest.cli.printing import counted, limited, print_json, print_line, say, say_left_out, say_rest
 
 
@@ -22,7 +22,7 @@ def report_links(answer: ingest.BrokenLinks, limit: int, *, json: bool) -> None:
     else:
         print_links(answer, limit)
     say_left_out(answer.left_out)
-    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    exit_if_left_out_damaged(answer.left_out)
     if answer.links:
         raise typer.Exit(EXIT_DIFFERENT)
 

@@ -12,13 +12,16 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import typer
 
 from ingest.cli.printing import say
 from ingest.service.stopping import StopRequest
 from workers.errors import DamagedStore, DumpIngestError, UsageError
+
+if TYPE_CHECKING:
+    from ingest.reader.snapshot import LeftOut
 
 _Result = TypeVar("_Result")
 
@@ -52,6 +55,15 @@ def exit_if_damaged(damaged: Collection[object]) -> None:
     """
     if damaged:
         raise typer.Exit(EXIT_DAMAGE)
+
+
+def exit_if_left_out_damaged(left_out: Iterable[LeftOut]) -> None:
+    """End a command that has answered about the rest, if a step that the answer does not cover is damaged.
+
+    Raises:
+        Exit: with `EXIT_DAMAGE`.
+    """
+    exit_if_damaged([left for left in left_out if left.is_damaged])
 
 
 def say_damaged(damages: Iterable[object]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import EXIT_DIFFERENT, exit_if_damaged
+from ingest.cli.exits import EXIT_DIFFERENT, exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import ConfigOption, JsonOption, MeshOption, PartialOption, StoreArgument
 from ingest.cli.printing import limited, print_json, print_line, print_table, say, say_left_out, say_rest
@@ -43,7 +43,7 @@ def command(
     else:
         _print(answer, limit)
     say_left_out(answer.left_out)
-    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    exit_if_left_out_damaged(answer.left_out)
     if answer.findings:
         raise typer.Exit(EXIT_DIFFERENT)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged
+from ingest.cli.exits import exit_if_left_out_damaged
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -82,7 +82,7 @@ def command(
         _say_next(answer, store or opened.url)
     if page and not json and graph is None:
         say(f"page: {page}")
-    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    exit_if_left_out_damaged(answer.left_out)
 
 
 def _page(answer: ingest.OriginAnswer, store: str, config: Path | None) -> str:

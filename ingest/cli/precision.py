@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged
+from ingest.cli.exits import exit_if_left_out_damaged
 from ingest.cli.opening import open_store
 from ingest.cli.options import (
     ConfigOption,
@@ -96,4 +96,4 @@ def command(
         say_rest(len(named), len(shown), "tensors and formats")
     say_without(answer.without)
     say_left_out(answer.left_out)
-    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    exit_if_left_out_damaged(answer.left_out)

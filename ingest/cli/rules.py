@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import ingest
-from ingest.cli.exits import exit_if_damaged
+from ingest.cli.exits import exit_if_left_out_damaged
 from ingest.cli.opening import load_settings, open_store
 from ingest.cli.options import ConfigOption, JsonOption, RanksOption, RuleOption, StepOption, StoreArgument
 from ingest.cli.printing import counted, err, print_json, print_table, say, say_left_out
@@ -127,7 +127,7 @@ def backtest(
         for reason in result.failed[:_MAX_REASONS]:
             say(f"{result.rule}: {reason}", label="failed", style="bold red")
     say_left_out(answer.left_out)
-    exit_if_damaged([left for left in answer.left_out if left.is_damaged])
+    exit_if_left_out_damaged(answer.left_out)
 
 
 def _row(result: BacktestResult) -> list[str]:
