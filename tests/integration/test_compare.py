@@ -1,9 +1,11 @@
 """`compare` between two stores on object storage, on a cluster."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client
 
 from ingest.questions.compare import Verdict, compare
 from tests.npy_files import MadeDump, tensor_name
@@ -11,21 +13,24 @@ from tests.pipeline import SMALL_GRID, ingest_directly
 from tests.servers.ceph import S3Bucket
 from tests.servers.cluster import DaskCluster
 
+pytestmark = [pytest.mark.dask, pytest.mark.s3]
 
-@pytest.mark.dask
-@pytest.mark.s3
-def test_two_stores_on_object_storage_are_compared_on_a_cluster(
-    s3_bucket: S3Bucket,
-    s3_cluster: DaskCluster,
-    s3_environment: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    """Workers read both sides themselves, and say what threads say of the dumps that these are of."""
-    from distributed import Client
 
+@pytest.fixture
+def client(
+    s3_cluster: DaskCluster, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Client]:
+    """A client of workers that reach the object storage, as this process does."""
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
+    with Client(s3_cluster.address, set_as_default=False) as connected:
+        yield connected
+
+
+def test_two_stores_on_object_storage_are_compared_on_a_cluster(
+    s3_bucket: S3Bucket, client: Client, tmp_path: Path
+) -> None:
+    """Workers read both sides themselves, and say what threads say of the dumps that these are of."""
     values = np.linspace(1, 2, 300, dtype=np.float32)
     sides = []
     for number in range(2):
@@ -37,28 +42,21 @@ def test_two_stores_on_object_storage_are_compared_on_a_cluster(
         ingest_directly(*sides[-1], SMALL_GRID)
     (dump_a, store_a), (dump_b, store_b) = sides
 
-    with Client(s3_cluster.address, set_as_default=False) as client:
-        found = compare(f"{store_a}@0,0", store_b, client=client)
+    comparison = compare(f"{store_a}@0,0", store_b, client=client)
 
-    assert found.counts == {Verdict.EQUAL: 3, Verdict.DIFFERENT: 3}
+    assert comparison.counts == {Verdict.EQUAL: 3, Verdict.DIFFERENT: 3}
     of_dumps = compare(dump_a, dump_b)
-    assert [one.to_dict() for one in found.tensors] == [one.to_dict() for one in of_dumps.tensors]
-    assert [one.metrics and one.metrics.max_abs for one in found.tensors] == [pytest.approx(1)] * 3
+    assert [tensor.to_dict() for tensor in comparison.tensors] == [
+        tensor.to_dict() for tensor in of_dumps.tensors
+    ]
+    assert [tensor.metrics and tensor.metrics.max_abs for tensor in comparison.tensors] == [
+        pytest.approx(1)
+    ] * 3
 
 
-@pytest.mark.dask
-@pytest.mark.s3
 def test_pieces_of_two_ranks_are_put_together_on_a_cluster(
-    s3_bucket: S3Bucket,
-    s3_cluster: DaskCluster,
-    s3_environment: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    s3_bucket: S3Bucket, client: Client, tmp_path: Path
 ) -> None:
-    from distributed import Client
-
-    for name, value in s3_environment.items():
-        monkeypatch.setenv(name, value)
     values = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
     name = tensor_name("MatMul.net_MatMul-op0", time=1_795_220_037_870_000)
     whole, cut = MadeDump(tmp_path / "whole"), MadeDump(tmp_path / "cut")
@@ -69,8 +67,7 @@ def test_pieces_of_two_ranks_are_put_together_on_a_cluster(
     for dump, store in zip((cut, whole), stores, strict=True):
         ingest_directly(dump.root, store, SMALL_GRID)
 
-    with Client(s3_cluster.address, set_as_default=False) as client:
-        found = compare(*stores, client=client, keep_equal=True)
+    comparison = compare(*stores, client=client, keep_equal=True)
 
-    assert found.verdict == "equal"
-    assert found.layout == {("shard 1", "certain"): 1}
+    assert comparison.verdict == "equal"
+    assert comparison.layout == {("shard 1", "certain"): 1}
