@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from ingest.layouts.base import Dump, Layout
@@ -137,6 +138,8 @@ class _DumpSearch:
             for pattern in layout.file_patterns
             if layout.content is not None
         }
+        # The name of a file may fit several patterns: it is opened once.
+        self._begins_like = cache(begins_like)
         self._files: dict[Path, list[str]] = {}
         self._names: dict[Path, list[str]] = {}
         self.denied: list[AccessDenied] = []
@@ -209,7 +212,7 @@ class _DumpSearch:
             content = self._contents.get(pattern)
             return any(
                 pattern.match(level, name) is not None
-                and (content is None or begins_like(f"{directory}/{name}", content))
+                and (content is None or self._begins_like(f"{directory}/{name}", content))
                 for name in self._files_in(directory)
             )
         try:

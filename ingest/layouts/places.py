@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
 from ingest.layouts.base import Layout, LayoutPlace, Place, Problem
 from ingest.layouts.fields import FIELDS, STEP_FIELDS
@@ -31,6 +33,8 @@ _STEP_HINT = (
     "Steps have at most 18 ASCII digits and no sign. The store keeps these files with the run files of their "
     "rank, as files. Rename the directory, and run the same command again."
 )
+_BeginsLike: TypeAlias = Callable[[str, re.Pattern[bytes]], bool]
+"""Returns whether the first bytes of a file have a match; see `begins_like`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,35 +106,34 @@ class _Directory:
 class _FilePlaces:
     """The places in one directory that are told by the names of its files."""
 
-    def __init__(self, root: Path, directory: _Directory) -> None:
+    def __init__(self, root: Path, directory: _Directory, begins_like: _BeginsLike) -> None:
         self._root = root
         self._path = directory.path
+        self._begins_like = begins_like
         self._matches = [match for match in directory.matches if match.is_at_files]
         self._names: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
 
-    def add(self, name: str) -> LayoutPlace | None:
-        """Add a file; return its place, with this file only; None if it does not belong to one."""
+    def add(self, name: str) -> tuple[_Match, Mapping[str, str]] | None:
+        """Add a file; return what it matches, and what its name says; None if it does not belong to a place."""
         for number, match in enumerate(self._matches):
             fields = match.pattern.match(match.level, name)
             if fields is not None and self._is_like(match.layout, name):
                 told = tuple(item for item in fields.items() if item[0] in FIELDS)
                 self._names.setdefault((number, told), []).append(name)
-                return self._place(number, told, (name,))
+                return match, fields
         return None
 
     def _is_like(self, layout: Layout, name: str) -> bool:
-        return layout.content is None or begins_like(f"{self._root}/{self._path}/{name}", layout.content)
+        content = layout.content
+        return content is None or self._begins_like(f"{self._root}/{self._path}/{name}", content)
 
     def places(self) -> Iterator[LayoutPlace]:
         """Yield the places."""
         for (number, told), names in self._names.items():
-            yield self._place(number, told, tuple(sorted(names)))
-
-    def _place(self, number: int, told: tuple[tuple[str, str], ...], names: tuple[str, ...]) -> LayoutPlace:
-        match = self._matches[number]
-        fields = {**match.layout.implied, **match.fields, **dict(told)}
-        virtual = ",".join(f"{name}={value}" for name, value in told)
-        return LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, names))
+            match = self._matches[number]
+            fields = {**match.layout.implied, **match.fields, **dict(told)}
+            virtual = ",".join(f"{name}={value}" for name, value in told)
+            yield LayoutPlace(match.layout, Place(f"{self._path}/{virtual}", fields, tuple(sorted(names))))
 
 
 class PlaceSearch:
@@ -147,10 +150,13 @@ class PlaceSearch:
         self._root = root
         self._layouts = layouts
         self._below = tuple(below.split("/")) if below else ()
+        self._begins_like: _BeginsLike = begins_like
 
     def run(self) -> Discovery:
         """Return what is there now."""
         discovery = Discovery(Walk(self._root))
+        # The name of a file may fit several patterns: it is opened once.
+        self._begins_like = cache(begins_like)
         matches = [
             _Match(layout, pattern, 0, {})
             for layout in self._layouts
@@ -165,7 +171,7 @@ class PlaceSearch:
         """Add what a directory holds to `discovery`; yield the directories to enter next."""
         owner = _owner(directory)
         depth = directory.depth
-        of_files = _FilePlaces(self._root, directory)
+        of_files = _FilePlaces(self._root, directory, self._begins_like)
         walk = discovery.unowned if owner.rank is None else discovery.outside_of(owner)
         for entry in walk.entries(directory.path):
             if depth < len(self._below) and entry.name != self._below[depth]:
@@ -174,12 +180,13 @@ class PlaceSearch:
             if entry.is_dir(follow_symlinks=False):
                 if subdirectory := self._enter(directory, entry.name, path, owner, discovery):
                     yield subdirectory
-            elif (located := of_files.add(entry.name)) is None:
+            elif (matched := of_files.add(entry.name)) is None:
                 if not directory.in_place:
                     discovery.outside_of(owner).add_file(entry, path)
-            elif located.layout.step_of_line is not None:
+            elif matched[0].layout.step_of_line is not None:
                 # What it has of each step belongs to that; as a file, it belongs to the rank.
-                discovery.outside_of(Owner(PathRank.of(located.place.fields))).add_file(entry, path)
+                match, told = matched
+                discovery.outside_of(Owner(PathRank.of({**match.fields, **told}))).add_file(entry, path)
         discovery.places += of_files.places()
 
     def _enter(
@@ -218,7 +225,7 @@ class PlaceSearch:
                 fitting = (name for name in names if match.pattern.match(match.level, name) is not None)
                 content = match.layout.content
                 return any(
-                    content is None or begins_like(f"{self._root}/{directory}/{name}", content)
+                    content is None or self._begins_like(f"{self._root}/{directory}/{name}", content)
                     for name in fitting
                 )
         except PermissionError:

@@ -1,10 +1,14 @@
 """Finding places: by names alone, of all layouts at once."""
 
 import os
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from ingest.layouts import detect, walk
+from ingest.layouts import places as search
 from ingest.layouts.detect import LAYOUTS, find_dump
 from ingest.layouts.places import Discovery, PlaceSearch, all_parents, parents
 
@@ -92,6 +96,25 @@ def test_directory_that_vanishes_meanwhile_is_no_place(
 
     monkeypatch.setattr("os.scandir", vanish)
     assert places(discover(tmp_path)) == {("mindspore", "rank_0/Net/0/8")}
+
+
+def test_file_whose_name_fits_several_patterns_is_opened_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "rank_0/Net/0/8/a", "debug_mode/other_rank0_step1.json", "hparams_rank0_step1.json")
+    begins_like, opened = walk.begins_like, Counter[str]()
+
+    def counted(path: str, content: re.Pattern[bytes]) -> bool:
+        opened[path] += 1
+        return begins_like(path, content)
+
+    for module in (detect, search):
+        monkeypatch.setattr(module, "begins_like", counted)
+    assert places(discover(tmp_path)) == {("mindspore", "rank_0/Net/0/8")}
+    assert sorted(opened.values()) == [1, 1]
+    opened.clear()
+    find_dump(tmp_path)
+    assert set(opened.values()) <= {1}
 
 
 def test_parents_go_up_to_the_root(tmp_path: Path) -> None:
