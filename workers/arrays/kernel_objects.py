@@ -53,10 +53,10 @@ def load() -> dict[str, Entry] | None:
     return None
 
 
-def make() -> dict[str, Entry] | None:
-    """Compile the entries, in six seconds, keep them where a later `load` finds them, and return them.
+def make() -> bool:
+    """Compile the entries, in six seconds, and keep them where `load` finds them.
 
-    Return None if this machine does not let them be kept: then every process would compile them.
+    Return False if this machine does not let them be kept: then every process would compile them.
     """
     from workers.arrays import kernel_entries  # deferred: numba takes 0.5 s to import
 
@@ -66,8 +66,8 @@ def make() -> dict[str, Entry] | None:
     for path in _paths():
         with suppress(OSError):
             _write(path, content)
-            return _loaded(kept)
-    return None
+            return True
+    return False
 
 
 def _paths() -> Iterator[Path]:

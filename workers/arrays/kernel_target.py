@@ -28,20 +28,19 @@ def missing_features(target: str, features: Mapping[str, bool]) -> set[str]:
     return {name for name in NEEDS.get(target, {target}) if not features.get(name)}
 
 
-def use_target() -> bool:
+def use_target() -> None:
     """Have kernels compiled for the target of the shipped ones, if this processor can execute it.
 
     The environment of this process names the target from then on: its children inherit it, and all of them
-    can share one cache. Return whether the environment was changed.
+    can share one cache.
     """
     try:
         target = TARGET.read_text("ascii").strip()
     except OSError:
-        return False
+        return
     if "NUMBA_CPU_NAME" in os.environ or missing_features(target, binding.get_host_cpu_features()):
-        return False
+        return
     os.environ |= {"NUMBA_CPU_NAME": target, "NUMBA_CPU_FEATURES": ""}
-    return True
 
 
 def processor() -> str:

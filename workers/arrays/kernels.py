@@ -119,8 +119,8 @@ def warm_up() -> None:
     if entries() is None:
         from workers.arrays import kernel_objects  # deferred: as above
 
-        kernel_objects.make()
-        entries.cache_clear()
+        if kernel_objects.make():
+            entries.cache_clear()
     for code in ("f4", "f8", "i2", "u2", "i4", "u4", "i8", "u8"):
         accumulate(np.zeros(1, code), new_state())
     accumulate_codes(np.zeros(1, np.uint8), np.zeros(256), new_state())
