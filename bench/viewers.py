@@ -1,4 +1,4 @@
-"""People who look at the page: each has a connection, and opens a view every half second."""
+"""Viewers of the page: each has a connection of its own, and opens a view every half second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _THINK_S = 0.5
 
 
 class Connection:
-    """A connection that is kept, as browsers do; a context manager."""
+    """A connection that stays open between requests, like that of a browser; a context manager."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -29,7 +29,12 @@ class Connection:
         self._connection.close()
 
     def get(self, path: str) -> tuple[int, bytes, float]:
-        """Ask for a path as browsers do; return status, body (packed), and seconds."""
+        """Request a path as a browser does.
+
+        Returns:
+            The status, 0 if there was no answer; the body, compressed with gzip; the seconds until it was
+            complete.
+        """
         started = time.perf_counter()
         try:
             self._connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
@@ -43,19 +48,19 @@ class Connection:
 
 @dataclass(eq=False)
 class Viewers:
-    """Several people, until `stop`."""
+    """What several viewers of the same server measure."""
 
     url: str
     paths: Sequence[str]
     seconds: list[float] = field(default_factory=list)
     """How long each answer took."""
     failures: list[tuple[str, int]] = field(default_factory=list)
-    """The paths that were not answered with 200, and the status; 0 for no answer."""
+    """The paths whose answer had another status than 200, with that status; 0 for no answer."""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
     def looking(self, count: int) -> Iterator[Self]:
-        """Have so many people look at random views for the duration of the block."""
+        """Let `count` viewers open random views for the duration of the block."""
         people = [threading.Thread(target=self._look, args=(number,)) for number in range(count)]
         for person in people:
             person.start()
@@ -78,7 +83,7 @@ class Viewers:
 
 
 def walk(url: str, paths: Sequence[str], people: int) -> None:
-    """Have people look at the same views at the same time, one after the other."""
+    """Let `people` viewers open all these views at the same time, each of them in this order."""
 
     def look() -> None:
         with Connection(url) as connection:

@@ -11,10 +11,12 @@ import re
 import statistics
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import quote
 
 import numpy as np
@@ -28,6 +30,7 @@ from ingest.consolidating.consolidator import Consolidator
 from tests.cli import Running, start
 from tests.npy_files import MadeDump, tensor_name
 from tests.pipeline import ingest_directly
+from tests.servers.ceph import CephS3
 from tests.servers.process import free_port, http_get, listens
 from workers.model import MIB
 from workers.rules.load import load_rules
@@ -39,26 +42,29 @@ SIZE, QUICK_SIZE = (64, 100, 5000), (4, 6, 200)
 FIRST_PAINT_S, CLICK_S = 1.0, 0.3
 PEOPLE = 20
 _LARGE, _OTHER, _VALUES = "large.zarr", "other.zarr", "values.zarr"
-#: How often each kind of click is made anew, with another rank and step.
+#: How many clicks of each kind are measured, each on another rank and step.
 _CLICKS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(ABC):
     """Where the runs are."""
 
+    kind: ClassVar[str]
     url: str
     variables: Mapping[str, str]
     """The environment of whoever reads them."""
     size: tuple[int, int, int]
 
+    @abstractmethod
     def away(self) -> AbstractContextManager[None]:
-        """Take the runs away for the duration of a block."""
-        raise NotImplementedError
+        """Make the runs unreachable for the duration of a block."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Directory(Place):
+    kind = "directory"
+
     @contextmanager
     def away(self) -> Iterator[None]:
         root = Path(self.url)
@@ -68,6 +74,20 @@ class _Directory(Place):
             yield
         finally:
             hidden.rename(root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket(Place):
+    kind = "Ceph"
+    ceph: CephS3
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.ceph.kill_gateway()
+        try:
+            yield
+        finally:
+            self.ceph.start_gateway()
 
 
 def measure(setting: Setting) -> Iterator[Table]:
@@ -92,18 +112,7 @@ def place(setting: Setting, size: tuple[int, int, int]) -> Iterator[Place]:
             yield _Directory(str(root / "runs"), {}, size)
         return
     with object_storage(on_disk=True) as (ceph, variables):
-
-        @dataclass(frozen=True, slots=True)
-        class OnCeph(Place):
-            @contextmanager
-            def away(self) -> Iterator[None]:
-                ceph.kill_gateway()
-                try:
-                    yield
-                finally:
-                    ceph.start_gateway()
-
-        yield OnCeph(ceph.make_bucket("bench").url, variables, size)
+        yield _Bucket(ceph.make_bucket("bench").url, variables, size, ceph)
 
 
 def make_runs(where: Place) -> None:
@@ -185,7 +194,7 @@ def first_paint(where: Place, note: str) -> Table:
         rows.append((words, shown(up_s), shown(seconds), shown(whole_s), shown(again_s)))
     size = " x ".join(map(str, where.size))
     return Table(
-        f"First paint, {size}, {_kind(where)}",
+        f"First paint, {size}, {where.kind}",
         (
             "serving",
             "s until it listens",
@@ -199,34 +208,41 @@ def first_paint(where: Place, note: str) -> Table:
 
 
 def clicks(where: Place) -> Table:
-    """Measure each kind of click: made anew, and kept."""
+    """Measure each kind of click: the first answer, and the same one from the cache."""
     rows = []
-    # The store is not asked for news meanwhile, so that the processor time is that of the click.
+    # The server does not refresh the runs meanwhile, so that the processor time is that of the click.
     with server(where, refresh_s=3600) as (process, url, _port), Connection(url) as connection:
         wait_until_read(url, _LARGE, _OTHER, _VALUES)
         for kind in views(where, 0):
             paths = [views(where, number)[kind] for number in range(_CLICKS)]
-            anew, kept, spent, size = [], [], [], 0
+            first_s, cached_s, used_processor_s, nbytes = [], [], [], 0
             for path in paths:
-                before = processor_s(process.pid)
+                before_s = processor_s(process.pid)
                 status, body, seconds = connection.get(path)
-                spent.append(processor_s(process.pid) - before)
+                used_processor_s.append(processor_s(process.pid) - before_s)
                 assert status == 200, (path, status, body)
-                anew.append(seconds)
-                kept.append(connection.get(path)[2])
-                size = max(size, len(body))
-            worst = max(anew)
-            held = "yes" if worst <= CLICK_S else "NO"
-            figures = (statistics.median(anew), worst, statistics.median(spent), statistics.median(kept))
-            rows.append((kind, *(shown(1000 * each) for each in figures), f"{size / 1024:.0f}", held))
+                first_s.append(seconds)
+                cached_s.append(connection.get(path)[2])
+                nbytes = max(nbytes, len(body))
+            worst_s = max(first_s)
+            figures = (
+                statistics.median(first_s),
+                worst_s,
+                statistics.median(used_processor_s),
+                statistics.median(cached_s),
+            )
+            is_fast = "yes" if worst_s <= CLICK_S else "NO"
+            rows.append(
+                (kind, *(shown(1000 * figure) for figure in figures), f"{nbytes / 1024:.0f}", is_fast)
+            )
     return Table(
-        f"Clicks, {_kind(where)}",
+        f"Clicks, {where.kind}",
         (
             "view",
             "ms, median",
             "ms, worst",
             "ms of processor",
-            "ms, kept",
+            "ms, from the cache",
             "KiB",
             f"≤ {CLICK_S * 1000:g} ms",
         ),
@@ -235,7 +251,7 @@ def clicks(where: Place) -> Table:
 
 
 def viewers(where: Place, seconds: float) -> Table:
-    """Have 20 people look for some time, each at another view every half second."""
+    """Measure 20 viewers, each of whom opens a random view every half second."""
     paths = sorted({path for number in range(_CLICKS) for path in views(where, number).values()})
     with server(where) as (process, url, port):
         wait_until_read(url, _LARGE, _OTHER, _VALUES)
@@ -245,12 +261,12 @@ def viewers(where: Place, seconds: float) -> Table:
                 peak = max(peak, sample(process.pid).rss_nbytes)
                 time.sleep(0.5)
         assert not people.failures, people.failures[:5]
-        taken = np.array(people.seconds)
+        durations_s = np.array(people.seconds)
         made = metric(port, "dump_ingest_page_answer_seconds_count") - metric(
             port, "dump_ingest_page_shared_answers"
         )
     return Table(
-        f"{PEOPLE} viewers for {seconds:g} s, {_kind(where)}",
+        f"{PEOPLE} viewers for {seconds:g} s, {where.kind}",
         (
             "requests",
             "answers made",
@@ -262,9 +278,9 @@ def viewers(where: Place, seconds: float) -> Table:
         ),
         (
             (
-                str(taken.size),
+                str(durations_s.size),
                 f"{made:.0f}",
-                *(shown(1000 * np.percentile(taken, share)) for share in (50, 95, 99, 100)),
+                *(shown(1000 * np.percentile(durations_s, share)) for share in (50, 95, 99, 100)),
                 f"{peak / MIB:.0f}",
             ),
         ),
@@ -272,7 +288,7 @@ def viewers(where: Place, seconds: float) -> Table:
 
 
 def requests(where: Place) -> Table:
-    """Count what one viewer and what many viewers of the same views cost the store."""
+    """Count the requests to the store of one viewer, and of many who open the same views."""
     kinds = views(where, 0)
     paths = [kinds[name] for name in kinds if "all" not in name]
     rows = []
@@ -281,29 +297,28 @@ def requests(where: Place) -> Table:
             wait_until_read(url, _LARGE)
             before = metric(port, "dump_ingest_page_store_requests_total")
             walk(url, [path for path in paths if _VALUES not in path and "with=" not in path], people)
-            spent = metric(port, "dump_ingest_page_store_requests_total") - before
-        rows.append((str(people), f"{spent:.0f}"))
-    note = "Without what is asked every `--refresh` seconds, which does not depend on the viewers either."
-    return Table(f"Requests to the store, {_kind(where)}", ("viewers", "requests"), tuple(rows), note)
+            count = metric(port, "dump_ingest_page_store_requests_total") - before
+        rows.append((str(people), f"{count:.0f}"))
+    note = "Without the requests of each `--refresh`, which do not depend on the viewers either."
+    return Table(f"Requests to the store, {where.kind}", ("viewers", "requests"), tuple(rows), note)
 
 
 def outage(where: Place, seconds: float) -> Table:
-    """Take the store away while people look."""
+    """Measure how the page does while the store is unreachable, and afterwards."""
     paths = [f"/runs/{_LARGE}/{view}" for view in ("incidents", "matrix", "live")]
     with server(where, _LARGE) as (_, url, _port), Connection(url) as connection:
         wait_until_read(url, _LARGE)
         walk(url, paths, 1)
         with Viewers(url, paths).looking(PEOPLE) as people:
             with where.away():
-                gone = time.monotonic()
-                said_s = _wait_for_away(connection, wanted=True, timeout_s=max(seconds, 60)) - gone
-                while time.monotonic() - gone < seconds:
-                    time.sleep(0.1)
-            back = time.monotonic()
-            recovered_s = _wait_for_away(connection, wanted=False, timeout_s=300) - back
-        taken = np.array(people.seconds)
+                begin = time.monotonic()
+                noticed_s = _wait_for_away(connection, is_away=True, timeout_s=max(seconds, 60)) - begin
+                time.sleep(max(begin + seconds - time.monotonic(), 0))
+            end = time.monotonic()
+            recovered_s = _wait_for_away(connection, is_away=False, timeout_s=300) - end
+        durations_s = np.array(people.seconds)
     return Table(
-        f"The store away for {seconds:g} s, {_kind(where)}",
+        f"The store away for {seconds:g} s, {where.kind}",
         (
             "s until the page says so",
             "s until it has recovered",
@@ -313,29 +328,29 @@ def outage(where: Place, seconds: float) -> Table:
         ),
         (
             (
-                shown(said_s),
+                shown(noticed_s),
                 shown(recovered_s),
-                str(taken.size),
+                str(durations_s.size),
                 str(len(people.failures)),
-                shown(1000 * np.percentile(taken, 99)),
+                shown(1000 * np.percentile(durations_s, 99)),
             ),
         ),
     )
 
 
-def _wait_for_away(connection: Connection, *, wanted: bool, timeout_s: float) -> float:
-    """Wait until the page says that the store is away, or not any more; return when it did."""
+def _wait_for_away(connection: Connection, *, is_away: bool, timeout_s: float) -> float:
+    """Wait until the page says that the store is away, or that it is back; return when, by `monotonic`."""
     deadline = time.monotonic() + timeout_s
     while True:
         status, body, _ = connection.get(f"/api/v1/runs/{_LARGE}/moment")
-        if status == 200 and bool(json.loads(body)["away"]) == wanted:
+        if status == 200 and bool(json.loads(body)["away"]) == is_away:
             return time.monotonic()
         assert time.monotonic() < deadline, body
         time.sleep(0.1)
 
 
 def wait_until_read(url: str, *runs: str) -> None:
-    """Wait until these runs have been read, and their incidents are known."""
+    """Wait until the server has read these runs, and shows their incidents."""
     with Connection(url) as connection:
         for run in runs:
             while connection.get(f"/runs/{run}/incidents")[0] == 503:
@@ -346,7 +361,3 @@ def metric(port: int, name: str) -> float:
     """Return a metric of the server, summed over its labels."""
     text = http_get(port, "/metrics")[1].decode()
     return sum(map(float, re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)))
-
-
-def _kind(where: Place) -> str:
-    return "directory" if isinstance(where, _Directory) else "Ceph"
