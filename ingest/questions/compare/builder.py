@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ingest.questions.compare.kept_tensors import KeptTensors
 from ingest.questions.compare.matching import MatchedBy
 from ingest.questions.compare.result import (
     ComparedStep,
@@ -13,7 +15,6 @@ from ingest.questions.compare.result import (
     FirstDifference,
     GuessedName,
     NameCounts,
-    Verdict,
 )
 from ingest.questions.compare.runner import PairRunner
 from ingest.questions.compare.sources import Source, StepTensors
@@ -23,9 +24,6 @@ from ingest.questions.compare.tensor_choice import COLUMNS
 from ingest.reader.snapshot import LeftOut
 from ingest.reader.tensor_filter import TensorFilter
 from workers.errors import DamagedStore, UsageError
-
-#: The most tensors that a comparison lists; if more differ, the worst of them.
-MAX_KEPT = 50_000
 
 
 @dataclass(slots=True)
@@ -39,9 +37,6 @@ class ComparisonBuilder:
     """Steps that turned out to be incomplete: `A` or `B`, and which."""
     matched: int = 0
     """Tensors that have a counterpart."""
-    dropped: int = 0
-    """Tensors that are counted and not listed."""
-    damaged: int = 0
     incomplete: int = 0
     """Pairs of steps of which one turned out to be incomplete."""
     guessed: Counter[str] = field(default_factory=Counter)
@@ -52,9 +47,12 @@ class ComparisonBuilder:
     """All names of A and of B."""
     _examples: tuple[str, str] = ("", "")
     """A name of A and one of B, for a message."""
-    _tensors: list[ComparedTensor] = field(default_factory=list)
     _unused_rules: set[int] | None = None
     """Rules of the mapping that have fit no tensor of A so far; None before the first step."""
+    _kept: KeptTensors = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._kept = KeptTensors(self.choices.keep_equal)
 
     def add(self, a: StepTensors, b: StepTensors, runner: PairRunner) -> None:
         """Compare one step with another.
@@ -75,10 +73,9 @@ class ComparisonBuilder:
         self.guessed.update(comparison.guessed)
         for pattern, guess in comparison.guesses.items():
             self.guesses.setdefault(pattern, guess)
-        self.damaged += sum(tensor.damaged for tensor in tensors)
         self.steps.append(ComparedStep(a.key, b.key, dict(comparison.counts)))
         self._note_first(comparison, tensors)
-        self._keep(tensors)
+        self._kept.add(tensors)
         self._note_names(a, b)
 
     def leave_out(self, a: StepTensors | LeftOut, b: StepTensors | LeftOut) -> None:
@@ -94,11 +91,12 @@ class ComparisonBuilder:
             UsageError: no step was compared, or no tensor has a counterpart.
         """
         self._check(a.label, b.label)
+        tensors = self._kept.listed()
         return Comparison(
             a=a.label,
             b=b.label,
             steps=tuple(self.steps),
-            tensors=tuple(self._in_order()),
+            tensors=tensors,
             first=self.first,
             left_out=(
                 *(("A", left_out) for left_out in a.left_out),
@@ -108,9 +106,9 @@ class ComparisonBuilder:
             only_a=pairing.only_a,
             only_b=pairing.only_b,
             incomplete=len(pairing.half_complete) + self.incomplete,
-            notes=(*pairing.notes, *self._notes(), *_sample_notes(a, b)),
+            notes=(*pairing.notes, *self._notes(tensors), *_sample_notes(a, b)),
             unmatched_matter=unmatched_matter,
-            damaged=self.damaged,
+            damaged=self._kept.damaged,
             names=NameCounts.of(*self._names),
             guessed=dict(self.guessed),
             guesses=tuple(self.guesses.values()),
@@ -124,18 +122,6 @@ class ComparisonBuilder:
         if first and (self.first is None or _when(first) < _when(self.first)):
             self.first = first
 
-    def _keep(self, tensors: list[ComparedTensor]) -> None:
-        keep_equal = self.choices.keep_equal
-        self._tensors += [tensor for tensor in tensors if keep_equal or tensor.verdict is not Verdict.EQUAL]
-        if len(self._tensors) > 2 * MAX_KEPT:
-            self._drop()
-
-    def _drop(self) -> None:
-        """Drop all but the worst tensors."""
-        self._tensors.sort(key=lambda tensor: tensor.badness)
-        self.dropped += len(self._tensors) - MAX_KEPT
-        del self._tensors[MAX_KEPT:]
-
     def _note_names(self, a: StepTensors, b: StepTensors) -> None:
         """Record which rules of the mapping are still unused, and an example of a name on either side."""
         for names, side in zip(self._names, (a, b), strict=True):
@@ -147,16 +133,7 @@ class ComparisonBuilder:
             unused = set(mapping.unused([key.name for key in a.keys]))
             self._unused_rules = unused if self._unused_rules is None else self._unused_rules & unused
 
-    def _in_order(self) -> list[ComparedTensor]:
-        """Return the tensors, in order of step, rank and execution."""
-        if len(self._tensors) > MAX_KEPT:
-            self._drop()
-        order = {step.key_a: place for place, step in enumerate(self.steps)}
-        return sorted(
-            self._tensors, key=lambda tensor: (order[tensor.key_a], not tensor.name_a, tensor.number)
-        )
-
-    def _notes(self) -> list[str]:
+    def _notes(self, tensors: Sequence[ComparedTensor]) -> list[str]:
         """Return what a reader of the figures should know besides them."""
         notes = [
             f"pair {number + 1} of the mapping file fits no tensor of A"
@@ -169,13 +146,9 @@ class ComparisonBuilder:
                 f"{of_versions} pairs of tensors are guesses ({ways}); --suggest-map FILE writes them as a "
                 "mapping file"
             )
-        if ambiguous := sum(tensor.ambiguous for tensor in self._tensors):
+        if ambiguous := sum(tensor.ambiguous for tensor in tensors):
             notes.append(f"{ambiguous} tensors might as well be matched with others (column `ambiguous`)")
-        if self.dropped:
-            notes.append(
-                f"only the {MAX_KEPT} worst tensors are listed, {self.dropped} others are only counted"
-            )
-        return notes
+        return [*notes, *self._kept.notes]
 
     def _check(self, a: str, b: str) -> None:
         damaged = [step for _, step in self.left_out if step.is_damaged]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ingest.questions.compare.builder import MAX_KEPT
 from ingest.questions.compare.held_tensors import hold_together
+from ingest.questions.compare.kept_tensors import MAX_KEPT
 from ingest.questions.compare.layout_comparison import LayoutComparison, LayoutState
 from ingest.questions.compare.local_numbers import LocalNumbers
 from ingest.questions.compare.result import (
