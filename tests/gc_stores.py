@@ -17,6 +17,7 @@ from tests.pipeline import ingest_directly, plan_all
 from tests.wrapped_objects import WrappedObjects
 from workers.store.objects import ObjectStore
 from workers.store.opening import open_objects, resolve
+from workers.store.pieces import NewObject
 from workers.tasks.convert import convert
 
 DAY_S = 86400.0
@@ -104,6 +105,10 @@ class Fragile(WrappedObjects):
     def put(self, key: str, data: bytes | bytearray) -> None:
         self._count()
         super().put(key, data)
+
+    def create(self, key: str) -> NewObject:
+        self._count()
+        return super().create(key)
 
     def delete(self, key: str) -> None:
         self._count()

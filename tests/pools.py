@@ -6,12 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingest.api import open_store
 from ingest.consolidating.consolidator import Consolidator
 from ingest.layouts.detect import find_dump
 from ingest.planning import pooling
 from ingest.planning.inspection import inspect
 from ingest.planning.plan import plan_step
+from ingest.reader.verify import verify
 from ingest.service.shared_tensors import SharedTensors
+from tests import checker
 from tests.npy_files import MadeDump, tensor_name
 from workers.model import StepKey
 from workers.store import commit, pool
@@ -23,6 +26,7 @@ from workers.tasks.convert import convert
 from workers.tasks.model import StepPlan
 from workers.tasks.publish import publish
 
+RANKS = 3
 _TIME = 1_795_220_037_870_000
 #: Elements of a tensor. A few of them are an array in the pool, which is then several chunks.
 SIZE = 1500
@@ -107,6 +111,11 @@ class PooledRun:
     def pool(self, step: int) -> dict[str, int]:
         """Return the objects in the pool of a step, by key in it, with their sizes."""
         return self.objects.sizes(f"{pool.POOL}/step_{step}")
+
+    def is_whole(self) -> bool:
+        """Return whether verify, and the checker that knows only the documentation, find nothing wrong."""
+        checker.check(self.store, self.dump.root)
+        return not list(verify(open_store(str(self.store))))
 
 
 def run(plan: StepPlan) -> CommitSummary:

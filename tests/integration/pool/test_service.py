@@ -1,0 +1,90 @@
+"""The whole service with the pool: a watcher that is restarted, and the command line."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.api import GcPolicy, consolidate
+from ingest.service.report import Report
+from tests import checker
+from tests.cli import run as cli_run
+from tests.gc_stores import gc
+from tests.npy_files import MadeDump, tensor_name
+from tests.pipeline import ingest_directly
+from tests.pools import RANKS, PooledRun, replicas, values_of
+from tests.servers.cluster import DaskCluster
+from tests.services import ingest as ingest_service
+from workers.model import StepKey
+from workers.store import commit
+
+
+def ingest_all(pooled: PooledRun, *, is_pooled: bool = True, **options: Any) -> Report:
+    return ingest_service(pooled.dump, pooled.store, pool=is_pooled, grid=pooled.grid, **options)
+
+
+def test_a_restarted_watcher_knows_what_is_committed_whatever_it_expects(pooled: PooledRun) -> None:
+    for rank in range(RANKS):
+        pooled.add(rank, 1, replicas(1)(rank))
+    report = ingest_all(pooled)
+    assert sorted(summary.key.step or 0 for summary in report.commits) == [1] * RANKS
+    names = [pooled.commit(rank, 1).fingerprint for rank in range(RANKS)]
+    assert all("-" in name for name in names)
+    pooled.consolidate()  # now the view has the step itself
+    for is_pooled in (True, False):
+        assert ingest_all(pooled, is_pooled=is_pooled).commits == []
+    assert [pooled.commit(rank, 1).fingerprint for rank in range(RANKS)] == names
+    shutil.rmtree(pooled.store / "consolidated")
+    assert ingest_all(pooled).commits == []
+    assert pooled.is_whole()
+
+
+def test_what_was_removed_on_purpose_stays_removed(pooled: PooledRun) -> None:
+    pooled.take(RANKS, 1, replicas(1))
+    gc(pooled.store, GcPolicy(ranks=(0,), steps=(1,)))
+    assert ingest_all(pooled).commits == []
+    assert commit.read(pooled.objects, StepKey(0, 1)) is None
+
+
+def test_a_watcher_names_a_step_whose_pool_was_damaged(pooled: PooledRun) -> None:
+    pooled.take(RANKS, 1, replicas(1))
+    path = min(pooled.commit(0, 1).record.pool)
+    (pooled.store / path / "c" / "0").unlink()
+    damages = ingest_all(pooled).damaged
+    assert {damage.key for damage in damages} == {StepKey(rank, 1) for rank in range(RANKS)}
+    assert all(path in str(damage) for damage in damages)
+
+
+@pytest.mark.dask
+def test_the_command_line(tmp_path: Path, cluster: DaskCluster) -> None:
+    """At real sizes: 5 MiB of weights that both ranks share."""
+    made = MadeDump(tmp_path / "dump")
+    store = tmp_path / "run.zarr"
+
+    def add(step: int) -> None:
+        weights = np.random.default_rng(step).normal(size=5 * 2**18).astype(np.float32)
+        for rank in range(2):
+            made.add(weights, tensor_name("Mul.net_weight-op0", time=1 + step), step=step, rank=rank)
+            made.add(values_of(2 * step + rank), tensor_name(time=2 + step), step=step, rank=rank)
+
+    add(0)
+    ingest_directly(made.root, store)
+    consolidate(store)
+    add(1)
+    done = cli_run(
+        "ingest", "dump", "--store", str(store), "--pool", "--scheduler", cluster.address, cwd=tmp_path
+    )
+    assert done.code == 0, done.stderr
+    arrays = [tuple(record_of(store, rank, 1)["pool"]) for rank in range(2)]
+    assert arrays[0] == arrays[1]
+    assert len(arrays[0]) == 1
+    assert "pool" not in record_of(store, 0, 0)
+    checker.check(store, made.root)
+
+
+def record_of(store: Path, rank: int, step: int) -> dict[str, Any]:
+    leaf = json.loads((store / f"rank_{rank}/step_{step}/zarr.json").read_text())
+    return dict(leaf["attributes"]["dump_ingest"])

@@ -1,0 +1,147 @@
+"""What ranks share in one store: replicas, steps that are dumped again, partial steps, two hosts, S3."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ingest.api import apply_gc, open_store, plan_gc
+from ingest.layouts.detect import find_dump
+from ingest.planning import plan as planning
+from ingest.planning.inspection import inspect
+from ingest.reader.catalog import Catalog
+from ingest.reader.verify import verify
+from ingest.service.planner import Planner
+from ingest.service.shared_tensors import SharedTensors
+from tests import checker
+from tests.gc_stores import age
+from tests.pools import RANKS, PooledRun, replicas, run, small_pools
+from tests.servers.ceph import S3Bucket
+from workers.model import StepKey
+from workers.store import pool
+
+
+def test_replicas_share_what_they_shared_before(pooled: PooledRun) -> None:
+    alone = [pooled.commit(rank, 0).summary.stored_bytes for rank in range(RANKS)]
+    pooled.take(RANKS, 1, replicas(1))
+    commits = [pooled.commit(rank, 1) for rank in range(RANKS)]
+    assert len({tuple(made.record.pool) for made in commits}) == 1
+    assert commits[0].record.format_version == 5
+    assert pooled.commit(0, 0).record.format_version == 2
+    stored = sum(sum(pooled.objects.sizes(f"rank_{rank}/step_1").values()) for rank in range(RANKS))
+    assert stored + sum(pooled.pool(1).values()) < 0.75 * sum(alone)
+    assert pooled.is_whole()
+
+
+def test_a_tensor_that_differs_spoils_one_array(pooled: PooledRun) -> None:
+    corrupted = replicas(1)(1) | {"weight3": 999}
+    for rank in range(RANKS):
+        pooled.add(rank, 1, corrupted if rank == 1 else replicas(1)(rank))
+        pooled.ingest(rank, 1)
+    arrays = [set(pooled.commit(rank, 1).record.pool) for rank in range(RANKS)]
+    assert arrays[0] == arrays[2]
+    assert len(arrays[0]) > 1
+    assert len(arrays[0] - arrays[1]) == 1
+    assert pooled.is_whole()
+    # Then it is known, and spoils nothing.
+    pooled.consolidate()
+    pooled.take(RANKS, 2, replicas(2))
+    arrays = [set(pooled.commit(rank, 2).record.pool) for rank in range(RANKS)]
+    assert arrays[0] == arrays[1] == arrays[2]
+
+
+def test_a_step_that_is_dumped_again_refers_to_what_it_holds_now(pooled: PooledRun) -> None:
+    pooled.take(RANKS, 1, replicas(1))
+    before = set(pooled.commit(0, 1).record.pool)
+    for rank in range(RANKS):
+        pooled.add(rank, 1, replicas(7)(rank))
+    plan = pooled.plan(0, 1)
+    run(plan)
+    after = set(pooled.commit(0, 1).record.pool)
+    assert not before & after
+    assert set(pooled.commit(1, 1).record.pool) == before
+    age(pooled.store)
+    apply_gc(str(pooled.store), plan_gc(str(pooled.store)))
+    assert {key.partition("/c/")[0].removesuffix("/zarr.json") for key in pooled.pool(1)} == {
+        path.removeprefix("pool/step_1/") for path in before | after
+    }
+    pooled.ingest(1, 1)
+    pooled.ingest(2, 1)
+    age(pooled.store)
+    apply_gc(str(pooled.store), plan_gc(str(pooled.store)))
+    assert {f"pool/step_1/{key.partition('/')[0]}/float32" for key in pooled.pool(1)} == after
+    assert pooled.is_whole()
+
+
+def test_a_late_file_makes_a_generation_that_shares_as_before(pooled: PooledRun) -> None:
+    pooled.take(RANKS, 1, replicas(1))
+    before = pooled.commit(0, 1)
+    pooled.add(0, 1, replicas(1)(0) | {"late": 77})
+    pooled.ingest(0, 1)
+    after = pooled.commit(0, 1)
+    assert after.fingerprint != before.fingerprint
+    assert after.record.previous == (before.fingerprint,)
+    assert set(after.record.pool) == set(before.record.pool)
+    assert pooled.is_whole()
+
+
+def test_a_partial_step_shares_what_it_has(pooled: PooledRun) -> None:
+    for rank in range(RANKS):
+        pooled.add(rank, 1, replicas(1)(rank))
+    broken = pooled.dump.add(b"\x93NUMPY and no more", step=1, rank=0)
+    for rank in range(RANKS):
+        pooled.ingest(rank, 1)
+    assert pooled.commit(0, 1).summary.status == "partial"
+    assert set(pooled.commit(0, 1).record.pool) == set(pooled.commit(1, 1).record.pool)
+    checker.check(
+        pooled.store, pooled.dump.root, partial=frozenset([str(broken.relative_to(pooled.dump.root))])
+    )
+
+
+def test_the_name_tells_what_it_would_be_without_the_pool(pooled: PooledRun) -> None:
+    """A restarted watcher lists the same files, and knows that they are committed, whatever it expects."""
+    pooled.take(1, 1, replicas(1))
+    plain = pooled.plan(0, 1, pooled=False).fingerprint
+    pooled_name = pooled.commit(0, 1).fingerprint
+    assert re.fullmatch(r"[0-9a-f]{32}-[0-9a-f]{16}", pooled_name)
+    assert pool.without_pool(pooled_name) == plain
+    assert pool.without_pool(plain) == plain
+    assert planning.times_rewritten(plain, pooled_name) == 0
+    again = planning.rewritten(plain, 2)
+    assert planning.times_rewritten(pooled_name, f"{again}-{'0' * 16}") == 2
+
+
+def test_an_older_version_refuses_a_step_that_uses_the_pool(pooled: PooledRun) -> None:
+    pooled.take(1, 1, replicas(1))
+    record = (pooled.store / "rank_0/step_1/zarr.json").read_text()
+    assert '"format_version":5' in record
+    assert '"format_version":5' not in (pooled.store / "rank_0/step_0/zarr.json").read_text()
+
+
+def test_without_tensors_nothing_is_pooled(pooled: PooledRun) -> None:
+    pooled.add(0, 1, replicas(1)(0))
+    assert pooled.plan(0, 1).fingerprint != pooled.plan(0, 1, pooled=False).fingerprint
+    key = StepKey(0, 1)
+    tree = find_dump(pooled.dump.root)
+    (listing,) = (listing for listing in tree.scan({}).listings if listing.key == key)
+    inspected = inspect(tree.root, listing, tree.describe(listing))
+    planner = Planner(tree.root, pooled.address, pooled.grid, shared=SharedTensors(pooled.objects))
+    assert any(segment.pooled for job in planner.plan(inspected).jobs for segment in job.segments)
+    without = planner.plan(inspected, leave_out_tensors="full")
+    assert not any(segment.pooled for job in without.jobs for segment in job.segments)
+    run(without)
+    assert not list(verify(open_store(str(pooled.store))))
+
+
+def test_ranks_share_on_s3(
+    s3_bucket: S3Bucket, s3_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    small_pools(monkeypatch)
+    pooled = PooledRun(tmp_path, store=f"{s3_bucket.url}/run.zarr")
+    pooled.begin(2, replicas(0))
+    pooled.take(2, 1, replicas(1))
+    assert pooled.commit(0, 1).record.pool == pooled.commit(1, 1).record.pool != {}
+    assert not list(verify(Catalog(pooled.objects)))
+    assert not plan_gc(Catalog(pooled.objects)).actions
