@@ -114,7 +114,7 @@ class _FilePlaces:
         self._names: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
 
     def add(self, name: str) -> tuple[_Match, Mapping[str, str]] | None:
-        """Add a file; return what it matches, and what its name says; None if it does not belong to a place."""
+        """Add a file; return its match and the fields of its name; None if it does not belong to a place."""
         for number, match in enumerate(self._matches):
             fields = match.pattern.match(match.level, name)
             if fields is not None and self._is_like(match.layout, name):
